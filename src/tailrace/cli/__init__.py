@@ -1,0 +1,72 @@
+"""The `tailrace` command: one file a command, registered here with one line each.
+
+Commands import what is heavy inside their functions, so that `tailrace --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tailrace import __version__
+from tailrace.cli.doctor import doctor
+from tailrace.cli.init import init
+from tailrace.errors import TailraceError
+
+app = typer.Typer(
+    name="tailrace",
+    no_args_is_help=True,
+    # Tracebacks with local variables would print the DSN.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(init)
+app.command()(doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tailrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Every committed change of a PostgreSQL database, streamed to where it is needed.
+
+    Settings come from tailrace.yml, from TAILRACE_* variables and from options, the later winning.
+    Errors have a stable code, an exit code of their own and a hint.
+
+    \b
+    First steps:
+      tailrace init --dsn "host=db dbname=shop user=tailrace" --table orders
+      tailrace doctor
+    """
+
+
+def main() -> None:
+    """Run the command line; errors of ours become a line, a hint and an exit code."""
+    try:
+        app()
+    except TailraceError as error:
+        report(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def report(error: TailraceError) -> None:
+    """Write an error to stderr. Its text may hold anything, so nothing in it is markup."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text.assemble((f"{error.code}: ", "bold red"), str(error)))
+    if error.hint:
+        console.print(Text.assemble(("hint: ", "bold"), error.hint))

@@ -1,0 +1,269 @@
+"""Assembly: received messages become entries of whole transactions, or fragments of one.
+
+Works on whole buffers with numpy: where transactions begin and end, their LSNs, times and change
+counts are read for thousands of messages at once; nothing here runs per message. The stream's own
+grammar is checked on the way, and a transaction the log already holds is dropped by its commit LSN
+(never by row LSN: those go backwards between transactions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.errors import MalformedError
+from tailrace.log.entry import NO_OFFSETS, Entry, Kind
+from tailrace.position import Lsn, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.log.mark import Mark
+
+    Indices = NDArray[np.int64]
+
+_BEGIN_BYTES, _COMMIT_BYTES, _MESSAGE_BYTES, _TRUNCATE_BYTES = 21, 26, 15, 6
+_B, _C, _M, _T, _R, _Y = (ord(letter) for letter in "BCMTRY")
+_COUNTS_ONE = np.zeros(256, np.int64)
+_COUNTS_ONE[[ord("I"), ord("U"), ord("D"), _M]] = 1
+_SCHEMA = np.zeros(256, np.bool_)
+_SCHEMA[[_R, _Y]] = True
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction whose first messages are already out of our hands."""
+
+    xid: int
+    lsn: int
+    time: int
+    next_ordinal: int
+    replayed: bool
+
+
+class _Batch:
+    """A run of messages as columns."""
+
+    def __init__(self, body: bytes, offsets: NDArray[np.uint32]) -> None:
+        self.body = body
+        self.bytes = np.frombuffer(body, np.uint8)
+        self.offsets = offsets
+        self.starts = offsets[:-1].astype(np.int64)
+        self.lengths = np.diff(offsets.astype(np.int64))
+        if (self.lengths < 1).any():
+            raise MalformedError("PostgreSQL sent an empty message")
+        self.kinds = self.bytes[self.starts]
+        self.begins = self._of_kind(_B, _BEGIN_BYTES, exact=True)
+        self.commits = self._of_kind(_C, _COMMIT_BYTES, exact=True)
+        messages = self._of_kind(_M, _MESSAGE_BYTES)
+        self.loose = messages[self.bytes[self.starts[messages] + 1] == 0]
+        """Messages outside any transaction."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def _of_kind(self, kind: int, least: int, *, exact: bool = False) -> Indices:
+        found = np.flatnonzero(self.kinds == kind)
+        lengths = self.lengths[found]
+        if (lengths < least).any() or (exact and (lengths > least).any()):
+            raise MalformedError(f"a {chr(kind)} message does not have its {least} bytes")
+        return found
+
+    def number(self, messages: Indices, at: int, kind: str = ">u8") -> NDArray[np.int64]:
+        """The big-endian number `at` bytes into each of these messages."""
+        width = np.dtype(kind).itemsize
+        cells = self.bytes[(self.starts[messages] + at)[:, None] + np.arange(width)]
+        return np.ascontiguousarray(cells).view(kind)[:, 0]
+
+    def change_counts(self) -> NDArray[np.int64]:
+        """How many changes each message is: a TRUNCATE is one for each table it names."""
+        counts = _COUNTS_ONE[self.kinds]
+        truncates = self._of_kind(_T, _TRUNCATE_BYTES)
+        if len(truncates):
+            counts[truncates] = self.number(truncates, 1, ">u4")
+        return counts
+
+    def part(self, start: int, stop: int) -> _Batch:
+        """The messages from `start` up to `stop`."""
+        if (start, stop) == (0, len(self)):
+            return self
+        low, high = int(self.offsets[start]), int(self.offsets[stop])
+        return _Batch(self.body[low:high], self.offsets[start : stop + 1] - np.uint32(low))
+
+    def schemas_alone(self) -> _Batch:
+        """The Relation and Type messages."""
+        keep = np.flatnonzero(_SCHEMA[self.kinds]).tolist()
+        parts = [self.body[self.offsets[i] : self.offsets[i + 1]] for i in keep]
+        ends = np.cumsum([0, *map(len, parts)]).astype(np.uint32)
+        return _Batch(b"".join(parts), ends)
+
+    def after(self, other: _Batch) -> _Batch:
+        """The messages of `other`, then these."""
+        if not len(other):
+            return self
+        shift = np.uint32(len(other.body))
+        offsets = np.concatenate([other.offsets, self.offsets[1:] + shift])
+        return _Batch(other.body + self.body, offsets)
+
+
+_NOTHING = _Batch(b"", NO_OFFSETS)
+
+
+class Assembler:
+    """Follows one stream from where the log ends."""
+
+    def __init__(self, mark: Mark, *, spill_bytes: int) -> None:
+        self._spill_bytes = spill_bytes
+        self._last = mark.position
+        self._lsn = int(mark.position.lsn)
+        self._time = mark.time
+        self.end_lsn = mark.end_lsn
+        """End of the last whole transaction taken in."""
+        self._open: _Open | None = None
+        self._carried = _NOTHING
+
+    @property
+    def between_transactions(self) -> bool:
+        """Whether no transaction is half handed out."""
+        return self._open is None
+
+    def take(self, body: bytes, ends: Sequence[int]) -> tuple[list[Entry], int]:
+        """Entries for what is whole or too large to wait, and how many messages they cover."""
+        batch = _Batch(body, np.array([0, *ends], np.uint32))
+        entries: list[Entry | None] = []
+        at = 0
+        if self._open is not None:
+            if len(batch.commits):
+                at = int(batch.commits[0]) + 1
+            elif len(body) >= self._spill_bytes:
+                at = len(batch)
+            if not at:
+                return [], 0
+            entries.append(self._fragment(batch.part(0, at)))
+        closers = np.concatenate([batch.commits, batch.loose])
+        boundary = max(int(closers.max()) + 1 if len(closers) else 0, at)
+        if boundary > at:
+            entries.append(self._transactions(batch.part(at, boundary)))
+        tail_bytes = len(body) - int(batch.offsets[boundary])
+        if boundary < len(batch) and tail_bytes >= self._spill_bytes:
+            entries.append(self._fragment(batch.part(boundary, len(batch))))
+            boundary = len(batch)
+        return [entry for entry in entries if entry is not None], boundary
+
+    def _transactions(self, batch: _Batch) -> Entry | None:
+        units, unit_ends = self._check_grammar(batch)
+        known = int(np.searchsorted(units, np.uint64(self._lsn), "right"))
+        if known:
+            cut = int(unit_ends[known - 1]) + 1
+            self._carry(batch.part(0, cut))
+            if known == len(units):
+                return None
+            return self._transactions(batch.part(cut, len(batch)))
+        counts = batch.change_counts()
+        last_unit_at = int(unit_ends[-2]) + 1 if len(units) > 1 else 0
+        times = batch.number(batch.begins, 9, ">i8")
+        first_time = self._time
+        if len(times):
+            self._time = int(times[-1])
+            if len(batch.loose) == 0 or batch.begins[0] < batch.loose[0]:
+                first_time = int(times[0])
+            self.end_lsn = Lsn(int(batch.number(batch.commits[-1:], 10)[0]))
+        last_count = int(counts[last_unit_at:].sum())
+        self._last = Position(Lsn(int(units[-1])), max(last_count - 1, 0))
+        self._lsn = int(units[-1])
+        whole = batch.after(self._uncarry())
+        return Entry(
+            kind=Kind.TRANSACTIONS,
+            first=Position(Lsn(int(units[0])), 0),
+            last=self._last,
+            end_lsn=self.end_lsn,
+            first_time=first_time,
+            last_time=max(self._time, int(times.max()) if len(times) else self._time),
+            transactions=len(batch.commits),
+            changes=int(counts.sum()),
+            schemas=int(_SCHEMA[whole.kinds].sum()),
+            offsets=whole.offsets,
+            body=whole.body,
+        )
+
+    @staticmethod
+    def _check_grammar(batch: _Batch) -> tuple[NDArray[np.uint64], Indices]:
+        """The LSN of each unit (transaction or loose message) and the index where it ends."""
+        begins, commits, loose = batch.begins, batch.commits, batch.loose
+        paired = len(begins) == len(commits) and (begins < commits).all()
+        if not paired or (begins[1:] < commits[:-1]).any():
+            raise MalformedError("BEGIN and COMMIT do not pair up in the stream")
+        inside = np.searchsorted(begins, loose) != np.searchsorted(commits, loose)
+        if inside.any():
+            raise MalformedError("a non-transactional message stands inside a transaction")
+        lsns = batch.number(begins, 1)
+        if (lsns != batch.number(commits, 2)).any():
+            raise MalformedError("a COMMIT has another LSN than its BEGIN announced")
+        ends = np.concatenate([commits, loose])
+        units = np.concatenate([lsns, batch.number(loose, 2)]).astype(np.uint64)
+        order = np.argsort(ends)
+        units, ends = units[order], ends[order]
+        if (units[1:] <= units[:-1]).any():
+            raise MalformedError("commit LSNs go backwards in the stream")
+        return units, ends
+
+    def _fragment(self, batch: _Batch) -> Entry | None:
+        begins = self._open is None
+        open_ = self._open = self._open or self._opened(batch)
+        ends = len(batch.commits) > 0
+        if ends:
+            if int(batch.number(batch.commits, 2)[0]) != open_.lsn or len(batch.commits) > 1:
+                raise MalformedError("a COMMIT has another LSN than its BEGIN announced")
+            self._open = None
+        if open_.replayed:
+            self._carry(batch)
+            return None
+        changes = int(batch.change_counts().sum())
+        first = Position(Lsn(open_.lsn), open_.next_ordinal)
+        open_.next_ordinal += changes
+        if changes:
+            self._last = Position(Lsn(open_.lsn), open_.next_ordinal - 1)
+        if ends:
+            self._lsn, self._time = open_.lsn, open_.time
+            self.end_lsn = Lsn(int(batch.number(batch.commits, 10)[0]))
+        whole = batch.after(self._uncarry())
+        return Entry(
+            kind=Kind.FRAGMENT,
+            first=first,
+            last=self._last,
+            end_lsn=self.end_lsn,
+            first_time=open_.time,
+            last_time=open_.time,
+            xid=open_.xid,
+            begins=begins,
+            ends=ends,
+            transactions=int(ends),
+            changes=changes,
+            schemas=int(_SCHEMA[whole.kinds].sum()),
+            offsets=whole.offsets,
+            body=whole.body,
+        )
+
+    def _opened(self, batch: _Batch) -> _Open:
+        if len(batch.begins) != 1 or batch.begins[0] != 0:
+            raise MalformedError("changes arrived outside of a transaction")
+        lsn = int(batch.number(batch.begins, 1)[0])
+        return _Open(
+            xid=int(batch.number(batch.begins, 17, ">u4")[0]),
+            lsn=lsn,
+            time=int(batch.number(batch.begins, 9, ">i8")[0]),
+            next_ordinal=0,
+            replayed=lsn <= self._lsn,
+        )
+
+    def _carry(self, batch: _Batch) -> None:
+        """Keep the schemas of what is dropped: the session will not send them again."""
+        self._carried = batch.schemas_alone().after(self._carried)
+
+    def _uncarry(self) -> _Batch:
+        carried, self._carried = self._carried, _NOTHING
+        return carried

@@ -1,0 +1,235 @@
+"""The replication connection: libpq through psycopg's wrapper, never blocking for long.
+
+One thread owns it. Nothing here acknowledges by itself: a status update goes out when `send_status`
+is called, with the positions it is given. Every wait ends after a time-out or when `stopping` says
+so, so a dead server cannot hold a shutdown up.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+from psycopg import pq
+
+from tailrace.capture.connection import (
+    SESSION_SQL,
+    classify,
+    conninfo,
+    quote_ident,
+    quote_literal,
+    translate,
+)
+from tailrace.errors import RefusedError, UnreachableError
+from tailrace.position import Lsn
+from tailrace.wire.pgtime import PgTime
+from tailrace.wire.replication import StatusUpdate, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psycopg.pq.abc import PGconn, PGresult
+
+_PG_EPOCH_S = 946_684_800
+_READY = {
+    pq.PollingStatus.READING: select.POLLIN,
+    pq.PollingStatus.WRITING: select.POLLOUT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """What IDENTIFY_SYSTEM says."""
+
+    identifier: str
+    timeline: int
+    flushed: Lsn
+    database: str
+
+
+class Replication:
+    """A logical replication connection to one database."""
+
+    def __init__(self, pgconn: PGconn, dsn: str, stopping: Callable[[], bool]) -> None:
+        self._conn = pgconn
+        self._dsn = dsn
+        self._stopping = stopping
+        self.get_copy_data = pgconn.get_copy_data
+
+    @classmethod
+    def connect(cls, dsn: str, *, timeout_s: int, stopping: Callable[[], bool]) -> Self:
+        """Open the connection and pin the session's text settings."""
+        text = conninfo(dsn, replication=True, connect_timeout_s=timeout_s)
+        pgconn = pq.PGconn.connect_start(text.encode())
+        self = cls(pgconn, dsn, stopping)
+        try:
+            self._finish_connecting(time.monotonic() + timeout_s)
+            pgconn.nonblocking = 1
+            self.query(SESSION_SQL)
+        except BaseException:
+            pgconn.finish()
+            raise
+        return self
+
+    def _finish_connecting(self, deadline: float) -> None:
+        status = pq.PollingStatus.WRITING
+        while status != pq.PollingStatus.OK:
+            if self._conn.status == pq.ConnStatus.BAD or status == pq.PollingStatus.FAILED:
+                raise self._failed()
+            self._wait(_READY[status], deadline, "PostgreSQL did not answer in time")
+            status = pq.PollingStatus(self._conn.connect_poll())
+
+    def _failed(self) -> Exception:
+        message = self._conn.get_error_message() or "the connection is gone"
+        return classify(None, message, dsn=self._dsn)
+
+    def _wait(self, events: int, deadline: float, complaint: str) -> None:
+        poll = select.poll()
+        poll.register(self._conn.socket, events)
+        while not poll.poll(100):
+            if time.monotonic() > deadline or self._stopping():
+                raise UnreachableError(complaint)
+
+    def query(self, command: str, *, timeout_s: float = 30) -> list[tuple[str | None, ...]]:
+        """Run one command and return its rows as text."""
+        rows: list[tuple[str | None, ...]] = []
+        for result in self._results(command, time.monotonic() + timeout_s):
+            for row in range(result.ntuples):
+                cells = (result.get_value(row, column) for column in range(result.nfields))
+                rows.append(tuple(None if cell is None else cell.decode() for cell in cells))
+        return rows
+
+    def _results(self, command: str, deadline: float) -> list[PGresult]:
+        try:
+            self._conn.send_query(command.encode())
+            while self._conn.flush():
+                self._wait(select.POLLOUT | select.POLLIN, deadline, "PostgreSQL takes no command")
+            results = []
+            while (result := self._next_result(deadline)) is not None:
+                if result.status == pq.ExecStatus.FATAL_ERROR:
+                    raise self._refusal(result)
+                results.append(result)
+                if result.status == pq.ExecStatus.COPY_BOTH:
+                    break
+        except psycopg.Error as error:
+            raise translate(error, dsn=self._dsn) from error
+        return results
+
+    def _next_result(self, deadline: float) -> PGresult | None:
+        while self._conn.is_busy():
+            self._wait(select.POLLIN, deadline, "PostgreSQL did not answer a command in time")
+            self._conn.consume_input()
+        return self._conn.get_result()
+
+    def _refusal(self, result: PGresult) -> Exception:
+        state = result.error_field(pq.DiagnosticField.SQLSTATE)
+        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no reason given"
+        detail = result.error_field(pq.DiagnosticField.MESSAGE_DETAIL)
+        text = message.decode(errors="replace")
+        if detail:
+            text = f"{text}: {detail.decode(errors='replace')}"
+        return classify(state.decode() if state else None, text, dsn=self._dsn)
+
+    def identify(self) -> System:
+        """Which server this is, and how far its WAL goes."""
+        identifier, timeline, flushed, database = self.query("IDENTIFY_SYSTEM")[0]
+        if database is None or identifier is None or timeline is None or flushed is None:
+            raise RefusedError("the connection names no database", hint="Add dbname to the DSN.")
+        return System(
+            identifier=identifier,
+            timeline=int(timeline),
+            flushed=Lsn.parse(flushed),
+            database=database,
+        )
+
+    def timeline_history(self, timeline: int) -> str:
+        """The history file of a timeline: where each earlier one ended."""
+        content = self.query(f"TIMELINE_HISTORY {timeline}")[0][1] or ""
+        # The walsender sends a bytea column, whose text form is hexadecimal.
+        return bytes.fromhex(content[2:]).decode() if content.startswith("\\x") else content
+
+    def sender_timeout_s(self) -> float:
+        """`wal_sender_timeout` in force for this session; 0 is off."""
+        rows = self.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
+        return int(rows[0][0] or 0) / 1000
+
+    def start(self, slot: str, publication: str, start: Lsn, *, messages: bool) -> None:
+        """Begin streaming at `start`, which must not lie before what the log holds."""
+        names = quote_literal(quote_ident(publication))
+        options = f"proto_version '1', publication_names {names}"
+        if messages:
+            options += ", messages 'true'"
+        command = f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {start} ({options})"
+        results = self._results(command, time.monotonic() + 30)
+        if not results or results[-1].status != pq.ExecStatus.COPY_BOTH:
+            raise RefusedError("PostgreSQL did not start to stream")
+
+    @property
+    def socket(self) -> int:
+        """The file descriptor to poll."""
+        return self._conn.socket
+
+    def consume_input(self) -> None:
+        """Take in what the socket has, without waiting."""
+        try:
+            self._conn.consume_input()
+        except psycopg.Error as error:
+            raise UnreachableError(str(translate(error, dsn=self._dsn))) from error
+
+    def stream_ended(self) -> Exception:
+        """Why `get_copy_data` said the stream is over."""
+        try:
+            result = self._conn.get_result()
+            while result is not None:
+                if result.status == pq.ExecStatus.FATAL_ERROR:
+                    return self._refusal(result)
+                result = self._conn.get_result()
+        except psycopg.Error as error:
+            return translate(error, dsn=self._dsn)
+        return UnreachableError("PostgreSQL ended the stream")
+
+    def send_status(self, *, written: Lsn, flushed: Lsn, reply_requested: bool = False) -> None:
+        """Tell PostgreSQL what we have; it lets go of everything before `flushed`."""
+        micros = (time.time_ns() // 1000) - _PG_EPOCH_S * 1_000_000
+        update = StatusUpdate(
+            written=max(written, flushed),
+            flushed=flushed,
+            applied=flushed,
+            sent_at=PgTime(micros),
+            reply_requested=reply_requested,
+        )
+        try:
+            self._conn.put_copy_data(write(update))
+            self._conn.flush()
+        except psycopg.Error as error:
+            raise UnreachableError(str(translate(error, dsn=self._dsn))) from error
+
+    def finish(self, *, timeout_s: float = 1.0) -> None:
+        """End the stream in order, so that the last status update is read, and disconnect.
+
+        Closing a TCP socket with unread input resets it, which can lose what we sent last; so the
+        input is read until the server says it is done too.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._conn.put_copy_end()
+            while time.monotonic() < deadline and self._conn.status == pq.ConnStatus.OK:
+                self._conn.flush()
+                size, _ = self._conn.get_copy_data(1)
+                if size < 0:
+                    break
+                if size == 0:
+                    poll = select.poll()
+                    poll.register(self._conn.socket, select.POLLIN)
+                    poll.poll(50)
+                    self._conn.consume_input()
+        except (psycopg.Error, OSError):
+            pass  # The server is gone already; nothing more can be told to it.
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect at once."""
+        self._conn.finish()

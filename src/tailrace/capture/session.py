@@ -1,0 +1,267 @@
+"""A session: one connection's life from START_REPLICATION to its end.
+
+One thread, one loop: receive, hand over to the flusher, acknowledge what is durable. The numbered
+rules:
+
+1. The flushed position told to PostgreSQL is the durable mark's `end_lsn`, and nothing else.
+2. Status goes out at least every third of `wal_sender_timeout`, also inside a huge transaction and
+   while the disk is behind.
+3. When the disk is behind by `4 * flush_bytes`, the socket is not read; PostgreSQL waits.
+4. A keepalive's position counts only when nothing received before it is still in our hands; it is
+   made durable in the log before it is acknowledged, so the slot is never ahead of the log.
+5. An end in the middle of a transaction leaves nothing of it: PostgreSQL sends it again.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.capture.assemble import Assembler
+from tailrace.errors import UnreachableError
+from tailrace.log.entry import NO_OFFSETS, Entry, Kind
+from tailrace.observe import failpoint
+from tailrace.position import Lsn
+from tailrace.wire.replication import Keepalive, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.capture.flusher import Flusher
+    from tailrace.capture.replication import Replication
+    from tailrace.log.appender import Appender
+
+_XLOG_DATA = ord("w")
+_HEADER_BYTES = 25
+_DRAIN_MESSAGES = 4096
+# The walsender sends every message by itself. Waking up for each would cost both sides more than
+# the message: a nap of a tenth of a millisecond lets some dozens gather in the socket.
+_NAP_BELOW_MESSAGES = 64
+_NAP_S = 0.0001
+_MIN_STATUS_GAP_S = 0.1
+_DEFAULT_TIMEOUT_S = 60.0
+_HOUSEKEEPING_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """When to flush, to report progress on an idle database, and to give up on a silent server."""
+
+    flush_s: float
+    flush_bytes: int
+    progress_s: float
+    sender_timeout_s: float
+
+    @property
+    def status_s(self) -> float:
+        """Longest time between two status updates: a third of the server's patience, at most 10."""
+        return min((self.sender_timeout_s or 30) / 3, 10)
+
+    @property
+    def silence_s(self) -> float:
+        """How long a server may say nothing at all before the line counts as dead."""
+        return self.sender_timeout_s or _DEFAULT_TIMEOUT_S
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a capture has done, over all of its sessions."""
+
+    changes: int = 0
+    transactions: int = 0
+    bytes: int = 0
+    entries: int = 0
+
+
+class Session:
+    """Streams into a flusher until stopped, until `until` is durable, or until an error."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        appender: Appender,
+        flusher: Flusher,
+        pace: Pace,
+        counts: Counts,
+        *,
+        housekeeping: Callable[[], None],
+    ) -> None:
+        self._replication = replication
+        self._appender = appender
+        self._flusher = flusher
+        self._pace = pace
+        self._counts = counts
+        self._housekeeping = housekeeping
+        self._assembler = Assembler(appender.mark, spill_bytes=pace.flush_bytes)
+        self._buffer = bytearray()
+        self._ends: list[int] = []
+        now = time.monotonic()
+        self._pending_since = 0.0
+        self._heard_at = self._status_at = self._progress_at = now
+        self._swept_at = now - _HOUSEKEEPING_S
+        self._acknowledged = Lsn(0)
+        self._server_end = appender.mark.end_lsn
+        self._reply_requested = True
+        self._probed = False
+
+    def run(self, stopping: Callable[[], bool], *, until: Lsn | None = None) -> None:
+        """Stream. Returns in order, with everything whole durable and acknowledged, or raises."""
+        poll = select.poll()
+        poll.register(self._replication.socket, select.POLLIN)
+        poll.register(self._flusher.wake_fd, select.POLLIN)
+        while not stopping():
+            received = 0
+            reading = len(self._buffer) < 4 * self._pace.flush_bytes
+            if reading:
+                self._replication.consume_input()
+                received = self._drain()
+            now = time.monotonic()
+            self._note_reception(received, now, reading=reading)
+            self._flusher.check()
+            self._hand_over(now)
+            self._make_progress(now, until)
+            self._report_status(now)
+            self._sweep(now)
+            if until is not None and self._flusher.idle and self._appender.mark.end_lsn >= until:
+                break
+            if received == 0:
+                poll.poll(self._patience_ms(now))
+                self._flusher.acknowledge_wake()
+            elif received < _NAP_BELOW_MESSAGES:
+                time.sleep(_NAP_S)
+        self._close()
+
+    def _drain(self) -> int:
+        """Take all messages libpq holds. The one loop that runs per message: kept bare."""
+        get, buffer, ends = self._replication.get_copy_data, self._buffer, self._ends
+        size, count, total = 0, 0, len(buffer)
+        while count < _DRAIN_MESSAGES:
+            size, data = get(1)
+            if size <= 0:
+                break
+            count += 1
+            if data[0] == _XLOG_DATA and size > _HEADER_BYTES:
+                buffer += data[_HEADER_BYTES:]
+                total += size - _HEADER_BYTES
+                ends.append(total)
+            else:
+                self._keepalive(data)
+        if size < 0:
+            raise self._replication.stream_ended()
+        if count:
+            failpoint.hit("capture.received")
+        return count
+
+    def _keepalive(self, data: memoryview) -> None:
+        frame = parse(data)
+        if not isinstance(frame, Keepalive):
+            raise UnreachableError(f"PostgreSQL sent {type(frame).__name__} without content")
+        self._reply_requested |= frame.reply_requested
+        if not self._ends and self._assembler.between_transactions:
+            self._server_end = max(self._server_end, frame.end_lsn)
+
+    def _note_reception(self, received: int, now: float, *, reading: bool) -> None:
+        if received or not reading:
+            self._heard_at, self._probed = now, False
+            if self._ends and not self._pending_since:
+                self._pending_since = now
+        elif now - self._heard_at > self._pace.silence_s:
+            raise UnreachableError(f"PostgreSQL was silent for {self._pace.silence_s:.0f} s")
+
+    def _hand_over(self, now: float, *, everything: bool = False) -> None:
+        """Give what is due to the flusher, if it is free."""
+        if not self._ends or not self._flusher.idle:
+            return
+        due = now - self._pending_since >= self._pace.flush_s
+        if not due and len(self._buffer) < self._pace.flush_bytes and not everything:
+            return
+        failpoint.hit("capture.before-append")
+        body = bytes(self._buffer)
+        entries, covered = self._assembler.take(body, self._ends)
+        consumed = self._ends[covered - 1] if covered else 0
+        self._buffer = bytearray(memoryview(body)[consumed:])
+        self._ends = [end - consumed for end in self._ends[covered:]]
+        self._pending_since = now if self._ends else 0.0
+        if entries:
+            self._count(entries)
+            self._flusher.submit(entries)
+
+    def _count(self, entries: list[Entry]) -> None:
+        counts = self._counts
+        counts.entries += len(entries)
+        for entry in entries:
+            counts.changes += entry.changes
+            counts.transactions += entry.transactions
+            counts.bytes += len(entry.body)
+
+    def _make_progress(self, now: float, until: Lsn | None) -> None:
+        """Rule 4: move along with WAL that holds nothing for us."""
+        mark = self._appender.mark
+        if self._server_end <= mark.end_lsn or not self._flusher.idle or not self._appender.whole:
+            return
+        if self._assembler.end_lsn > mark.end_lsn:
+            return
+        wanted = until is not None and self._server_end >= until
+        if wanted or self._reply_requested or now - self._progress_at >= self._pace.progress_s:
+            self._progress_at = now
+            self._flusher.submit([_progress(self._appender, self._server_end)])
+            self._assembler.end_lsn = max(self._assembler.end_lsn, self._server_end)
+
+    def _report_status(self, now: float) -> None:
+        """Rules 1 and 2."""
+        flushed = self._appender.mark.end_lsn
+        gap = now - self._status_at
+        news = flushed > self._acknowledged and gap >= _MIN_STATUS_GAP_S
+        owed = self._reply_requested and (self._flusher.idle or gap >= _MIN_STATUS_GAP_S)
+        probe = not self._probed and now - self._heard_at > self._pace.silence_s / 2
+        if news or owed or probe or gap >= self._pace.status_s:
+            self._send_status(flushed, now, probe=probe)
+
+    def _send_status(self, flushed: Lsn, now: float, *, probe: bool = False) -> None:
+        failpoint.hit("capture.before-status")
+        written = max(self._assembler.end_lsn, self._server_end)
+        self._replication.send_status(written=written, flushed=flushed, reply_requested=probe)
+        failpoint.hit("capture.after-status")
+        self._acknowledged = max(self._acknowledged, flushed)
+        self._status_at = now
+        self._reply_requested = False
+        self._probed |= probe
+
+    def _sweep(self, now: float) -> None:
+        if self._flusher.idle and now - self._swept_at >= _HOUSEKEEPING_S:
+            self._swept_at = now
+            self._housekeeping()
+
+    def _patience_ms(self, now: float) -> float:
+        """How long to wait for something to happen."""
+        until = self._status_at + self._pace.status_s
+        if self._appender.mark.end_lsn > self._acknowledged:
+            until = min(until, self._status_at + _MIN_STATUS_GAP_S)
+        if self._ends and self._flusher.idle:
+            until = min(until, self._pending_since + self._pace.flush_s)
+        return max(min(until - now, 0.25) * 1000, 1)
+
+    def _close(self) -> None:
+        """Flush what is whole, acknowledge it, and part in order."""
+        now = time.monotonic()
+        if self._flusher.wait(3):
+            self._hand_over(now, everything=True)
+            self._flusher.wait(3)
+        self._send_status(self._appender.mark.end_lsn, now)
+        self._replication.finish()
+
+
+def _progress(appender: Appender, end_lsn: Lsn) -> Entry:
+    mark = appender.mark
+    return Entry(
+        kind=Kind.PROGRESS,
+        first=mark.position,
+        last=mark.position,
+        end_lsn=end_lsn,
+        first_time=mark.time,
+        last_time=mark.time,
+        offsets=NO_OFFSETS,
+        body=b"",
+    )

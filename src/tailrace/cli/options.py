@@ -1,0 +1,63 @@
+"""Options that many commands share, and the settings made of them.
+
+The help texts are the descriptions in `tailrace.config`: one source for file and command line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.config import Config, Log, Source, load
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+DEFAULT_FILE = Path("tailrace.yml")
+
+
+def _help(model: type[BaseModel], key: str) -> str:
+    return model.model_fields[key].description or ""
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar="TAILRACE_CONFIG",
+        help="Settings file. Without it, tailrace.yml in the current folder if there is one.",
+    ),
+]
+Dsn = Annotated[str | None, typer.Option("--dsn", envvar="TAILRACE_DSN", help=_help(Source, "dsn"))]
+Slot = Annotated[
+    str | None, typer.Option("--slot", envvar="TAILRACE_SLOT", help=_help(Source, "slot"))
+]
+Publication = Annotated[
+    str | None,
+    typer.Option("--publication", envvar="TAILRACE_PUBLICATION", help=_help(Source, "publication")),
+]
+LogPath = Annotated[
+    Path | None, typer.Option("--log", envvar="TAILRACE_LOG", help=_help(Log, "path"))
+]
+
+
+def settings(
+    config: Path | None = None,
+    *,
+    dsn: str | None = None,
+    slot: str | None = None,
+    publication: str | None = None,
+    log: Path | None = None,
+) -> Config:
+    """The settings file with the options given over it."""
+    if config is None and DEFAULT_FILE.exists():
+        config = DEFAULT_FILE
+    source = {"dsn": dsn, "slot": slot, "publication": publication}
+    overrides: dict[str, dict[str, object]] = {
+        "source": {key: value for key, value in source.items() if value is not None},
+        "log": {"path": log} if log is not None else {},
+    }
+    return load(config, overrides)

@@ -1,0 +1,213 @@
+"""The appender: the one writer of a log.
+
+`append` returns when the entry is durable: write, fsync, then index and mark. Segments roll when
+they are full; a new one opens with the source's identity and the schemas in force, so that it can
+be read without the ones before it. A failed write or fsync leaves the appender unusable: the
+process ends and the next start recovers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
+
+from tailrace.errors import LogError, MalformedError
+from tailrace.log import index
+from tailrace.log import mark as marks
+from tailrace.log.entry import NO_OFFSETS, Entry, Kind, pack
+from tailrace.log.format import Codec, Identity, SegmentHeader, encode_entry
+from tailrace.log.mark import Mark
+from tailrace.log.recovery import Recovered, SchemaBook, recover
+from tailrace.log.segment import SegmentName
+from tailrace.observe import failpoint
+from tailrace.position import Lsn, Position
+
+if TYPE_CHECKING:
+    from tailrace.log.lease import Lease
+    from tailrace.log.store import AppendFile, Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How entries are stored: when a segment is full, and whether bodies are compressed."""
+
+    segment_bytes: int = 64 << 20
+    codec: int = Codec.NONE
+
+
+class Appender:
+    """Append access to a log, from `open` or `create` to `close`."""
+
+    def __init__(self, store: Store, lease: Lease, state: Recovered, layout: Layout) -> None:
+        self._store = store
+        self._lease = lease
+        self._layout = layout
+        self._file: AppendFile | None = None
+        self._adopt(state)
+
+    @classmethod
+    def open(cls, store: Store, lease: Lease, layout: Layout) -> Self | None:
+        """Recover and open an existing log; None when there is none."""
+        state = recover(store)
+        return None if state is None else cls(store, lease, state, layout)
+
+    @classmethod
+    def create(
+        cls, store: Store, lease: Lease, layout: Layout, *, identity: Identity, start_lsn: Lsn
+    ) -> Self:
+        """Begin a log at the slot's own starting point.
+
+        A commit may stand exactly at `start_lsn`, so the position before it is one byte earlier.
+        """
+        before = Position(Lsn(max(start_lsn - 1, 0)), 0)
+        start = Mark(
+            sequence=0, offset=0, position=before, end_lsn=start_lsn,
+            time=0, epoch=lease.epoch,
+        )  # fmt: skip
+        name, mark = _new_segment(store, identity, start, lease.epoch, SchemaBook(), whole=True)
+        state = Recovered(
+            segment=name,
+            identity=identity,
+            mark=mark,
+            schemas=SchemaBook(),
+            builder=index.IndexBuilder(time_before=0),
+        )
+        marks.write(store, mark, durably=True)
+        return cls(store, lease, state, layout)
+
+    def _adopt(self, state: Recovered) -> None:
+        self.identity = state.identity
+        self.mark = state.mark
+        """The end of what is whole and durable."""
+        self.last = state.mark.position
+        """The last position written, durable or not, whole or not."""
+        self._segment = state.segment
+        self._schemas = state.schemas
+        self._builder = state.builder
+        self._time = state.mark.time
+        self._whole = True
+        self._open_file()
+
+    def _open_file(self) -> None:
+        self.close()
+        self._file = self._store.append_to(self._segment.file)
+        self._index = self._store.append_to(self._segment.index)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the log ends at a transaction boundary, visible to readers."""
+        return self._whole
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry and return when it is durable."""
+        self._lease.check()
+        self._check_order(entry)
+        if self._file is None:
+            raise LogError("this appender is closed")
+        if self._file.size >= self._layout.segment_bytes:
+            self._roll()
+        start = self._file.size
+        buffers = encode_entry(entry, epoch=self._lease.epoch, codec=self._layout.codec)
+        self._file.write(buffers)
+        self._file.sync()
+        self._note(entry, start)
+        if entry.ends:
+            self._publish(entry)
+
+    def _check_order(self, entry: Entry) -> None:
+        if entry.kind is Kind.FRAGMENT:
+            continues = not self._whole and not entry.begins and entry.xid == self._xid
+            fits = continues or (self._whole and entry.begins)
+        else:
+            fits = self._whole
+        ahead = entry.last > self.last if entry.changes else entry.last >= self.last
+        if not fits or not ahead or entry.end_lsn < self.mark.end_lsn:
+            raise MalformedError(
+                f"entry {entry.first}..{entry.last} cannot follow {self.last} in the log"
+            )
+
+    def _note(self, entry: Entry, start: int) -> None:
+        for message in entry.schema_messages():
+            self._schemas.note(message)
+        self.last = entry.last
+        self._time = max(self._time, entry.last_time)
+        self._whole = entry.ends
+        self._xid = entry.xid
+        failpoint.hit("log.before-index")
+        row = self._builder.add(start, entry)
+        if row is not None:
+            self._index.write([row.encode()])
+
+    def _publish(self, entry: Entry) -> None:
+        assert self._file is not None
+        self.mark = Mark(
+            sequence=self._segment.sequence, offset=self._file.size, position=entry.last,
+            end_lsn=entry.end_lsn, time=self._time, epoch=self._lease.epoch,
+        )  # fmt: skip
+        failpoint.hit("log.before-mark")
+        marks.write(self._store, self.mark)
+        failpoint.hit("log.after-mark")
+
+    def _roll(self) -> None:
+        assert self._file is not None
+        self._index.sync()
+        end = replace(self.mark, sequence=self._segment.sequence, position=self.last)
+        self._segment, mark = _new_segment(
+            self._store, self.identity, replace(end, time=self._time), self._lease.epoch,
+            self._schemas, whole=self._whole,
+        )  # fmt: skip
+        self._builder = index.IndexBuilder(time_before=self._time)
+        self._open_file()
+        if self._whole:
+            self.mark = mark
+
+    def change_identity(self, identity: Identity) -> None:
+        """Continue on another timeline or under another name: a new segment says so."""
+        if identity != self.identity:
+            self.identity = identity
+            self._roll()
+            marks.write(self._store, self.mark)
+
+    def rewind(self) -> None:
+        """Forget an unfinished transaction: the stream begins it again."""
+        if self._whole:
+            return
+        self.close()
+        state = recover(self._store)
+        assert state is not None
+        self._adopt(state)
+
+    def close(self) -> None:
+        """Let go of the files. Everything appended is already durable."""
+        if self._file is not None:
+            self._file.close()
+            self._index.close()
+            self._file = None
+
+
+def _new_segment(
+    store: Store, identity: Identity, end: Mark, epoch: int, schemas: SchemaBook, *, whole: bool
+) -> tuple[SegmentName, Mark]:
+    """Create the segment that follows `end`; returns its name and the mark behind its opening."""
+    header = SegmentHeader(
+        identity=identity,
+        sequence=end.sequence + 1,
+        epoch=epoch,
+        base=end.position,
+        base_end_lsn=end.end_lsn,
+        base_time=end.time,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    messages = schemas.messages()
+    offsets, body = pack(messages) if messages else (NO_OFFSETS, b"")
+    opening = Entry(
+        kind=Kind.SCHEMA, first=end.position, last=end.position, end_lsn=end.end_lsn,
+        first_time=end.time, last_time=end.time, ends=whole, schemas=len(messages),
+        offsets=offsets, body=body,
+    )  # fmt: skip
+    data = header.encode() + b"".join(encode_entry(opening, epoch=epoch))
+    name = SegmentName(header.sequence, end.end_lsn)
+    store.write_atomic(name.file, data)
+    mark = replace(end, sequence=name.sequence, offset=len(data), epoch=epoch)
+    return name, mark

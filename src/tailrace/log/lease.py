@@ -1,0 +1,86 @@
+"""The lease: one appender at a time, fenced by epoch.
+
+Taking the lease needs an exclusive lock and raises the epoch in the lease file, durably. Every
+append looks at that file first, so an appender that was paused while another took over (on shared
+storage, where locks can be lost) stops instead of writing. Entries carry their epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Self
+
+from crc32c import crc32c
+
+from tailrace.errors import CorruptError, FencedError
+
+if TYPE_CHECKING:
+    from tailrace.log.store import Store
+
+NAME = "lease"
+_LOCK = "lock"
+_RECORD = struct.Struct("<4sQI")
+_MAGIC = b"TRle"
+
+
+class Lease:
+    """The right to append, from `acquire` to `release`."""
+
+    def __init__(self, store: Store, epoch: int, held: contextlib.ExitStack) -> None:
+        self.epoch = epoch
+        self._store = store
+        self._held = held
+
+    @classmethod
+    def acquire(cls, store: Store) -> Self:
+        """Take the lease or raise FencedError, naming the holder."""
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(store.lock(_LOCK))
+            except FencedError as error:
+                raise FencedError(f"{error} ({_holder(store)})") from error
+            epoch = _epoch(store) + 1
+            store.write_atomic(NAME, _record(epoch))
+            return cls(store, epoch, held.pop_all())
+        raise AssertionError("unreachable")
+
+    def check(self) -> None:
+        """Raise FencedError when somebody has taken the lease over."""
+        current = _epoch(self._store)
+        if current != self.epoch:
+            raise FencedError(
+                f"epoch {self.epoch} is over: epoch {current} appends now ({_holder(self._store)})"
+            )
+
+    def release(self) -> None:
+        """Let the next appender in."""
+        self._held.close()
+
+
+def _record(epoch: int) -> bytes:
+    head = _RECORD.pack(_MAGIC, epoch, 0)[:-4]
+    holder = {"pid": os.getpid(), "host": socket.gethostname()}
+    return head + crc32c(head).to_bytes(4, "little") + json.dumps(holder).encode()
+
+
+def _epoch(store: Store) -> int:
+    try:
+        data = store.read(NAME, 0, _RECORD.size)
+    except FileNotFoundError:
+        return 0
+    if len(data) < _RECORD.size or crc32c(data[:-4]).to_bytes(4, "little") != data[-4:]:
+        raise CorruptError("the lease file is unreadable")
+    epoch: int = _RECORD.unpack(data)[1]
+    return epoch
+
+
+def _holder(store: Store) -> str:
+    try:
+        holder = json.loads(store.read(NAME, _RECORD.size, 1024))
+        return f"process {holder['pid']} on {holder['host']}"
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return "holder unknown"

@@ -1,0 +1,87 @@
+"""The durable mark: how far the log may be read.
+
+After every fsync the appender overwrites one small record with the end of the last whole, durable
+transaction. Readers in other processes trust it and nothing beyond it. The record itself is not
+fsynced: after a power cut it may be older than the log, which hides nothing for longer than until
+the next capture starts and recovers.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from tailrace.errors import CorruptError
+from tailrace.position import Lsn, Position
+
+if TYPE_CHECKING:
+    from tailrace.log.store import Store
+
+NAME = "durable"
+_RECORD = struct.Struct("<4sHHQQQQQqQ")
+_CRC = struct.Struct("<I")
+_MAGIC = b"TRdm"
+_VERSION = 1
+_READ_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The end of what is whole and durable: a place in the files and a place in the stream."""
+
+    sequence: int
+    offset: int
+    position: Position
+    end_lsn: Lsn
+    time: int
+    """Commit time of the last transaction, microseconds since 2000-01-01 UTC."""
+    epoch: int
+
+    def encode(self) -> bytes:
+        """The record as stored."""
+        record = _RECORD.pack(
+            _MAGIC, _VERSION, 0, self.sequence, self.offset, self.position.lsn,
+            self.position.ordinal, self.end_lsn, self.time, self.epoch,
+        )  # fmt: skip
+        return record + _CRC.pack(crc32c(record))
+
+
+def decode(data: bytes) -> Mark | None:
+    """The mark, or None when the record is torn or foreign."""
+    record, crc = data[: _RECORD.size], data[_RECORD.size : _RECORD.size + _CRC.size]
+    if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != crc32c(record):
+        return None
+    magic, version, _, sequence, offset, lsn, ordinal, end_lsn, time, epoch = _RECORD.unpack(record)
+    if magic != _MAGIC or version != _VERSION:
+        return None
+    return Mark(
+        sequence=sequence, offset=offset, position=Position(Lsn(lsn), ordinal),
+        end_lsn=Lsn(end_lsn), time=time, epoch=epoch,
+    )  # fmt: skip
+
+
+def read(store: Store) -> Mark | None:
+    """The current mark; None when there is none yet."""
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            data = store.read(NAME, 0, _RECORD.size + _CRC.size)
+        except FileNotFoundError:
+            return None
+        mark = decode(data)
+        if mark is not None:
+            return mark
+    raise CorruptError(
+        "the durable mark is unreadable",
+        hint="Start `tailrace capture` once: it recovers the log and writes the mark anew.",
+    )
+
+
+def write(store: Store, mark: Mark, *, durably: bool = False) -> None:
+    """Publish a new end. `durably` where the file must exist after a power cut."""
+    if durably:
+        store.write_atomic(NAME, mark.encode())
+    else:
+        store.overwrite(NAME, mark.encode())

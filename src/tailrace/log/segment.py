@@ -1,0 +1,133 @@
+"""Segments: files of entries. Names, headers, and walking the entries of one.
+
+A segment's name is its sequence number and the LSN it begins at:
+`0000000042-00000000015d3a28.seg`, with its index beside it as `.idx`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tailrace.errors import CorruptError, MalformedError
+from tailrace.log import format as layout
+from tailrace.position import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.log.entry import Entry
+    from tailrace.log.store import Store
+
+SUFFIX = ".seg"
+_READ_AHEAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """A segment's sequence number and first LSN, as in its file name."""
+
+    sequence: int
+    base_lsn: Lsn
+
+    @property
+    def file(self) -> str:
+        """The segment's file."""
+        return f"{self.sequence:010d}-{self.base_lsn:016x}{SUFFIX}"
+
+    @property
+    def index(self) -> str:
+        """The index's file."""
+        return f"{self.sequence:010d}-{self.base_lsn:016x}.idx"
+
+
+def list_segments(store: Store) -> list[SegmentName]:
+    """All segments in order; a hole in the sequence is corruption."""
+    found = []
+    for name in store.names():
+        if not name.endswith(SUFFIX):
+            continue
+        sequence, _, base = name.removesuffix(SUFFIX).partition("-")
+        if not sequence.isdecimal() or len(base) != 16:
+            raise CorruptError(f"{name} does not have a segment's name")
+        found.append(SegmentName(int(sequence), Lsn(int(base, 16))))
+    found.sort()
+    for before, after in pairwise(found):
+        if after.sequence != before.sequence + 1:
+            raise CorruptError(f"segments between {before.file} and {after.file} are missing")
+    return found
+
+
+def read_header(store: Store, name: SegmentName) -> tuple[layout.SegmentHeader, int]:
+    """A segment's header and the offset of its first entry; MalformedError when it is not one."""
+    data = store.read(name.file, 0, layout.SEGMENT_HEADER_BYTES)
+    size = layout.segment_header_bytes(data)
+    header = layout.decode_segment_header(store.read(name.file, 0, size))
+    if header.sequence != name.sequence:
+        raise MalformedError(f"{name.file} says it is segment {header.sequence}")
+    return header, size
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An entry and the bytes it occupies in its segment."""
+
+    start: int
+    end: int
+    entry: Entry
+
+
+def walk(
+    store: Store, name: SegmentName, start: int, end: int | None = None, *, bodies: bool = True
+) -> Iterator[Placed]:
+    """The entries between two offsets. Raises MalformedError where the bytes stop making sense.
+
+    Without `bodies` only headers are read: quick, but nothing is checked by checksum.
+    """
+    limit = store.size(name.file) if end is None else end
+    window, window_at = b"", start
+    while start < limit:
+        offset = start - window_at
+        header = window[offset : offset + layout.ENTRY_HEADER_BYTES]
+        if len(header) < layout.ENTRY_HEADER_BYTES:
+            length = _READ_AHEAD_BYTES if bodies else layout.ENTRY_HEADER_BYTES
+            window, window_at, offset = store.read(name.file, start, length), start, 0
+            header = window[: layout.ENTRY_HEADER_BYTES]
+        frame = layout.decode_frame(header)
+        stop = start + frame.total_bytes
+        if stop > limit:
+            raise MalformedError("the segment ends inside an entry")
+        if not bodies:
+            yield Placed(start, stop, frame.entry)
+            start = stop
+            continue
+        body_at = offset + layout.ENTRY_HEADER_BYTES
+        stored = memoryview(window)[body_at : body_at + frame.stored_bytes]
+        if len(stored) < frame.stored_bytes:
+            stored = memoryview(
+                store.read(name.file, start + layout.ENTRY_HEADER_BYTES, frame.stored_bytes)
+            )
+        yield Placed(start, stop, layout.decode_entry(frame, header, stored))
+        start = stop
+
+
+def another_entry_after(store: Store, name: SegmentName, offset: int) -> bool:
+    """Whether a whole, valid entry stands anywhere behind a damaged one.
+
+    Tells corruption from a torn tail: the appender never begins an entry before the one in front
+    of it is durable, so a valid successor proves that the damaged entry once was too.
+    """
+    data = store.read(name.file, offset, store.size(name.file) - offset)
+    at = data.find(layout.ENTRY_MAGIC, 1)
+    while at >= 0:
+        header = data[at : at + layout.ENTRY_HEADER_BYTES]
+        try:
+            frame = layout.decode_frame(header)
+            body = memoryview(data)[at + layout.ENTRY_HEADER_BYTES : at + frame.total_bytes]
+            layout.decode_entry(frame, header, body)
+        except MalformedError:
+            at = data.find(layout.ENTRY_MAGIC, at + 1)
+        else:
+            return True
+    return False

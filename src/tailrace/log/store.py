@@ -1,0 +1,215 @@
+"""Where the log's files live: the one seam between the log and a disk.
+
+A store is a flat folder of named files. Everything the log asks of it is here, so another medium
+is another class, held to the same contract suite (`tests/contract/test_store.py`):
+
+* `write_atomic` leaves the old file or the new one, never a mixture, and returns when durable.
+* `AppendFile.write` may leave any prefix behind when it fails; `sync` returns when all of it is
+  durable. A failed `sync` is final: the file may not be used again.
+* `overwrite` replaces a small record in place without waiting for the disk; readers check its CRC.
+* `lock` is exclusive among all processes and ends with its holder, however that dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from tailrace.errors import DiskFullError, FencedError, StorageError
+from tailrace.observe import failpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TEMPORARY = ".tmp"
+
+
+class AppendFile(Protocol):
+    """A file open for appending."""
+
+    size: int
+
+    def write(self, buffers: Sequence[bytes]) -> None:
+        """Append all buffers."""
+
+    def sync(self) -> None:
+        """Return when everything written is durable."""
+
+    def close(self) -> None:
+        """Let go of the file; does not sync."""
+
+
+class Store(Protocol):
+    """A flat folder of named files."""
+
+    def names(self) -> list[str]:
+        """All files, sorted; temporary ones are not listed."""
+
+    def size(self, name: str) -> int:
+        """Bytes in the file; raises FileNotFoundError."""
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`, fewer at the end; raises FileNotFoundError."""
+
+    def append_to(self, name: str) -> AppendFile:
+        """Open a file, made if missing, for appending."""
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        """Create or replace a file, durably."""
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Replace the first bytes of an existing file, not yet durably."""
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file, durably."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file, durably; a missing one is fine."""
+
+    def lock(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Hold an exclusive lock; raises FencedError at once when another process holds it."""
+
+
+def _raise(error: OSError, what: str) -> NoReturn:
+    if error.errno in _OUT_OF_SPACE:
+        raise DiskFullError(f"{what}: {error.strerror}") from error
+    raise StorageError(f"{what}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        _raise(error, what)
+
+
+class LocalStore:
+    """A folder on a local disk, or on a shared one with POSIX semantics."""
+
+    def __init__(self, folder: Path, *, create: bool = False) -> None:
+        self.folder = folder
+        if create:
+            with _translated(f"cannot make the log folder {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self.folder)!r})"
+
+    def names(self) -> list[str]:
+        """All files, sorted."""
+        with _translated(f"cannot list {self.folder}"), contextlib.suppress(FileNotFoundError):
+            return sorted(p.name for p in self.folder.iterdir() if p.suffix != _TEMPORARY)
+        return []
+
+    def size(self, name: str) -> int:
+        """Bytes in the file."""
+        with _translated(f"cannot read {name}"):
+            return (self.folder / name).stat().st_size
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`."""
+        with _translated(f"cannot read {name}"), (self.folder / name).open("rb", 0) as file:
+            return os.pread(file.fileno(), length, offset)
+
+    def append_to(self, name: str) -> LocalFile:
+        """Open for appending."""
+        with _translated(f"cannot open {name}"):
+            return LocalFile(self.folder / name)
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        """Temporary file, fsync, rename, fsync of the folder."""
+        temporary = self.folder / (name + _TEMPORARY)
+        with _translated(f"cannot write {name}"):
+            failpoint.hit("store.create")
+            with temporary.open("wb", 0) as file:
+                write_all(file.fileno(), [data])
+                os.fsync(file.fileno())
+            failpoint.hit("store.before-rename")
+            temporary.rename(self.folder / name)
+            failpoint.hit("store.after-rename")
+            self._sync_folder()
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """One pwrite at the start of the file."""
+        with _translated(f"cannot write {name}"), (self.folder / name).open("r+b", 0) as file:
+            os.pwrite(file.fileno(), data, 0)
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut and fsync."""
+        with _translated(f"cannot truncate {name}"), (self.folder / name).open("r+b", 0) as file:
+            os.ftruncate(file.fileno(), size)
+            os.fsync(file.fileno())
+
+    def remove(self, name: str) -> None:
+        """Unlink and fsync the folder."""
+        with _translated(f"cannot remove {name}"):
+            (self.folder / name).unlink(missing_ok=True)
+            self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """`flock`: the kernel lets go when the process ends, whatever ends it."""
+        with _translated(f"cannot lock {name}"), (self.folder / name).open("ab") as file:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FencedError(f"another process is appending to {self.folder}") from error
+            yield
+
+
+class LocalFile:
+    """A local file open for appending, through an unbuffered descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self.size = os.fstat(self._fd).st_size
+
+    def write(self, buffers: Sequence[bytes]) -> None:
+        """Append with `writev`."""
+        with _translated(f"cannot write {self._path.name}"):
+            failpoint.hit("log.before-write")
+            if failpoint.armed("log.torn-write"):
+                joined = b"".join(buffers)
+                write_all(self._fd, [joined[: len(joined) // 2]])
+                failpoint.hit("log.torn-write")
+            self.size += write_all(self._fd, buffers)
+
+    def sync(self) -> None:
+        """`fdatasync`: the data and the length, not the times."""
+        with _translated(f"cannot sync {self._path.name}"):
+            failpoint.hit("log.before-sync")
+            os.fdatasync(self._fd)
+            failpoint.hit("log.after-sync")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def write_all(fd: int, buffers: Sequence[bytes]) -> int:
+    """`writev` until everything is written; the kernel may take less at a time."""
+    total = sum(map(len, buffers))
+    written = os.writev(fd, buffers)
+    if written < total:
+        rest = memoryview(b"".join(buffers))
+        while written < total:
+            written += os.write(fd, rest[written:])
+    return total

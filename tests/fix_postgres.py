@@ -1,0 +1,84 @@
+"""Fixtures for real PostgreSQL: a server a session, a database a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.testing import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """A database of its own for one test.
+
+    Each call has a connection of its own, so a test may stop and start the server in between.
+    """
+
+    name: str
+    server: EmbeddedPostgres
+
+    @property
+    def dsn(self) -> str:
+        """Over TCP."""
+        return self.server.dsn(self.name)
+
+    @property
+    def socket_dsn(self) -> str:
+        """Over the unix socket."""
+        return self.server.dsn(self.name, tcp=False)
+
+    def connect(self) -> psycopg.Connection:
+        """A superuser connection in autocommit mode; the caller closes it."""
+        return self.server.connect(self.name)
+
+    def execute(self, sql: str, *params: object) -> None:
+        """Run `sql`: one statement, or several without parameters."""
+        with self.connect() as connection:
+            connection.execute(sql.encode(), params or None)
+
+    def query(self, sql: str, *params: object) -> list[tuple[Any, ...]]:
+        """The rows of `sql`."""
+        with self.connect() as connection:
+            return connection.execute(sql.encode(), params or None).fetchall()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """PostgreSQL 18, shared: a test that stops it starts it again."""
+    with EmbeddedPostgres(18) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres16() -> Iterator[EmbeddedPostgres]:
+    """PostgreSQL 16, started when the first test asks for it."""
+    with EmbeddedPostgres(16) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database on PostgreSQL 18; it goes away with its slots."""
+    yield from _database(postgres)
+
+
+@pytest.fixture
+def database16(postgres16: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database on PostgreSQL 16; it goes away with its slots."""
+    yield from _database(postgres16)
+
+
+def _database(server: EmbeddedPostgres) -> Iterator[Database]:
+    name = server.create_database("test")
+    try:
+        yield Database(name=name, server=server)
+    finally:
+        server.drop_database(name)

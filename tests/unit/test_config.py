@@ -1,0 +1,230 @@
+"""The settings file: defaults, sizes, references, and errors that name the key."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from tailrace.config import Config, load
+from tailrace.errors import ConfigError
+
+CANARY = "canary-7f3a"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Path:
+    return tmp_path / "tailrace.yml"
+
+
+def refused(path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    return str(caught.value)
+
+
+def test_an_empty_file_is_valid(write: Path) -> None:
+    write.write_text("")
+    config = load(write)
+    assert config.source.slot == "tailrace"
+    assert config.log.flush_ms == 20
+    assert config.capture.messages is True
+
+
+def test_sections_may_be_empty(write: Path) -> None:
+    write.write_text("source:\nlog:\n  # path: elsewhere\n")
+    assert load(write).log.path == write.parent / "tailrace-data/log"
+
+
+def test_no_file_gives_the_defaults() -> None:
+    assert load() == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4096", 4096),
+        ("64MiB", 64 * 2**20),
+        ("10 GiB", 10 * 2**30),
+        ("1.5KiB", 1536),
+        ("2MB", 2_000_000),
+        ("3kb", 3_000),
+        ("1TiB", 2**40),
+    ],
+)
+def test_sizes(write: Path, text: str, size: int) -> None:
+    write.write_text(f"log:\n  segment_bytes: {text}\n")
+    assert load(write).log.segment_bytes == size
+
+
+def test_a_size_of_unknown_unit_is_refused(write: Path) -> None:
+    message = refused(write, "log:\n  segment_bytes: 64 MegaBytes\n")
+    assert "log.segment_bytes: should be a number of bytes, or a size such as 64MiB" in message
+
+
+def test_an_unknown_key_names_the_nearest(write: Path) -> None:
+    message = refused(write, "log:\n  flush_msec: 5\n")
+    assert "log.flush_msec: unknown key, did you mean flush_ms?" in message
+
+
+def test_an_unknown_section_names_the_nearest(write: Path) -> None:
+    assert "sorce: unknown key, did you mean source?" in refused(write, "sorce:\n  dsn: x\n")
+
+
+def test_an_unknown_key_like_no_other_lists_the_keys(write: Path) -> None:
+    message = refused(write, "source:\n  zzz: 5\n")
+    assert "source.zzz: unknown key; the keys here are dsn, slot, publication" in message
+
+
+def test_all_problems_come_at_once(write: Path) -> None:
+    message = refused(
+        write, "source:\n  slot: My-Slot\nlog:\n  codec: lz5\n  flush_ms: -1\ncapture: 3\n"
+    )
+    assert "4 problems" in message
+    assert "source.slot: should be 1 to 63 of the characters a-z, 0-9 and _" in message
+    assert "log.codec: should be 'none' or 'zstd'" in message
+    assert "log.flush_ms: should be greater than or equal to 0" in message
+    assert "capture: should be a section with keys of its own" in message
+
+
+@pytest.mark.parametrize("slot", ["", "My", "a-b", "a" * 64, "ä", "a b", "x;--"])
+def test_slot_names_are_checked(slot: str) -> None:
+    with pytest.raises(ConfigError, match=r"source\.slot"):
+        load(None, {"source": {"slot": slot}})
+
+
+@pytest.mark.parametrize("publication", ["", "p" * 64, "ü" * 32, "a\0b"])
+def test_publication_names_are_checked(publication: str) -> None:
+    with pytest.raises(ConfigError, match=r"source\.publication"):
+        load(None, {"source": {"publication": publication}})
+
+
+def test_odd_publication_names_are_allowed() -> None:
+    name = 'Odd "name"; --'
+    assert load(None, {"source": {"publication": name}}).source.publication == name
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "-1"])
+def test_durations_are_finite_and_not_negative(write: Path, value: str) -> None:
+    assert "capture.heartbeat_s" in refused(write, f"capture:\n  heartbeat_s: {value}\n")
+
+
+def test_references_come_from_the_environment(write: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_HOST", "db.example")
+    monkeypatch.setenv("EMPTY", "")
+    monkeypatch.delenv("ABSENT", raising=False)
+    write.write_text(
+        "source:\n"
+        "  dsn: host=${SHOP_HOST} port=${ABSENT:-5433} user=${EMPTY:-me} options=$${x}\n"
+        "log:\n  flush_ms: ${ABSENT:-7}\n"
+    )
+    config = load(write)
+    dsn = config.source.dsn.get_secret_value()
+    assert dsn == "host=db.example port=5433 user=me options=${x}"
+    assert config.log.flush_ms == 7
+
+
+def test_a_missing_variable_is_named_with_its_key(
+    write: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ABSENT", raising=False)
+    message = refused(write, "source:\n  dsn: host=${ABSENT}\n")
+    assert "source.dsn: the variable ABSENT is not set" in message
+
+
+def test_overrides_win_and_are_not_expanded(write: Path) -> None:
+    write.write_text("source:\n  slot: one\n  publication: kept\n")
+    config = load(write, {"source": {"slot": "two"}, "log": {"path": "${X}"}})
+    assert config.source.slot == "two"
+    assert config.source.publication == "kept"
+    assert config.log.path == Path("${X}")
+
+
+def test_overrides_do_not_hide_a_bad_section(write: Path) -> None:
+    write.write_text("log: 3\n")
+    with pytest.raises(ConfigError, match="log: should be a section"):
+        load(write, {"log": {"flush_ms": 3}})
+
+
+def test_paths_of_a_file_are_relative_to_it(write: Path) -> None:
+    write.write_text("log:\n  path: here/log\n")
+    assert load(write).log.path == write.parent / "here/log"
+    assert load(write, {"log": {"path": "there"}}).log.path == Path("there")
+
+
+def test_absolute_paths_stay(write: Path) -> None:
+    write.write_text("log:\n  path: /var/log/tailrace\n")
+    assert load(write).log.path == Path("/var/log/tailrace")
+
+
+def test_a_key_given_twice_is_refused(write: Path) -> None:
+    message = refused(write, "log:\n  flush_ms: 1\n  flush_ms: 2\n")
+    assert "a key twice at line 3, column 3" in message
+
+
+def test_broken_yaml_names_the_place_and_shows_nothing(write: Path) -> None:
+    message = refused(write, f"source:\n  dsn: 'password={CANARY}\n")
+    assert "not valid YAML at line" in message
+    assert CANARY not in message
+
+
+def test_a_file_that_is_no_mapping_is_refused(write: Path) -> None:
+    assert "the file should hold sections" in refused(write, "- a\n- b\n")
+
+
+def test_binary_files_are_refused(write: Path) -> None:
+    write.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        load(write)
+
+
+def test_control_characters_are_refused(write: Path) -> None:
+    assert "not valid YAML" in refused(write, "a: \x07\n")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*gone\.yml: No such file"):
+        load(tmp_path / "gone.yml")
+
+
+def test_keys_that_are_no_text_are_refused(write: Path) -> None:
+    assert "1: Keys should be strings" in refused(write, "1: a\n")
+
+
+def test_the_dsn_is_never_shown() -> None:
+    config = load(None, {"source": {"dsn": f"host=x password={CANARY}"}})
+    for text in (repr(config), str(config), repr(config.source), config.model_dump_json()):
+        assert CANARY not in text
+    assert CANARY in config.source.dsn.get_secret_value()
+
+
+@pytest.mark.parametrize("key", ["dsn", "slot", "publication", "nonsense"])
+def test_refused_values_are_never_shown(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"source": {key: [CANARY]}})
+    assert CANARY not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_the_models_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        load().log.flush_ms = 3
+
+
+def test_a_config_survives_pickling() -> None:
+    config = load(None, {"source": {"dsn": "host=x"}})
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_every_key_is_described() -> None:
+    def descriptions(model: type[BaseModel]) -> None:
+        for name, field in model.model_fields.items():
+            assert field.description, name
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                descriptions(field.annotation)
+
+    descriptions(Config)
