@@ -1,3 +1,3 @@
 """The fixture plugins of all tests, one a dependency."""
 
-pytest_plugins = ["tests.fix_postgres"]
+pytest_plugins = ["tests.fix_postgres", "tests.fix_capture"]

@@ -157,7 +157,9 @@ class Capture(_Section):
     progress_s: float = Field(
         default=10.0,
         gt=0,
-        description="Seconds between progress reports.",
+        description=(
+            "Longest time in seconds before WAL that holds no change of ours is acknowledged."
+        ),
     )
     connect_timeout_s: int = Field(
         default=10,

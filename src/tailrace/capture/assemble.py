@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 _BEGIN_BYTES, _COMMIT_BYTES, _MESSAGE_BYTES, _TRUNCATE_BYTES = 21, 26, 15, 6
-_B, _C, _M, _T, _R, _Y = (ord(letter) for letter in "BCMTRY")
+_B, _C, _M, _O, _T, _R, _Y = (ord(letter) for letter in "BCMOTRY")
 _COUNTS_ONE = np.zeros(256, np.int64)
 _COUNTS_ONE[[ord("I"), ord("U"), ord("D"), _M]] = 1
 _SCHEMA = np.zeros(256, np.bool_)
@@ -41,8 +41,10 @@ class _Open:
     xid: int
     lsn: int
     time: int
-    next_ordinal: int
     replayed: bool
+    origin: _Batch
+    """The Origin message, if there was one: every fragment restates it."""
+    next_ordinal: int = 0
 
 
 class _Batch:
@@ -94,9 +96,16 @@ class _Batch:
         low, high = int(self.offsets[start]), int(self.offsets[stop])
         return _Batch(self.body[low:high], self.offsets[start : stop + 1] - np.uint32(low))
 
-    def schemas_alone(self) -> _Batch:
-        """The Relation and Type messages."""
-        keep = np.flatnonzero(_SCHEMA[self.kinds]).tolist()
+    def schemas(self) -> _Batch:
+        """The Relation and Type messages alone."""
+        return self._only(_SCHEMA[self.kinds])
+
+    def origin(self) -> _Batch:
+        """The Origin message alone, or nothing."""
+        return self._only(self.kinds == _O)
+
+    def _only(self, wanted: NDArray[np.bool_]) -> _Batch:
+        keep = np.flatnonzero(wanted).tolist()
         parts = [self.body[self.offsets[i] : self.offsets[i + 1]] for i in keep]
         ends = np.cumsum([0, *map(len, parts)]).astype(np.uint32)
         return _Batch(b"".join(parts), ends)
@@ -230,7 +239,8 @@ class Assembler:
         if ends:
             self._lsn, self._time = open_.lsn, open_.time
             self.end_lsn = Lsn(int(batch.number(batch.commits, 10)[0]))
-        whole = batch.after(self._uncarry())
+        restated = _NOTHING if begins else open_.origin
+        whole = batch.after(restated).after(self._uncarry())
         return Entry(
             kind=Kind.FRAGMENT,
             first=first,
@@ -256,13 +266,13 @@ class Assembler:
             xid=int(batch.number(batch.begins, 17, ">u4")[0]),
             lsn=lsn,
             time=int(batch.number(batch.begins, 9, ">i8")[0]),
-            next_ordinal=0,
             replayed=lsn <= self._lsn,
+            origin=batch.origin(),
         )
 
     def _carry(self, batch: _Batch) -> None:
         """Keep the schemas of what is dropped: the session will not send them again."""
-        self._carried = batch.schemas_alone().after(self._carried)
+        self._carried = batch.schemas().after(self._carried)
 
     def _uncarry(self) -> _Batch:
         carried, self._carried = self._carried, _NOTHING

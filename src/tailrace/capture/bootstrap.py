@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tailrace.capture.catalog import read_all, read_named
-from tailrace.capture.connection import quote_ident, quote_literal, translate
+from tailrace.capture.connection import failure, quote_ident, quote_literal
 from tailrace.capture.publication import (
     PublicationState,
     TableName,
@@ -61,7 +61,7 @@ def initialise(
     try:
         return _initialise(connection, config, tables, all_tables, slot_timeout_s)
     except psycopg.Error as error:
-        raise translate(error, dsn=config.source.dsn.get_secret_value()) from error
+        raise failure(connection, error) from error
 
 
 def _initialise(

@@ -173,6 +173,15 @@ def translate(error: psycopg.Error, *, dsn: str = "") -> TailraceError:
     return classify(error.sqlstate, message, dsn=dsn)
 
 
+def failure(connection: psycopg.Connection, error: psycopg.Error) -> TailraceError:
+    """Our error for a statement that failed on `connection`."""
+    try:
+        dsn = make_conninfo("", user=connection.info.user)
+    except psycopg.OperationalError:
+        dsn = ""
+    return translate(error, dsn=dsn)
+
+
 def classify(sqlstate: str | None, message: str, *, dsn: str = "") -> TailraceError:
     """Our error for what PostgreSQL or libpq said.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.capture.connection import translate
+from tailrace.capture.connection import failure
 from tailrace.errors import RefusedError
 from tailrace.position import Lsn
 
@@ -79,7 +79,7 @@ def read_slot(connection: Connection, name: str) -> SlotState | None:
     try:
         row = connection.execute(_READ, (name,)).fetchone()
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise failure(connection, error) from error
     return _state(row[0], row[1]) if row else None
 
 
@@ -130,23 +130,24 @@ def create_slot(
     PostgreSQL waits for every transaction that is writing at that moment, in any database; past
     `timeout_s` the wait is given up and the error names who is in the way.
     """
-    arguments: list[object] = [name, PLUGIN, False, False]
-    if connection.info.server_version >= FAILOVER_VERSION:
-        arguments.append(failover is not False)
-    places = ", ".join(["%s"] * len(arguments))
+    # A standby refuses to mark a slot for failover.
+    fifth = ", failover => coalesce(%(failover)s, NOT pg_is_in_recovery())"
+    known = connection.info.server_version >= FAILOVER_VERSION
     try:
         with connection.transaction():
             connection.execute(
                 "SELECT set_config('statement_timeout', %s, true)", (str(int(timeout_s * 1000)),)
             )
             connection.execute(
-                f"SELECT pg_create_logical_replication_slot({places})",
-                arguments,
+                "SELECT pg_create_logical_replication_slot(%(name)s, %(plugin)s"
+                + (fifth if known else "")
+                + ")",
+                {"name": name, "plugin": PLUGIN, "failover": failover},
             )
     except psycopg.errors.QueryCanceled as error:
         raise _blocked(connection, name, timeout_s) from error
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise failure(connection, error) from error
     state = read_slot(connection, name)
     if state is None:
         raise RefusedError(f"replication slot {name!r} was dropped while it was being created")
@@ -174,7 +175,7 @@ def open_transactions(connection: Connection) -> list[OpenTransaction]:
         try:
             return cursor.execute(_OPEN).fetchall()
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise failure(connection, error) from error
 
 
 # pg_locks shows the holders of transaction ids to every role; pg_stat_activity hides other
@@ -198,4 +199,4 @@ def drop_slot(connection: Connection, name: str) -> None:
     try:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise failure(connection, error) from error

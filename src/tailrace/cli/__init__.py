@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tailrace import __version__
+from tailrace.cli.capture import capture
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
+from tailrace.cli.tail import tail
 from tailrace.errors import TailraceError
 
 app = typer.Typer(
@@ -26,6 +28,8 @@ app = typer.Typer(
 )
 app.command()(init)
 app.command()(doctor)
+app.command()(capture)
+app.command()(tail)
 
 
 def _version(wanted: bool) -> None:
@@ -50,6 +54,7 @@ def _root(
     First steps:
       tailrace init --dsn "host=db dbname=shop user=tailrace" --table orders
       tailrace doctor
+      tailrace capture
     """
 
 

@@ -106,6 +106,6 @@ def _table(severity: str, rows: Sequence[Finding]) -> Table:
         cell = Text(f"{finding.subject}: " if finding.subject else "", style="bold")
         cell.append(Text(finding.finding, style="not bold"))
         if finding.fix:
-            cell.append(Text(f"\n{finding.fix}", style="not bold dim"))
+            cell.append(Text(f"\nfix: {finding.fix}", style="not bold dim"))
         table.add_row(Text(finding.check), cell)
     return table

@@ -135,6 +135,10 @@ class Codec(enum.IntEnum):
     ZSTD = 1
 
 
+_KINDS = frozenset(Kind)
+_CODECS = frozenset(Codec)
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """An entry's header as stored: enough to walk a segment without reading bodies."""
@@ -192,7 +196,7 @@ def decode_frame(header: bytes) -> Frame:
         raise MalformedError("no entry begins here: the magic is missing")
     if version != VERSION:
         raise MalformedError(f"entry format version {version}; this Tailrace reads {VERSION}")
-    if kind not in Kind.__members__.values() or codec not in Codec.__members__.values() or flags > 3:
+    if kind not in _KINDS or codec not in _CODECS or flags > _BEGINS | _ENDS:
         raise MalformedError(f"unknown entry kind {kind}, codec {codec} or flags {flags}")
     if stored_bytes > MAX_BODY_BYTES or raw_bytes > MAX_BODY_BYTES:
         raise MalformedError(f"an entry claims {max(stored_bytes, raw_bytes)} bytes")

@@ -21,6 +21,7 @@ from tailrace.errors import ConfigError, CorruptError, MalformedError, PositionL
 from tailrace.log import index
 from tailrace.log import mark as marks
 from tailrace.log.entry import NO_OFFSETS, Entry, Kind, pack
+from tailrace.log.mark import Mark
 from tailrace.log.recovery import SchemaBook
 from tailrace.log.segment import SegmentName, list_segments, read_header, walk
 from tailrace.log.store import LocalStore, Store
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.log.format import SegmentHeader
-    from tailrace.log.mark import Mark
 
 _POLL_S = 0.005
 
@@ -106,11 +106,26 @@ class Log:
         """The end of what is whole and durable."""
         mark = marks.read(self._store)
         if mark is None:
+            mark = self._untouched()
+        return mark
+
+    def _untouched(self) -> Mark:
+        """The end of a log that was created and never appended to: its mark comes last."""
+        first, *others = self.segments()
+        if others:
             raise CorruptError(
                 "the log has no durable mark",
                 hint="Start `tailrace capture` once: it recovers the log and writes the mark.",
             )
-        return mark
+        header, size = self._header(first)
+        return Mark(
+            sequence=first.sequence,
+            offset=size,
+            position=header.base,
+            end_lsn=header.base_end_lsn,
+            time=header.base_time,
+            epoch=header.epoch,
+        )
 
     def earliest(self) -> Position:
         """The position before the first change the log still holds."""

@@ -2,5 +2,6 @@
 
 from tailrace.testing.nats import EmbeddedNats
 from tailrace.testing.postgres import EmbeddedPostgres
+from tailrace.testing.proxy import TcpProxy
 
-__all__ = ["EmbeddedNats", "EmbeddedPostgres"]
+__all__ = ["EmbeddedNats", "EmbeddedPostgres", "TcpProxy"]

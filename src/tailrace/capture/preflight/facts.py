@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from tailrace.capture.catalog import TableState, read_published
-from tailrace.capture.connection import translate
+from tailrace.capture.connection import failure
 from tailrace.capture.publication import PublicationState, TableName, read_publication
 from tailrace.capture.slot import OpenTransaction, SlotState, open_transactions, read_slot
 
@@ -95,7 +95,7 @@ def gather(connection: Connection, config: Config, *, log_exists: bool) -> Facts
     try:
         return _gather(connection, config, log_exists=log_exists)
     except psycopg.Error as error:
-        raise translate(error, dsn=config.source.dsn.get_secret_value()) from error
+        raise failure(connection, error) from error
 
 
 def _gather(connection: Connection, config: Config, *, log_exists: bool) -> Facts:

@@ -23,7 +23,7 @@ def exists(facts: Facts) -> Iterator[Finding]:
     name = facts.config.source.publication
     create = f"CREATE PUBLICATION {quote_ident(name)} FOR TABLE ...;"
     if facts.slot is None:
-        yield error(f"publication {name} does not exist", f"tailrace init -- or: {create}")
+        yield error(f"publication {name} does not exist", f"{create} -- or: tailrace init")
     else:
         yield error(
             f"publication {name} does not exist, and slot {facts.slot.name} is older than any that "

@@ -33,8 +33,8 @@ def exists(facts: Facts) -> Iterator[Finding]:
     else:
         yield error(
             f"replication slot {name} does not exist",
-            f"tailrace init -- or, after the publication: "
-            f"SELECT pg_create_logical_replication_slot({quote_literal(name)}, '{PLUGIN}');",
+            f"SELECT pg_create_logical_replication_slot({quote_literal(name)}, '{PLUGIN}'); "
+            "-- after the publication; or: tailrace init",
         )
 
 

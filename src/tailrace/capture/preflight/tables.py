@@ -27,11 +27,11 @@ def replica_identity(facts: Facts) -> Iterator[Finding]:
     for table in facts.tables:
         for name in table.unidentified:
             yield error(
-                f"{name} has no replica identity: PostgreSQL refuses UPDATE and DELETE on it while "
-                "it is published",
+                "there is no replica identity: PostgreSQL refuses UPDATE and DELETE on this table "
+                "while it is published",
                 f"ALTER TABLE {name} ADD PRIMARY KEY (...); "
                 f"-- or: ALTER TABLE {name} REPLICA IDENTITY FULL;",
-                str(table.table),
+                name,
             )
 
 

@@ -1,0 +1,157 @@
+"""Changes out of entries, one message at a time: for `tailrace tail`, for tests, for people.
+
+The data path decodes whole columns instead; this decoder is the one it is checked against. It
+keeps the relations in force, exactly as the stream stated them, and nothing else between entries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.change import Change, Missing, Op, Row
+from tailrace.errors import MalformedError
+from tailrace.log.entry import Entry, Kind
+from tailrace.position import Lsn, Position
+from tailrace.wire import pgoutput
+from tailrace.wire.pgtime import PgTime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tailrace.log.reader import Log
+    from tailrace.schema import Relation, TypeName
+
+
+def read_changes(log: Log, after: Position, upto: Position | None = None) -> Iterator[Change]:
+    """The changes in `(after, upto]`."""
+    for change in Decoder().decode(log.read(after, upto)):
+        if upto is not None and change.position > upto:
+            return
+        if change.position > after:
+            yield change
+
+
+class Decoder:
+    """Turns entries into changes, in order."""
+
+    def __init__(self) -> None:
+        self.relations: dict[int, Relation] = {}
+        self.types: dict[int, TypeName] = {}
+        self._lsn = Lsn(0)
+        self._time = PgTime(0)
+        self._xid = 0
+        self._ordinal = 0
+        self._origin = ""
+
+    def decode(self, entries: Iterable[Entry]) -> Iterator[Change]:
+        """The changes of some entries; begins with what `Log.read` yields first."""
+        for entry in entries:
+            if entry.kind is Kind.FRAGMENT:
+                self._enter(entry.first.lsn, entry.last_time, entry.xid, entry.first.ordinal)
+            else:
+                self._time = PgTime(entry.first_time)
+            for raw in entry.messages():
+                yield from self._message(raw)
+
+    def _enter(self, lsn: Lsn, time: int, xid: int, ordinal: int) -> None:
+        self._lsn, self._time, self._xid, self._ordinal = lsn, PgTime(time), xid, ordinal
+        self._origin = ""
+
+    def _message(self, raw: memoryview) -> Iterator[Change]:
+        message = pgoutput.parse(raw)
+        match message:
+            case pgoutput.Begin():
+                self._enter(message.final_lsn, message.committed_at, message.xid, 0)
+            case pgoutput.Relation():
+                self.relations[message.oid] = message
+            case pgoutput.TypeName():
+                self.types[message.oid] = message
+            case pgoutput.Origin():
+                self._origin = message.name
+            case pgoutput.Commit():
+                self._xid, self._origin = 0, ""
+            case pgoutput.Insert():
+                yield self._row(Op.INSERT, message.oid, after=message.new)
+            case pgoutput.Update():
+                relation = self._relation(message.oid)
+                before = _old(message.old, relation)
+                after = _filled(message.new, message.old)
+                yield self._row(Op.UPDATE, message.oid, before=before, after=after)
+            case pgoutput.Delete():
+                relation = self._relation(message.oid)
+                yield self._row(Op.DELETE, message.oid, before=_old(message.old, relation))
+            case pgoutput.Truncate():
+                for oid in message.oids:
+                    yield self._truncate(oid, message)
+            case pgoutput.Message():
+                yield self._logical_message(message)
+
+    def _relation(self, oid: int) -> Relation:
+        try:
+            return self.relations[oid]
+        except KeyError:
+            raise MalformedError(f"a change names relation {oid}, which was never stated") from None
+
+    def _next(self) -> Position:
+        position = Position(self._lsn, self._ordinal)
+        self._ordinal += 1
+        return position
+
+    def _row(
+        self, op: Op, oid: int, *, before: Row | None = None, after: Row | None = None
+    ) -> Change:
+        return Change(
+            position=self._next(),
+            op=op,
+            xid=self._xid,
+            committed_at=self._time.to_datetime(),
+            relation=self._relation(oid),
+            before=before,
+            after=after,
+            origin=self._origin,
+        )
+
+    def _truncate(self, oid: int, message: pgoutput.Truncate) -> Change:
+        return Change(
+            position=self._next(),
+            op=Op.TRUNCATE,
+            xid=self._xid,
+            committed_at=self._time.to_datetime(),
+            relation=self._relation(oid),
+            cascade=message.cascade,
+            restart_identity=message.restart_identity,
+            origin=self._origin,
+        )
+
+    def _logical_message(self, message: pgoutput.Message) -> Change:
+        """A message outside any transaction stands at its own LSN and has no xid."""
+        loose = not message.transactional
+        return Change(
+            position=Position(message.lsn, 0) if loose else self._next(),
+            op=Op.MESSAGE,
+            xid=0 if loose else self._xid,
+            committed_at=self._time.to_datetime(),
+            prefix=message.prefix,
+            content=message.content,
+            origin="" if loose else self._origin,
+        )
+
+
+def _old(old: pgoutput.OldKey | pgoutput.OldRow | None, relation: Relation) -> Row | None:
+    if isinstance(old, pgoutput.OldKey):
+        return pgoutput.key_row(old.row, relation)
+    return None if old is None else old.row
+
+
+def _filled(new: Row, old: pgoutput.OldKey | pgoutput.OldRow | None) -> Row:
+    """The new row, with large values it did not repeat taken from an old row that has them.
+
+    Under REPLICA IDENTITY FULL the old row holds every value; a large key that did not change is
+    in the old key. What neither has stays unchanged.
+    """
+    if old is None or Missing.UNCHANGED not in new:
+        return new
+    return tuple(
+        before if after is Missing.UNCHANGED and before is not None else after
+        for after, before in zip(new, old.row, strict=True)
+    )

@@ -1,0 +1,45 @@
+"""The fault tests' own server: they stop, crash and restart it as they like."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.testing import EmbeddedPostgres
+from tests.faults.harness import Rig
+from tests.fix_postgres import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def victim() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(18, settings={"wal_sender_timeout": "5s"}) as server:
+        yield server
+
+
+@pytest.fixture
+def victim_database(victim: EmbeddedPostgres) -> Iterator[Database]:
+    name = victim.create_database("fault")
+    try:
+        yield Database(name=name, server=victim)
+    finally:
+        victim.drop_database(name)
+
+
+@pytest.fixture
+def rig(victim_database: Database, tmp_path: Path) -> Rig:
+    return Rig(victim_database, tmp_path)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed, and so shown with a failure; `TAILRACE_SEED` repeats a run."""
+    chosen = int(os.environ.get("TAILRACE_SEED") or random.randrange(2**32))
+    print(f"seed {chosen}: repeat with TAILRACE_SEED={chosen}")
+    return chosen

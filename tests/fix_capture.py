@@ -1,0 +1,87 @@
+"""Fixtures that capture a database into a log and read the changes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace import config
+from tailrace.capture.capture import Capture
+from tailrace.log.changes import read_changes
+from tailrace.log.reader import Earliest, Log
+from tailrace.position import Lsn, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tailrace.change import Change
+    from tests.fix_postgres import Database
+
+
+class Captured:
+    """A database, a publication, a slot and a log.
+
+    Captures in the test's own process and thread, from wherever the log ends up to the server's
+    current end of WAL: `catch_up`, then look at `changes`.
+    """
+
+    def __init__(self, database: Database, folder: Path, **settings: dict[str, object]) -> None:
+        self.database = database
+        self.folder = folder
+        self.slot = database.name[-63:]
+        self.publication = "tailrace"
+        self.config = config.load(
+            None,
+            {
+                "source": {
+                    "dsn": database.socket_dsn,
+                    "slot": self.slot,
+                    "publication": self.publication,
+                    **settings.get("source", {}),
+                },
+                "log": {"path": folder, "flush_ms": 1, **settings.get("log", {})},
+                "capture": settings.get("capture", {}),
+            },
+        )
+
+    def create_slot(self) -> None:
+        self.database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self.slot)
+
+    def server_end(self) -> Lsn:
+        """The end of WAL, flushed: a commit makes sure of that."""
+        self.database.query("SELECT pg_logical_emit_message(true, 'test.flush', '')")
+        return Lsn.parse(str(self.database.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
+
+    def catch_up(self) -> list[Change]:
+        """Capture up to now and return the changes that are new, without the flush marker."""
+        before = self.end_position()
+        Capture(self.config, stopping=lambda: False).run(until=self.server_end())
+        return [change for change in self.changes(before) if change.prefix != "test.flush"]
+
+    def end_position(self) -> Position | None:
+        return Log.open(self.folder).end().position if any(self.folder.glob("*.seg")) else None
+
+    def changes(self, after: Position | None = None) -> list[Change]:
+        log = self.log
+        return list(read_changes(log, log.resolve(Earliest()) if after is None else after))
+
+    @property
+    def log(self) -> Log:
+        return Log.open(self.folder)
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Callable[..., Captured]:
+    """`capture(database, **settings)` → a `Captured` with publication for all tables and slot."""
+
+    def make(database: Database, **settings: dict[str, object]) -> Captured:
+        captured = Captured(database, tmp_path / f"log-{database.name}", **settings)
+        exists = "SELECT 1 FROM pg_publication WHERE pubname = %s"
+        if not database.query(exists, captured.publication):
+            database.execute(f"CREATE PUBLICATION {captured.publication} FOR ALL TABLES")
+        captured.create_slot()
+        return captured
+
+    return make

@@ -1,0 +1,157 @@
+"""TLS through the DSN: the right authority is accepted, everything else is refused.
+
+The embedded PostgreSQL is built without TLS, so a front answers libpq's SSLRequest, does the
+handshake and passes the bytes on. The client's side, which is what is tested, is libpq's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.capture.connection import connect
+from tailrace.capture.preflight.facts import gather
+from tailrace.config import load
+from tailrace.errors import RefusedError, TailraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace.testing import EmbeddedPostgres
+
+SSL_REQUEST = struct.pack(">II", 8, 80877103)
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two authorities, `ca` and `other`; a certificate for localhost signed by the first."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl command makes the certificates")
+    folder = tmp_path_factory.mktemp("certificates")
+    new_key = ["-newkey", "rsa:2048", "-nodes"]
+    for name in ("ca", "other"):
+        openssl(
+            folder, "req", "-x509", *new_key, "-days", "2", "-subj", f"/CN={name}",
+            "-keyout", f"{name}.key", "-out", f"{name}.crt",
+        )  # fmt: skip
+    openssl(
+        folder, "req", *new_key, "-subj", "/CN=localhost",
+        "-keyout", "server.key", "-out", "server.csr",
+    )  # fmt: skip
+    (folder / "names.cnf").write_text("subjectAltName=DNS:localhost\n")
+    openssl(
+        folder, "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+        "-CAcreateserial", "-days", "2", "-extfile", "names.cnf", "-out", "server.crt",
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls_port(postgres: EmbeddedPostgres, certificates: Path) -> Iterator[int]:
+    """A front that speaks TLS to the client and plain text to the server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    context.set_alpn_protocols(["postgresql"])
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=_accept, args=(listener, context, postgres.port))
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+def _accept(listener: socket.socket, context: ssl.SSLContext, port: int) -> None:
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        with client, contextlib.suppress(OSError):
+            _serve(client, context, port)
+
+
+def _serve(client: socket.socket, context: ssl.SSLContext, port: int) -> None:
+    assert client.recv(8) == SSL_REQUEST
+    client.sendall(b"S")
+    with (
+        context.wrap_socket(client, server_side=True) as secure,
+        socket.create_connection(("127.0.0.1", port)) as server,
+    ):
+        back = threading.Thread(target=_pump, args=(server, secure))
+        back.start()
+        _pump(secure, server)
+        back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_RDWR)
+
+
+def dsn(port: int, host: str = "localhost", **options: object) -> str:
+    extra = " ".join(f"{key}={value}" for key, value in options.items())
+    return f"host={host} hostaddr=127.0.0.1 port={port} user=postgres dbname=postgres {extra}"
+
+
+def refusal(text: str) -> TailraceError:
+    with pytest.raises(TailraceError) as caught:
+        connect(text)
+    return caught.value
+
+
+def test_the_right_authority_is_accepted(tls_port: int, certificates: Path) -> None:
+    root = certificates / "ca.crt"
+    with connect(dsn(tls_port, sslmode="verify-full", sslrootcert=root)) as connection:
+        line = gather(connection, load(), log_exists=False).line
+    assert line.encrypted
+    assert line.sslmode == "verify-full"
+
+
+def test_encryption_without_proof_is_seen_as_such(tls_port: int) -> None:
+    with connect(dsn(tls_port, sslmode="require")) as connection:
+        line = gather(connection, load(), log_exists=False).line
+    assert line.encrypted
+    assert line.sslmode == "require"
+
+
+def test_another_authority_is_refused(tls_port: int, certificates: Path) -> None:
+    root = certificates / "other.crt"
+    error = refusal(dsn(tls_port, sslmode="verify-full", sslrootcert=root))
+    assert isinstance(error, RefusedError)
+    assert "certificate verify failed" in str(error)
+    assert "sslrootcert" in error.hint
+
+
+def test_another_host_is_refused(tls_port: int, certificates: Path) -> None:
+    root = certificates / "ca.crt"
+    error = refusal(dsn(tls_port, "db.example", sslmode="verify-full", sslrootcert=root))
+    assert isinstance(error, RefusedError)
+    assert 'does not match host name "db.example"' in str(error)
+
+
+def test_a_missing_root_certificate_is_refused(tls_port: int, certificates: Path) -> None:
+    error = refusal(dsn(tls_port, sslmode="verify-full", sslrootcert=certificates / "gone.crt"))
+    assert isinstance(error, RefusedError)
+    assert "root certificate file" in str(error)
+
+
+def test_a_server_without_tls_is_refused(postgres: EmbeddedPostgres) -> None:
+    error = refusal(dsn(postgres.port, sslmode="require"))
+    assert isinstance(error, RefusedError)
+    assert "server does not support SSL" in str(error)
