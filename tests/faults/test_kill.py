@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-
 from tests.faults.harness import Rig, Writers, wait_for
 
 if TYPE_CHECKING:
+    import subprocess
+
     from tests.fix_postgres import Database
 
 POINTS = [

@@ -3,5 +3,6 @@
 from tailrace.testing.nats import EmbeddedNats
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
+from tailrace.testing.shop import SampleShop
 
-__all__ = ["EmbeddedNats", "EmbeddedPostgres", "TcpProxy"]
+__all__ = ["EmbeddedNats", "EmbeddedPostgres", "SampleShop", "TcpProxy"]
