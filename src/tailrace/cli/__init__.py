@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tailrace import __version__
 from tailrace.cli.capture import capture
+from tailrace.cli.demo import demo
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
 from tailrace.cli.tail import tail
@@ -30,6 +31,7 @@ app.command()(init)
 app.command()(doctor)
 app.command()(capture)
 app.command()(tail)
+app.command()(demo)
 
 
 def _version(wanted: bool) -> None:

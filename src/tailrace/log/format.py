@@ -24,14 +24,17 @@ from tailrace.position import Lsn, Position
 VERSION = 1
 SEGMENT_MAGIC = b"TAILRACE"
 ENTRY_MAGIC = b"TRen"
-MAX_BODY_BYTES = (1 << 31) - 1
-"""A row can be about a gigabyte on the wire; nothing legal comes near two."""
+MAX_BODY_BYTES = (1 << 31) - (1 << 16)
+"""A row can be about a gigabyte on the wire; nothing legal comes near two. One read gets it all:
+Linux stops at 2³¹ - 4096 bytes."""
 
 _SEGMENT = struct.Struct("<8sHHII")
 _ENTRY = struct.Struct("<4sBBBBIIIIIIIIQQQQQQqq")
 _CRC_AT = 8
 _MAX_IDENTITY_BYTES = 1 << 16
 _BEGINS, _ENDS = 1, 2
+_UNSIGNED, _SIGNED = (0, (1 << 64) - 1), (-(1 << 63), (1 << 63) - 1)
+_OTHER_RELEASE = "Read the log with the release that wrote it, or upgrade."
 
 SEGMENT_HEADER_BYTES = _SEGMENT.size
 ENTRY_HEADER_BYTES = _ENTRY.size
@@ -88,7 +91,7 @@ def segment_header_bytes(fixed: bytes) -> int:
     if version != VERSION:
         raise MalformedError(
             f"segment format version {version}; this Tailrace reads version {VERSION}",
-            hint="Read the log with the release that wrote it, or upgrade.",
+            hint=_OTHER_RELEASE,
         )
     if length > _MAX_IDENTITY_BYTES:
         raise MalformedError(f"the segment header claims {length} bytes of identity")
@@ -113,19 +116,41 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
 def _identity_from(fields: dict[str, Any]) -> SegmentHeader:
     return SegmentHeader(
         identity=Identity(
-            system_identifier=str(fields["system_identifier"]),
-            timeline=int(fields["timeline"]),
-            database=str(fields["database"]),
-            slot=str(fields["slot"]),
-            publication=str(fields["publication"]),
+            system_identifier=_text(fields, "system_identifier"),
+            timeline=_number(fields, "timeline", _UNSIGNED),
+            database=_text(fields, "database"),
+            slot=_text(fields, "slot"),
+            publication=_text(fields, "publication"),
         ),
-        sequence=int(fields["sequence"]),
-        epoch=int(fields["epoch"]),
-        base=Position.parse(fields["base"]),
-        base_end_lsn=Lsn.parse(fields["base_end_lsn"]),
-        base_time=int(fields["base_time"]),
-        created_at=str(fields["created_at"]),
+        sequence=_number(fields, "sequence", _UNSIGNED),
+        epoch=_number(fields, "epoch", _UNSIGNED),
+        base=_position(fields, "base"),
+        base_end_lsn=Lsn.parse(_text(fields, "base_end_lsn")),
+        base_time=_number(fields, "base_time", _SIGNED),
+        created_at=_text(fields, "created_at"),
     )
+
+
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is not a text")
+    value.encode()  # a lone surrogate could not be printed later
+    return value
+
+
+def _number(fields: dict[str, Any], key: str, span: tuple[int, int]) -> int:
+    value = fields[key]
+    if type(value) is not int or not span[0] <= value <= span[1]:
+        raise TypeError(f"{key} is not a number of 64 bits")
+    return value
+
+
+def _position(fields: dict[str, Any], key: str) -> Position:
+    position = Position.parse(_text(fields, key))
+    if position.ordinal > _UNSIGNED[1]:
+        raise ValueError(f"{key} has an ordinal of more than 64 bits")
+    return position
 
 
 class Codec(enum.IntEnum):
@@ -195,7 +220,10 @@ def decode_frame(header: bytes) -> Frame:
     if magic != ENTRY_MAGIC:
         raise MalformedError("no entry begins here: the magic is missing")
     if version != VERSION:
-        raise MalformedError(f"entry format version {version}; this Tailrace reads {VERSION}")
+        raise MalformedError(
+            f"entry format version {version}; this Tailrace reads version {VERSION}",
+            hint=_OTHER_RELEASE,
+        )
     if kind not in _KINDS or codec not in _CODECS or flags > _BEGINS | _ENDS:
         raise MalformedError(f"unknown entry kind {kind}, codec {codec} or flags {flags}")
     if stored_bytes > MAX_BODY_BYTES or raw_bytes > MAX_BODY_BYTES:
@@ -250,12 +278,10 @@ def _inflate(frame: Frame, stored: bytes | memoryview) -> bytes | memoryview:
             raise MalformedError("an uncompressed entry claims two different lengths")
         return stored
     try:
-        # `max_output_size` is ignored when the frame states its size, so check that first.
-        if zstandard.frame_content_size(stored) not in (-1, frame.raw_bytes):
+        # `max_output_size` is ignored when the frame states its size, and allocated at once when
+        # it does not: only a frame that states exactly what the checked header claims is opened.
+        if zstandard.frame_content_size(stored) != frame.raw_bytes:
             raise MalformedError("an entry's compressed body has another length than it claims")
-        raw = zstandard.ZstdDecompressor().decompress(stored, max_output_size=frame.raw_bytes)
+        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise MalformedError(f"an entry's compressed body is unreadable: {error}") from error
-    if len(raw) != frame.raw_bytes:
-        raise MalformedError("an entry's compressed body has another length than it claims")
-    return raw

@@ -2,7 +2,8 @@
 
 Taking the lease needs an exclusive lock and raises the epoch in the lease file, durably. Every
 append looks at that file first, so an appender that was paused while another took over (on shared
-storage, where locks can be lost) stops instead of writing. Entries carry their epoch.
+storage, where locks can be lost) stops instead of writing. Entries carry their epoch. Epochs never
+go back: a lease file that was removed begins above the epoch of the durable mark.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from typing import TYPE_CHECKING, Self
 from crc32c import crc32c
 
 from tailrace.errors import CorruptError, FencedError
+from tailrace.log import mark as marks
 
 if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 NAME = "lease"
 _LOCK = "lock"
-_RECORD = struct.Struct("<4sQI")
+_RECORD = struct.Struct("<4sHHQI")
 _MAGIC = b"TRle"
+_VERSION = 1
+_LAST_EPOCH = (1 << 64) - 1
 
 
 class Lease:
@@ -43,7 +47,10 @@ class Lease:
                 held.enter_context(store.lock(_LOCK))
             except FencedError as error:
                 raise FencedError(f"{error} ({_holder(store)})") from error
-            epoch = _epoch(store) + 1
+            mark = marks.peek(store)
+            epoch = max(_epoch(store), mark.epoch if mark else 0) + 1
+            if epoch > _LAST_EPOCH:
+                raise CorruptError("the epoch cannot be raised any further")
             store.write_atomic(NAME, _record(epoch))
             return cls(store, epoch, held.pop_all())
         raise AssertionError("unreachable")
@@ -62,7 +69,7 @@ class Lease:
 
 
 def _record(epoch: int) -> bytes:
-    head = _RECORD.pack(_MAGIC, epoch, 0)[:-4]
+    head = _RECORD.pack(_MAGIC, _VERSION, 0, epoch, 0)[:-4]
     holder = {"pid": os.getpid(), "host": socket.gethostname()}
     return head + crc32c(head).to_bytes(4, "little") + json.dumps(holder).encode()
 
@@ -73,14 +80,24 @@ def _epoch(store: Store) -> int:
     except FileNotFoundError:
         return 0
     if len(data) < _RECORD.size or crc32c(data[:-4]).to_bytes(4, "little") != data[-4:]:
-        raise CorruptError("the lease file is unreadable")
-    epoch: int = _RECORD.unpack(data)[1]
-    return epoch
+        raise CorruptError(
+            "the lease file is unreadable",
+            hint=f"Make sure that no capture appends to this log, then remove its file `{NAME}`: "
+            "the epoch goes on from the durable mark's.",
+        )
+    magic, version, _, epoch, _ = _RECORD.unpack(data)
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise CorruptError(
+            f"the lease file has the magic {magic!r} and format version {version}; "
+            f"this Tailrace knows {_MAGIC!r} and {_VERSION}",
+            hint="Append with the release that wrote it, or upgrade.",
+        )
+    return int(epoch)
 
 
 def _holder(store: Store) -> str:
     try:
         holder = json.loads(store.read(NAME, _RECORD.size, 1024))
         return f"process {holder['pid']} on {holder['host']}"
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return "holder unknown"

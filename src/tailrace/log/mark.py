@@ -26,6 +26,7 @@ _CRC = struct.Struct("<I")
 _MAGIC = b"TRdm"
 _VERSION = 1
 _READ_ATTEMPTS = 100
+RECORD_BYTES = _RECORD.size + _CRC.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,27 +51,39 @@ class Mark:
 
 
 def decode(data: bytes) -> Mark | None:
-    """The mark, or None when the record is torn or foreign."""
+    """The mark, or None when the record is torn or foreign; CorruptError from a newer release."""
     record, crc = data[: _RECORD.size], data[_RECORD.size : _RECORD.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != crc32c(record):
         return None
     magic, version, _, sequence, offset, lsn, ordinal, end_lsn, time, epoch = _RECORD.unpack(record)
-    if magic != _MAGIC or version != _VERSION:
+    if magic != _MAGIC:
         return None
+    if version != _VERSION:
+        raise CorruptError(
+            f"the durable mark has format version {version}; this Tailrace reads {_VERSION}",
+            hint="Read the log with the release that wrote it, or upgrade.",
+        )
     return Mark(
         sequence=sequence, offset=offset, position=Position(Lsn(lsn), ordinal),
         end_lsn=Lsn(end_lsn), time=time, epoch=epoch,
     )  # fmt: skip
 
 
+def peek(store: Store) -> Mark | None:
+    """The mark; None when there is none or it is torn."""
+    try:
+        return decode(store.read(NAME, 0, RECORD_BYTES))
+    except FileNotFoundError:
+        return None
+
+
 def read(store: Store) -> Mark | None:
-    """The current mark; None when there is none yet."""
+    """The current mark; None when there is none yet. Waits out a record that is being written."""
     for _ in range(_READ_ATTEMPTS):
         try:
-            data = store.read(NAME, 0, _RECORD.size + _CRC.size)
+            mark = decode(store.read(NAME, 0, RECORD_BYTES))
         except FileNotFoundError:
             return None
-        mark = decode(data)
         if mark is not None:
             return mark
     raise CorruptError(
@@ -81,7 +94,10 @@ def read(store: Store) -> Mark | None:
 
 def write(store: Store, mark: Mark, *, durably: bool = False) -> None:
     """Publish a new end. `durably` where the file must exist after a power cut."""
+    if not durably:
+        try:
+            store.overwrite(NAME, mark.encode())
+        except FileNotFoundError:
+            durably = True
     if durably:
         store.write_atomic(NAME, mark.encode())
-    else:
-        store.overwrite(NAME, mark.encode())

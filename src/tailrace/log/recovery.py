@@ -6,7 +6,8 @@ entry, an entry that was written but whose transaction never ended, a segment wi
 it. PostgreSQL sends such a transaction again from its first row.
 
 Damage anywhere else is corruption, and then nothing on disk is touched. The durable mark and a
-valid entry behind the damage both prove that the damaged bytes were once durable.
+valid entry behind the damage both prove that the damaged bytes were once durable; a segment's
+header and first entry are written in one atomic step, so they cannot be torn.
 """
 
 from __future__ import annotations
@@ -61,26 +62,34 @@ class Recovered:
 def recover(store: Store) -> Recovered | None:
     """Bring the log to its last whole transaction; None when there is no log here."""
     segments = list_segments(store)
-    mark = _readable_mark(store)
-    while segments:
-        scan = _scan(store, segments[-1], mark)
-        if scan is not None:
-            return _settle(store, scan, mark)
-        unfinished = segments.pop()
-        if not segments:
-            raise CorruptError(f"{unfinished.file} is the only segment and holds nothing whole")
-        store.remove(unfinished.file)
-        store.remove(unfinished.index)
-    if mark is not None:
-        raise CorruptError("there is a durable mark but no segment")
-    return None
-
-
-def _readable_mark(store: Store) -> Mark | None:
-    try:
-        return marks.read(store)
-    except CorruptError:
+    mark = marks.peek(store)
+    if not segments:
+        if mark is not None:
+            raise CorruptError("there is a durable mark but no segment")
         return None
+    for count, name in enumerate(reversed(segments)):
+        scan = _scan(store, name, mark)
+        if scan is not None:
+            _check_mark(scan, mark)
+            unfinished = segments[len(segments) - count :]
+            _remove(store, unfinished)
+            return _settle(store, scan, mark)
+    raise CorruptError(f"{segments[0].file} is the first segment and holds nothing whole")
+
+
+def _check_mark(scan: _Scan, mark: Mark | None) -> None:
+    if mark and (scan.end.sequence, scan.end.offset) < (mark.sequence, mark.offset):
+        raise CorruptError(
+            f"the log ends at {scan.end.end_lsn} in {scan.name.file}, "
+            f"before its durable mark at {mark.end_lsn}"
+        )
+
+
+def _remove(store: Store, unfinished: list[SegmentName]) -> None:
+    """Newest first, each after its index: an interruption leaves no hole and no stale index."""
+    for name in reversed(unfinished):
+        store.remove(name.index)
+        store.remove(name.file)
 
 
 @dataclass(slots=True)
@@ -90,30 +99,27 @@ class _Scan:
     end: Mark
     schemas: SchemaBook
     rows: list[index.Row]
-    builder: index.IndexBuilder
 
 
 def _scan(store: Store, name: SegmentName, mark: Mark | None) -> _Scan | None:
     """Read a segment up to its last whole transaction; None when it holds none."""
     settled = (mark.sequence, mark.offset) if mark else (0, 0)
-    at = 0
+    at, opened = 0, False
     found: _Scan | None = None
     try:
         header, at = read_header(store, name)
-        schemas = SchemaBook()
+        schemas, rows = SchemaBook(), list[index.Row]()
         builder = index.IndexBuilder(time_before=header.base_time)
-        rows: list[index.Row] = []
         time = header.base_time
-        unsettled: list[tuple[int, index.Row | None, list[bytes]]] = []
+        unsettled: list[tuple[index.Row | None, list[bytes]]] = []
         for placed in walk(store, name, at):
-            entry = placed.entry
+            entry, at, opened = placed.entry, placed.end, True
             time = max(time, entry.last_time)
             row = builder.add(placed.start, entry)
-            unsettled.append((placed.start, row, [bytes(m) for m in entry.schema_messages()]))
-            at = placed.end
+            unsettled.append((row, [bytes(message) for message in entry.schema_messages()]))
             if not entry.ends:
                 continue
-            for _, seen, messages in unsettled:
+            for seen, messages in unsettled:
                 rows.extend([seen] if seen else [])
                 for message in messages:
                     schemas.note(message)
@@ -122,34 +128,32 @@ def _scan(store: Store, name: SegmentName, mark: Mark | None) -> _Scan | None:
                 sequence=name.sequence, offset=placed.end, position=entry.last,
                 end_lsn=entry.end_lsn, time=time, epoch=entry.epoch,
             )  # fmt: skip
-            found = _Scan(name, header, end, schemas, rows, builder)
+            found = _Scan(name, header, end, schemas, rows)
     except MalformedError as error:
-        if (name.sequence, at) < settled or another_entry_after(store, name, at):
-            raise CorruptError(f"{name.file} at byte {at}: {error}") from error
+        durable = not opened or (name.sequence, at) < settled
+        if durable or another_entry_after(store, name, at):
+            raise CorruptError(f"{name.file} at byte {at}: {error}", hint=error.hint) from error
+    if not opened:
+        raise CorruptError(f"{name.file} has no first entry")
     return found
 
 
 def _settle(store: Store, scan: _Scan, mark: Mark | None) -> Recovered:
     """Cut the segment to its end and make index and mark agree with it."""
-    if mark and (scan.end.sequence, scan.end.offset) < (mark.sequence, mark.offset):
-        raise CorruptError(
-            f"the log ends at {scan.end.end_lsn} in {scan.name.file}, "
-            f"before its durable mark at {mark.end_lsn}"
-        )
     if store.size(scan.name.file) > scan.end.offset:
         store.truncate(scan.name.file, scan.end.offset)
     else:
+        # What the last appender wrote may never have been synced, yet it counts from now on.
         file = store.append_to(scan.name.file)
         file.sync()
         file.close()
     store.write_atomic(scan.name.index, b"".join(row.encode() for row in scan.rows))
     if scan.end != mark:
         marks.write(store, scan.end, durably=True)
-    builder = index.IndexBuilder(time_before=scan.end.time)
     return Recovered(
         segment=scan.name,
         identity=scan.header.identity,
         mark=scan.end,
         schemas=scan.schemas,
-        builder=builder,
+        builder=index.IndexBuilder(time_before=scan.end.time),
     )

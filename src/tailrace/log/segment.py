@@ -6,6 +6,7 @@ A segment's name is its sequence number and the LSN it begins at:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 SUFFIX = ".seg"
+_NAME = re.compile(r"([0-9]{10,19})-([0-9a-f]{16})\.seg")
 _READ_AHEAD_BYTES = 1 << 20
 
 
@@ -44,19 +46,32 @@ class SegmentName:
 
 def list_segments(store: Store) -> list[SegmentName]:
     """All segments in order; a hole in the sequence is corruption."""
+    found = _listed(store)
+    if _hole(found) is not None:
+        # A listing is not atomic: retention may have been deleting meanwhile.
+        found = _listed(store)
+    hole = _hole(found)
+    if hole is not None:
+        before, after = hole
+        raise CorruptError(f"{after.file} does not follow {before.file}: segments are missing")
+    return found
+
+
+def _listed(store: Store) -> list[SegmentName]:
     found = []
     for name in store.names():
         if not name.endswith(SUFFIX):
             continue
-        sequence, _, base = name.removesuffix(SUFFIX).partition("-")
-        if not sequence.isdecimal() or len(base) != 16:
+        match = _NAME.fullmatch(name)
+        if match is None:
             raise CorruptError(f"{name} does not have a segment's name")
-        found.append(SegmentName(int(sequence), Lsn(int(base, 16))))
-    found.sort()
-    for before, after in pairwise(found):
-        if after.sequence != before.sequence + 1:
-            raise CorruptError(f"segments between {before.file} and {after.file} are missing")
-    return found
+        found.append(SegmentName(int(match[1]), Lsn(int(match[2], 16))))
+    return sorted(found)
+
+
+def _hole(names: list[SegmentName]) -> tuple[SegmentName, SegmentName] | None:
+    pairs = pairwise(names)
+    return next((pair for pair in pairs if pair[1].sequence != pair[0].sequence + 1), None)
 
 
 def read_header(store: Store, name: SegmentName) -> tuple[layout.SegmentHeader, int]:
@@ -64,8 +79,10 @@ def read_header(store: Store, name: SegmentName) -> tuple[layout.SegmentHeader, 
     data = store.read(name.file, 0, layout.SEGMENT_HEADER_BYTES)
     size = layout.segment_header_bytes(data)
     header = layout.decode_segment_header(store.read(name.file, 0, size))
-    if header.sequence != name.sequence:
-        raise MalformedError(f"{name.file} says it is segment {header.sequence}")
+    if (header.sequence, header.base_end_lsn) != (name.sequence, name.base_lsn):
+        raise MalformedError(
+            f"{name.file} says it is segment {header.sequence} at {header.base_end_lsn}"
+        )
     return header, size
 
 

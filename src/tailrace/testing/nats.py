@@ -56,6 +56,8 @@ class EmbeddedNats:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # A group of its own: Ctrl-C is for the caller, which then stops what it started.
+            process_group=0,
             preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509
         )
         self._wait_until_ready(self._process)

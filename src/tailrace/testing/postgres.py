@@ -190,6 +190,8 @@ class EmbeddedPostgres:
             user=self._user.pw_uid if self._user else None,
             group=self._user.pw_gid if self._user else None,
             extra_groups=[] if self._user else None,
+            # A group of its own: Ctrl-C is for the caller, which then stops what it started.
+            process_group=0,
             preexec_fn=die_with_parent,  # noqa: PLW1509
         )
 

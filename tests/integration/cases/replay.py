@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TEXT_SETTINGS = """
 SET datestyle TO 'ISO, MDY'; SET intervalstyle TO postgres; SET timezone TO 'UTC';
 SET bytea_output TO hex; SET extra_float_digits TO 1; SET client_encoding TO 'UTF8';
-SET search_path TO ''; SET quote_all_identifiers TO off
+SET search_path TO public; SET quote_all_identifiers TO off
 """
 
 Image = tuple[str, Row | None, Row | None]

@@ -1,0 +1,49 @@
+"""`python -m benchmarks NAME [--json FILE] [--quick]`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path  # noqa: TC003 - typer reads the annotation
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks import bigtx, capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.report import Report
+
+BENCHMARKS: dict[str, Callable[[bool], Report]] = {"bigtx": bigtx.run, "capture": capture.run}
+
+
+def main(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}, or all.")],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="Smaller data: a smoke test, not a figure.")] = False,
+) -> None:
+    """Run a benchmark with embedded servers and print its figures."""
+    if name != "all" and name not in BENCHMARKS:
+        raise typer.BadParameter(f"there is no benchmark {name}; there are {', '.join(BENCHMARKS)}")
+    console = Console()
+    names = list(BENCHMARKS) if name == "all" else [name]
+    console.print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
+    results = []
+    for each in names:
+        report = BENCHMARKS[each](quick)
+        console.print(report.table())
+        results.append({"name": each, "figures": report.figures})
+    if json_file is not None:
+        json_file.write_text(json.dumps(results if name == "all" else results[0], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
