@@ -211,9 +211,9 @@ def _compare(stage: Stage, log: Log, console: Console) -> bool:
     agree = captured == shop.committed
     if agree:
         words = (
-            f"The log holds all {captured.total():,} changes of the shop's "
-            f"{shop.transactions:,} transactions, once each, and nothing of the "
-            f"{shop.rollbacks:,} it rolled back."
+            f"Operation by operation, the log holds what the shop committed: "
+            f"{captured.total():,} changes in {shop.transactions:,} transactions. "
+            f"Of {shop.rollbacks:,} rolled back it holds nothing."
         )
     else:
         words = "The log does NOT hold what the shop committed. Please report this."

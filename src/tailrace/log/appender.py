@@ -2,7 +2,7 @@
 
 `append` returns when the entry is durable: write, fsync, then index and mark. Segments roll when
 they are full; a new one opens with the source's identity and the schemas in force, so that it can
-be read without the ones before it. A failed write or fsync leaves the appender unusable: the
+be read without the ones before it. A failed write or fsync closes the appender for good: the
 process ends and the next start recovers.
 """
 
@@ -12,18 +12,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
-from tailrace.errors import LogError, MalformedError
+from tailrace.errors import FencedError, LogError, MalformedError
 from tailrace.log import index
 from tailrace.log import mark as marks
 from tailrace.log.entry import NO_OFFSETS, Entry, Kind, pack
 from tailrace.log.format import Codec, Identity, SegmentHeader, encode_entry
 from tailrace.log.mark import Mark
 from tailrace.log.recovery import Recovered, SchemaBook, recover
-from tailrace.log.segment import SegmentName
+from tailrace.log.segment import SegmentName, list_segments
 from tailrace.observe import failpoint
 from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.log.lease import Lease
     from tailrace.log.store import AppendFile, Store
 
@@ -36,36 +38,70 @@ class Layout:
     codec: int = Codec.NONE
 
 
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class Appender:
     """Append access to a log, from `open` or `create` to `close`."""
 
-    def __init__(self, store: Store, lease: Lease, state: Recovered, layout: Layout) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        state: Recovered,
+        layout: Layout,
+        *,
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
         self._store = store
         self._lease = lease
         self._layout = layout
+        self._now = now
         self._file: AppendFile | None = None
         self._adopt(state)
 
     @classmethod
-    def open(cls, store: Store, lease: Lease, layout: Layout) -> Self | None:
+    def open(
+        cls, store: Store, lease: Lease, layout: Layout, *, now: Callable[[], datetime] = _utc_now
+    ) -> Self | None:
         """Recover and open an existing log; None when there is none."""
+        lease.check()
         state = recover(store)
-        return None if state is None else cls(store, lease, state, layout)
+        if state is None:
+            return None
+        if state.mark.epoch > lease.epoch:
+            raise FencedError(
+                f"the log was written in epoch {state.mark.epoch}, the lease is epoch {lease.epoch}"
+            )
+        return cls(store, lease, state, layout, now=now)
 
     @classmethod
     def create(
-        cls, store: Store, lease: Lease, layout: Layout, *, identity: Identity, start_lsn: Lsn
+        cls,
+        store: Store,
+        lease: Lease,
+        layout: Layout,
+        *,
+        identity: Identity,
+        start_lsn: Lsn,
+        now: Callable[[], datetime] = _utc_now,
     ) -> Self:
         """Begin a log at the slot's own starting point.
 
         A commit may stand exactly at `start_lsn`, so the position before it is one byte earlier.
         """
+        lease.check()
+        if list_segments(store):
+            raise LogError(f"there is a log in {store} already")
         before = Position(Lsn(max(start_lsn - 1, 0)), 0)
         start = Mark(
             sequence=0, offset=0, position=before, end_lsn=start_lsn,
             time=0, epoch=lease.epoch,
         )  # fmt: skip
-        name, mark = _new_segment(store, identity, start, lease.epoch, SchemaBook(), whole=True)
+        name, mark = _new_segment(
+            store, identity, start, lease.epoch, SchemaBook(), whole=True, now=now()
+        )
         state = Recovered(
             segment=name,
             identity=identity,
@@ -74,7 +110,7 @@ class Appender:
             builder=index.IndexBuilder(time_before=0),
         )
         marks.write(store, mark, durably=True)
-        return cls(store, lease, state, layout)
+        return cls(store, lease, state, layout, now=now)
 
     def _adopt(self, state: Recovered) -> None:
         self.identity = state.identity
@@ -89,10 +125,11 @@ class Appender:
         self._whole = True
         self._open_file()
 
-    def _open_file(self) -> None:
+    def _open_file(self) -> AppendFile:
         self.close()
-        self._file = self._store.append_to(self._segment.file)
         self._index = self._store.append_to(self._segment.index)
+        self._file = self._store.append_to(self._segment.file)
+        return self._file
 
     @property
     def whole(self) -> bool:
@@ -105,15 +142,23 @@ class Appender:
         self._check_order(entry)
         if self._file is None:
             raise LogError("this appender is closed")
-        if self._file.size >= self._layout.segment_bytes:
-            self._roll()
-        start = self._file.size
+        try:
+            self._write(entry, self._file)
+        except BaseException:
+            # Half an entry may be on disk, and after a failed fsync nobody knows what is.
+            self.close()
+            raise
+
+    def _write(self, entry: Entry, file: AppendFile) -> None:
+        if file.size >= self._layout.segment_bytes:
+            file = self._roll()
+        start = file.size
         buffers = encode_entry(entry, epoch=self._lease.epoch, codec=self._layout.codec)
-        self._file.write(buffers)
-        self._file.sync()
+        file.write(buffers)
+        file.sync()
         self._note(entry, start)
         if entry.ends:
-            self._publish(entry)
+            self._publish(entry, file.size)
 
     def _check_order(self, entry: Entry) -> None:
         if entry.kind is Kind.FRAGMENT:
@@ -121,7 +166,7 @@ class Appender:
             fits = continues or (self._whole and entry.begins)
         else:
             fits = self._whole
-        ahead = entry.last > self.last if entry.changes else entry.last >= self.last
+        ahead = self.last < entry.first <= entry.last if entry.changes else entry.last >= self.last
         if not fits or not ahead or entry.end_lsn < self.mark.end_lsn:
             raise MalformedError(
                 f"entry {entry.first}..{entry.last} cannot follow {self.last} in the log"
@@ -139,32 +184,35 @@ class Appender:
         if row is not None:
             self._index.write([row.encode()])
 
-    def _publish(self, entry: Entry) -> None:
-        assert self._file is not None
+    def _publish(self, entry: Entry, offset: int) -> None:
         self.mark = Mark(
-            sequence=self._segment.sequence, offset=self._file.size, position=entry.last,
+            sequence=self._segment.sequence, offset=offset, position=entry.last,
             end_lsn=entry.end_lsn, time=self._time, epoch=self._lease.epoch,
         )  # fmt: skip
         failpoint.hit("log.before-mark")
         marks.write(self._store, self.mark)
         failpoint.hit("log.after-mark")
 
-    def _roll(self) -> None:
-        assert self._file is not None
+    def _roll(self) -> AppendFile:
         self._index.sync()
-        end = replace(self.mark, sequence=self._segment.sequence, position=self.last)
+        end = replace(
+            self.mark, sequence=self._segment.sequence, position=self.last, time=self._time
+        )
         self._segment, mark = _new_segment(
-            self._store, self.identity, replace(end, time=self._time), self._lease.epoch,
-            self._schemas, whole=self._whole,
+            self._store, self.identity, end, self._lease.epoch, self._schemas,
+            whole=self._whole, now=self._now(),
         )  # fmt: skip
         self._builder = index.IndexBuilder(time_before=self._time)
-        self._open_file()
         if self._whole:
             self.mark = mark
+        return self._open_file()
 
     def change_identity(self, identity: Identity) -> None:
         """Continue on another timeline or under another name: a new segment says so."""
         if identity != self.identity:
+            self._lease.check()
+            if self._file is None:
+                raise LogError("this appender is closed")
             self.identity = identity
             self._roll()
             marks.write(self._store, self.mark)
@@ -173,6 +221,8 @@ class Appender:
         """Forget an unfinished transaction: the stream begins it again."""
         if self._whole:
             return
+        # Recovery cuts the log: never that of somebody who has taken over.
+        self._lease.check()
         self.close()
         state = recover(self._store)
         assert state is not None
@@ -187,7 +237,14 @@ class Appender:
 
 
 def _new_segment(
-    store: Store, identity: Identity, end: Mark, epoch: int, schemas: SchemaBook, *, whole: bool
+    store: Store,
+    identity: Identity,
+    end: Mark,
+    epoch: int,
+    schemas: SchemaBook,
+    *,
+    whole: bool,
+    now: datetime,
 ) -> tuple[SegmentName, Mark]:
     """Create the segment that follows `end`; returns its name and the mark behind its opening."""
     header = SegmentHeader(
@@ -197,7 +254,7 @@ def _new_segment(
         base=end.position,
         base_end_lsn=end.end_lsn,
         base_time=end.time,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=now.isoformat(timespec="seconds"),
     )
     messages = schemas.messages()
     offsets, body = pack(messages) if messages else (NO_OFFSETS, b"")
@@ -208,6 +265,7 @@ def _new_segment(
     )  # fmt: skip
     data = header.encode() + b"".join(encode_entry(opening, epoch=epoch))
     name = SegmentName(header.sequence, end.end_lsn)
+    store.remove(name.index)
     store.write_atomic(name.file, data)
     mark = replace(end, sequence=name.sequence, offset=len(data), epoch=epoch)
     return name, mark

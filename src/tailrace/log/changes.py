@@ -100,12 +100,19 @@ class Decoder:
     def _row(
         self, op: Op, oid: int, *, before: Row | None = None, after: Row | None = None
     ) -> Change:
+        relation = self._relation(oid)
+        for row in (before, after):
+            if row is not None and len(row) != len(relation.columns):
+                raise MalformedError(
+                    f"a row of {relation.qualified_name} has {len(row)} columns, "
+                    f"its relation has {len(relation.columns)}"
+                )
         return Change(
             position=self._next(),
             op=op,
             xid=self._xid,
             committed_at=self._time.to_datetime(),
-            relation=self._relation(oid),
+            relation=relation,
             before=before,
             after=after,
             origin=self._origin,
@@ -149,7 +156,7 @@ def _filled(new: Row, old: pgoutput.OldKey | pgoutput.OldRow | None) -> Row:
     Under REPLICA IDENTITY FULL the old row holds every value; a large key that did not change is
     in the old key. What neither has stays unchanged.
     """
-    if old is None or Missing.UNCHANGED not in new:
+    if old is None or Missing.UNCHANGED not in new or len(old.row) != len(new):
         return new
     return tuple(
         before if after is Missing.UNCHANGED and before is not None else after

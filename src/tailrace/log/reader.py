@@ -23,9 +23,10 @@ from tailrace.log import mark as marks
 from tailrace.log.entry import NO_OFFSETS, Entry, Kind, pack
 from tailrace.log.mark import Mark
 from tailrace.log.recovery import SchemaBook
-from tailrace.log.segment import SegmentName, list_segments, read_header, walk
+from tailrace.log.segment import Placed, SegmentName, list_segments, read_header, walk
 from tailrace.log.store import LocalStore, Store
 from tailrace.position import ORIGIN, Lsn, Position
+from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace.log.format import SegmentHeader
 
 _POLL_S = 0.005
+_BEGIN = ord("B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,26 @@ class Log:
         return log
 
     def segments(self) -> list[SegmentName]:
-        """The segments, oldest first."""
+        """The segments, oldest first; the last ones may hold nothing visible yet."""
         found = list_segments(self._store)
         if not found:
             raise ConfigError(f"there is no log in {self._store}")
         return found
+
+    def visible_segments(self, end: Mark | None = None) -> list[SegmentName]:
+        """The segments up to the durable mark; recovery may still take back those behind it."""
+        end = end or self.end()
+        names = [name for name in self.segments() if name.sequence <= end.sequence]
+        if not names or names[-1].sequence != end.sequence:
+            raise CorruptError(
+                f"the durable mark stands in segment {end.sequence}, which is not there",
+                hint="Start `tailrace capture` once: it recovers the log and writes the mark.",
+            )
+        return names
+
+    def opens_whole(self, name: SegmentName) -> bool:
+        """Whether a segment begins between two transactions."""
+        return self._entry_at(name, self._header(name)[1], self.end()).ends
 
     def header(self, name: SegmentName) -> SegmentHeader:
         """A segment's header."""
@@ -157,89 +174,132 @@ class Log:
 
     def _before_time(self, micros: int) -> Position:
         end = self.end()
-        names = self.segments()
-        position = self.header(names[0]).base
+        names = self.visible_segments(end)
+        oldest = self.header(names[0])
+        if oldest.base_time >= micros and oldest.sequence > 1:
+            raise PositionLostError(
+                f"the log begins after {PgTime(oldest.base_time).to_datetime()}; "
+                f"what was committed from {PgTime(micros).to_datetime()} on is partly gone"
+            )
         later = [self.header(name).base_time for name in names[1:]]
         for name in names[bisect.bisect_left(later, micros) :]:
-            position = max(position, self.header(name).base)
-            rows = index.read(self._store, name.index)
-            at = max((row.offset for row in rows if row.time_before < micros), default=0)
-            for placed in self._walk(name, at, end):
-                if placed.last_time >= micros:
-                    return self._split(placed, micros, position)
-                position = placed.last
+            for placed in self._walk_from_time(name, micros, end):
+                lsn = _first_commit(placed.entry, micros)
+                if lsn is not None:
+                    return _just_before(lsn)
         return end.position
 
-    @staticmethod
-    def _split(entry: Entry, micros: int, before: Position) -> Position:
-        """The last position inside `entry` that is older than `micros`."""
-        if entry.kind is not Kind.TRANSACTIONS:
-            return before
-        for message in entry.messages():
-            if message[0] != ord("B"):
-                continue
-            lsn = int.from_bytes(message[1:9], "big")
-            if int.from_bytes(message[9:17], "big", signed=True) >= micros:
-                return _just_before(lsn)
-        return before
+    def _walk_from_time(self, name: SegmentName, micros: int, end: Mark) -> Iterator[Placed]:
+        """The entries of a segment from one before which everything is older than `micros`."""
+        for row in reversed(self._rows(name, end)):
+            if row.time_before < micros and self._indexed(name, row, end):
+                return self._walk(name, row.offset, end)
+        return self._walk(name, self._header(name)[1], end)
 
     def read(self, after: Position, upto: Position | None = None) -> Iterator[Entry]:
-        """The entries that overlap `(after, upto]`, a SCHEMA entry first."""
+        """The entries that overlap `(after, upto]`, a SCHEMA entry first.
+
+        `ORIGIN` stands for the beginning of the log, wherever retention has moved it.
+        """
         end = self.end()
-        names = self.segments()
+        names = self.visible_segments(end)
         bases = [self.header(name).base for name in names]
         if after < bases[0] and after != ORIGIN:
             raise PositionLostError(f"{after} is older than the log, which begins after {bases[0]}")
         first = max(bisect.bisect_right(bases, after) - 1, 0)
-        for number, name in enumerate(names[first:]):
-            if upto is not None and bases[first + number] >= upto:
+        start, schemas = self._seek(names[first], after, end)
+        yield _schema_entry(schemas, after, self.header(names[first]))
+        for name, base in zip(names[first:], bases[first:], strict=True):
+            if upto is not None and base >= upto:
                 return
-            start = 0
-            if number == 0:
-                start, schemas = self._seek(name, after, end)
-                yield schemas
-            for entry in self._walk(name, start, end):
+            begin = start if name is names[first] else self._header(name)[1]
+            for placed in self._walk(name, begin, end):
+                entry = placed.entry
                 if upto is not None and entry.first > upto:
                     return
-                if entry.last > after and (entry.changes or entry.schemas):
+                if entry.changes or entry.schemas:
                     yield entry
 
-    def _seek(self, name: SegmentName, after: Position, end: Mark) -> tuple[int, Entry]:
-        """Where to begin in a segment, and the schemas in force there."""
-        header, first_entry = self._header(name)
-        rows = [row for row in index.read(self._store, name.index) if self._within(name, row, end)]
-        start = max((row.offset for row in rows if row.first <= after), default=first_entry)
-        schemas = SchemaBook()
-        for at in {
-            first_entry,
-            *(row.offset for row in rows if row.schemas and row.offset < start),
-        }:
-            entry = next(self._walk(name, at, end))
-            for message in entry.schema_messages():
-                schemas.note(message)
-        for entry in self._walk(name, start, end):
-            if entry.last > after:
+    def _seek(self, name: SegmentName, after: Position, end: Mark) -> tuple[int, SchemaBook]:
+        """Where the entries after a position begin in a segment, and the schemas in force there."""
+        rows = [row for row in self._rows(name, end) if row.first <= after]
+        start, schemas = self._jump(name, rows, end) or (self._header(name)[1], SchemaBook())
+        for placed in self._walk(name, start, end):
+            if placed.entry.last > after:
                 break
-            for message in entry.schema_messages():
+            for message in placed.entry.schema_messages():
                 schemas.note(message)
-        return start, _schema_entry(schemas, after, header)
+            start = placed.end
+        return start, schemas
 
-    @staticmethod
-    def _within(name: SegmentName, row: index.Row, end: Mark) -> bool:
-        return (name.sequence, row.offset) < (end.sequence, end.offset)
+    def _jump(
+        self, name: SegmentName, rows: list[index.Row], end: Mark
+    ) -> tuple[int, SchemaBook] | None:
+        """The last indexed entry and the schemas before it; None when the index is no use."""
+        schemas = SchemaBook()
+        if not rows:
+            return None
+        for message in self._entry_at(name, self._header(name)[1], end).schema_messages():
+            schemas.note(message)
+        for row in rows:
+            if not row.schemas and row is not rows[-1]:
+                continue
+            entry = self._indexed(name, row, end)
+            if entry is None:
+                return None
+            if row is not rows[-1]:
+                for message in entry.schema_messages():
+                    schemas.note(message)
+        return rows[-1].offset, schemas
 
-    def _walk(self, name: SegmentName, start: int, end: Mark) -> Iterator[Entry]:
-        """The visible entries of a segment from an offset; 0 means the first entry."""
-        if name.sequence > end.sequence:
-            return
-        limit = end.offset if name.sequence == end.sequence else None
+    def _rows(self, name: SegmentName, end: Mark) -> list[index.Row]:
+        """The index of what is visible in a segment, by offset."""
+        rows = index.read(self._store, name.index)
+        limit = self._limit(name, end)
+        return sorted((row for row in rows if row.offset < limit), key=lambda row: row.offset)
+
+    def _indexed(self, name: SegmentName, row: index.Row, end: Mark) -> Entry | None:
+        """The entry a row promises, if it is there: an index is a hint, never the truth."""
         try:
-            for placed in walk(self._store, name, start or self._header(name)[1], limit):
-                yield placed.entry
-        except MalformedError as error:
-            raise CorruptError(f"{name.file}: {error}") from error
+            found = self._entry_at(name, row.offset, end)
+        except CorruptError:
+            return None
+        fits = (found.first, bool(found.schemas)) == (row.first, row.schemas)
+        return found if fits else None
+
+    def _entry_at(self, name: SegmentName, offset: int, end: Mark) -> Entry:
+        for placed in self._walk(name, offset, end):
+            return placed.entry
+        raise CorruptError(f"{name.file} has no entry at byte {offset}")
+
+    def _limit(self, name: SegmentName, end: Mark) -> int:
+        if name.sequence == end.sequence:
+            return end.offset
+        try:
+            return self._store.size(name.file)
         except FileNotFoundError as error:
             raise PositionLostError(f"retention removed {name.file} while it was read") from error
+
+    def _walk(self, name: SegmentName, start: int, end: Mark) -> Iterator[Placed]:
+        """The visible entries of a segment from an offset."""
+        try:
+            yield from walk(self._store, name, start, self._limit(name, end))
+        except MalformedError as error:
+            raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
+        except FileNotFoundError as error:
+            raise PositionLostError(f"retention removed {name.file} while it was read") from error
+
+
+def _first_commit(entry: Entry, micros: int) -> Lsn | None:
+    """The commit LSN of the first transaction in `entry` that is not older than `micros`."""
+    if entry.last_time < micros:
+        return None
+    if entry.kind is Kind.FRAGMENT:
+        return entry.first.lsn
+    for message in entry.messages():
+        if message[0] == _BEGIN and int.from_bytes(message[9:17], "big", signed=True) >= micros:
+            return Lsn(int.from_bytes(message[1:9], "big"))
+    return None
 
 
 def _just_before(lsn: int) -> Position:

@@ -2,7 +2,8 @@
 
 Whoever reads the log over time pins its position under a name. A sealed segment is deleted only
 when every pin has passed it and it is beyond the limits: older than `keep_hours`, or more than
-`keep_bytes` of consumed log behind it. The last segment always stays.
+`keep_bytes` of consumed log behind it. The last segment always stays, and what remains begins with
+a whole transaction.
 """
 
 from __future__ import annotations
@@ -53,41 +54,53 @@ def pins(store: Store) -> dict[str, Position]:
         if match is None:
             continue
         try:
-            found[match[1]] = Position.parse(json.loads(store.read(file, 0, 4096))["position"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{file} is unreadable: {error}") from error
+            found[match[1]] = Position.parse(str(json.loads(store.read(file, 0, 4096))["position"]))
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptError(
+                f"{file} is unreadable: {error}",
+                hint="Remove the file if its reader is gone; otherwise let the reader write it.",
+            ) from error
     return found
 
 
 def expired(store: Store, limits: Limits, *, now_micros: int) -> list[SegmentName]:
     """The segments that may go, oldest first. `now_micros` counts from 2000-01-01 UTC."""
     log = Log(store)
-    names = log.segments()
     needed = min([log.end().position, *pins(store).values()])
-    sealed = [
-        (name, log.header(following))
-        for name, following in pairwise(names)
-        if log.header(following).base <= needed
-    ]
+    sealed = _sealed(log, needed)
     oldest = now_micros - int(limits.keep_hours * _HOUR_MICROS)
     kept_bytes = 0
-    going: list[SegmentName] = []
-    for name, following in reversed(sealed):
+    for count in range(len(sealed), 0, -1):
+        name, following = sealed[count - 1]
         kept_bytes += store.size(name.file)
-        if going or kept_bytes > limits.keep_bytes or following.base_time < oldest:
-            going.append(name)
-    return going[::-1]
+        if kept_bytes > limits.keep_bytes or log.header(following).base_time < oldest:
+            return _upto_whole(log, sealed[:count])
+    return []
 
 
 def before(store: Store, position: Position) -> list[SegmentName]:
     """The sealed segments that hold nothing after `position`, oldest first."""
     log = Log(store)
-    names = log.segments()
-    return [name for name, following in pairwise(names) if log.header(following).base <= position]
+    return _upto_whole(log, _sealed(log, position))
+
+
+def _sealed(log: Log, upto: Position) -> list[tuple[SegmentName, SegmentName]]:
+    """The segments that hold nothing after `upto`, each with the one that follows it."""
+    pairs = pairwise(log.visible_segments())
+    return [(name, following) for name, following in pairs if log.header(following).base <= upto]
+
+
+def _upto_whole(log: Log, going: list[tuple[SegmentName, SegmentName]]) -> list[SegmentName]:
+    """Leave no second half of a transaction at the beginning of the log."""
+    while going and not log.opens_whole(going[-1][1]):
+        going = going[:-1]
+    return [name for name, _ in going]
 
 
 def delete(store: Store, segments: list[SegmentName]) -> None:
-    """Delete segments, oldest first, so that an interruption leaves no hole."""
+    """Delete segments, oldest first, each after its index: an interruption leaves no hole."""
     for name in segments:
-        store.remove(name.file)
         store.remove(name.index)
+        store.remove(name.file)

@@ -63,10 +63,10 @@ class Store(Protocol):
         """Create or replace a file, durably."""
 
     def overwrite(self, name: str, data: bytes) -> None:
-        """Replace the first bytes of an existing file, not yet durably."""
+        """Replace the first bytes of a file, not yet durably; raises FileNotFoundError."""
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut a file, durably."""
+        """Cut a file, durably; raises FileNotFoundError."""
 
     def remove(self, name: str) -> None:
         """Delete a file, durably; a missing one is fine."""
@@ -82,12 +82,12 @@ def _raise(error: OSError, what: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translated(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if may_be_missing and isinstance(error, FileNotFoundError):
+            raise
         _raise(error, what)
 
 
@@ -105,18 +105,22 @@ class LocalStore:
 
     def names(self) -> list[str]:
         """All files, sorted."""
-        with _translated(f"cannot list {self.folder}"), contextlib.suppress(FileNotFoundError):
+        with (
+            _translated(f"cannot list {self.folder}"),
+            contextlib.suppress(FileNotFoundError),
+        ):
             return sorted(p.name for p in self.folder.iterdir() if p.suffix != _TEMPORARY)
         return []
 
     def size(self, name: str) -> int:
         """Bytes in the file."""
-        with _translated(f"cannot read {name}"):
+        with _translated(f"cannot read {name}", may_be_missing=True):
             return (self.folder / name).stat().st_size
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`."""
-        with _translated(f"cannot read {name}"), (self.folder / name).open("rb", 0) as file:
+        path = self.folder / name
+        with _translated(f"cannot read {name}", may_be_missing=True), path.open("rb", 0) as file:
             return os.pread(file.fileno(), length, offset)
 
     def append_to(self, name: str) -> LocalFile:
@@ -139,12 +143,14 @@ class LocalStore:
 
     def overwrite(self, name: str, data: bytes) -> None:
         """One pwrite at the start of the file."""
-        with _translated(f"cannot write {name}"), (self.folder / name).open("r+b", 0) as file:
+        path = self.folder / name
+        with _translated(f"cannot write {name}", may_be_missing=True), path.open("r+b", 0) as file:
             os.pwrite(file.fileno(), data, 0)
 
     def truncate(self, name: str, size: int) -> None:
         """Cut and fsync."""
-        with _translated(f"cannot truncate {name}"), (self.folder / name).open("r+b", 0) as file:
+        path = self.folder / name
+        with _translated(f"cannot cut {name}", may_be_missing=True), path.open("r+b", 0) as file:
             os.ftruncate(file.fileno(), size)
             os.fsync(file.fileno())
 
@@ -164,11 +170,13 @@ class LocalStore:
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """`flock`: the kernel lets go when the process ends, whatever ends it."""
-        with _translated(f"cannot lock {name}"), (self.folder / name).open("ab") as file:
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise FencedError(f"another process is appending to {self.folder}") from error
+        with contextlib.ExitStack() as held:
+            with _translated(f"cannot lock {name}"):
+                file = held.enter_context((self.folder / name).open("ab"))
+                try:
+                    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise FencedError(f"another process is appending to {self.folder}") from error
             yield
 
 

@@ -49,6 +49,12 @@ def running(captured: Captured) -> Iterator[threading.Thread]:
         raise failures[0]
 
 
+def settle(captured: Captured) -> None:
+    """Wait until all that is committed now is in the log."""
+    target = captured.server_end()
+    eventually(lambda: captured.log.end().end_lsn >= target, f"the log reaches {target}")
+
+
 def slot_of(captured: Captured) -> dict[str, Any]:
     """The slot as PostgreSQL shows it; LSNs as text."""
     [(slot,)] = captured.database.query(
