@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.log.reader import Log
     from tailrace.position import Position
 
-_STATUS_S = 3.0
+_STATUS_S = 2.0
 _WAIT_S = 0.2
 _PATIENCE_S = 20.0
 

@@ -1,0 +1,12 @@
+"""Print every change a log holds: python examples/tail.py tailrace-data/log"""
+
+import sys
+from pathlib import Path
+
+from tailrace.log.changes import read_changes
+from tailrace.log.reader import Earliest, Log
+
+log = Log.open(Path(sys.argv[1]))
+for change in read_changes(log, log.resolve(Earliest())):
+    table = change.relation.qualified_name if change.relation else change.prefix
+    print(change.position.event_id, change.op.value, table, change.before, change.after)
