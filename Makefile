@@ -40,6 +40,9 @@ bench: setup ## all benchmarks, with their references, one after another
 soak: setup ## long random fault and fuzz runs: make soak LOOPS=500
 	TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0 tests/faults tests/fuzz
 
+docs: setup ## write the reference pages that come from code
+	$(BIN)/python -m docs.generate
+
 lock: setup ## resolve and pin the dependencies again
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
@@ -48,4 +51,4 @@ lock: setup ## resolve and pin the dependencies again
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
-.PHONY: help setup demo test check format bench soak lock clean
+.PHONY: help setup demo test check format bench soak docs lock clean

@@ -7,10 +7,10 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.faults.harness import Rig
-from tests.fix_postgres import Database
 
 from tailrace.testing import EmbeddedPostgres
+from tests.faults.harness import Rig
+from tests.fix_postgres import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -131,7 +131,7 @@ class Rig:
         assert confirmed <= mark.end_lsn, f"slot at {confirmed}, log durable to {mark.end_lsn}"
 
     def check_log(self, *, complete: bool = False) -> int:
-        """K1 to K5: the log continues exactly as the oracle says. Returns how many rows it holds."""
+        """K1 to K5: the log continues just as the oracle says. Returns how many rows it holds."""
         self._expected.extend(self._from_oracle())
         if not any(self.log_folder.glob("*.seg")):
             assert not complete

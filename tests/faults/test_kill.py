@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.faults.harness import Rig, Writers, wait_for
 
 if TYPE_CHECKING:

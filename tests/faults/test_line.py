@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from tests.faults.harness import Rig, Writers, stop_in_order, wait_for
 
 from tailrace.testing import TcpProxy
+from tests.faults.harness import Rig, Writers, stop_in_order, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

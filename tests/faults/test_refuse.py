@@ -7,14 +7,14 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.faults.harness import Rig, stop_in_order, wait_for
-from tests.fix_postgres import Database
 
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.entry import NO_OFFSETS, Entry, Kind
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
+from tests.faults.harness import Rig, stop_in_order, wait_for
+from tests.fix_postgres import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

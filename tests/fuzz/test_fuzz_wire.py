@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from tests.fuzz.mutate import Mutator
 
 from tailrace.change import UNCHANGED, Binary
 from tailrace.errors import MalformedError
@@ -33,6 +32,7 @@ from tailrace.wire.pgoutput import (
 )
 from tailrace.wire.pgtime import PgTime
 from tailrace.wire.replication import Keepalive, StatusUpdate, XLogData
+from tests.fuzz.mutate import Mutator
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,1 @@
+"""Stage ①: a PostgreSQL source into the log, with its slot, publication and preflight."""

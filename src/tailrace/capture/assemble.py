@@ -201,7 +201,11 @@ class Assembler:
 
     @staticmethod
     def _check_grammar(batch: _Batch) -> tuple[NDArray[np.uint64], Indices]:
-        """The LSN of each unit (transaction or loose message) and the index where it ends."""
+        """The LSN of each unit (transaction or loose message) and the index where it ends.
+
+        A loose message's LSN is the end of its record, where the next commit may stand; the byte
+        before it belongs to the message alone.
+        """
         begins, commits, loose = batch.begins, batch.commits, batch.loose
         paired = len(begins) == len(commits) and (begins < commits).all()
         if not paired or (begins[1:] < commits[:-1]).any():
@@ -213,7 +217,8 @@ class Assembler:
         if (lsns != batch.number(commits, 2)).any():
             raise MalformedError("a COMMIT has another LSN than its BEGIN announced")
         ends = np.concatenate([commits, loose])
-        units = np.concatenate([lsns, batch.number(loose, 2)]).astype(np.uint64)
+        loose_lsns = np.maximum(batch.number(loose, 2), 1) - np.uint64(1)
+        units = np.concatenate([lsns, loose_lsns]).astype(np.uint64)
         order = np.argsort(ends)
         units, ends = units[order], ends[order]
         if (units[1:] <= units[:-1]).any():
@@ -223,6 +228,10 @@ class Assembler:
     def _fragment(self, batch: _Batch) -> Entry | None:
         begins = self._open is None
         open_ = self._open = self._open or self._opened(batch)
+        restated = open_.origin
+        if not open_.next_ordinal:
+            # The origin stands between BEGIN and the first change, and a piece may end there too.
+            open_.origin = batch.origin().after(restated)
         ends = len(batch.commits) > 0
         if ends:
             if int(batch.number(batch.commits, 2)[0]) != open_.lsn or len(batch.commits) > 1:
@@ -239,7 +248,6 @@ class Assembler:
         if ends:
             self._lsn, self._time = open_.lsn, open_.time
             self.end_lsn = Lsn(int(batch.number(batch.commits, 10)[0]))
-        restated = _NOTHING if begins else open_.origin
         whole = batch.after(restated).after(self._uncarry())
         return Entry(
             kind=Kind.FRAGMENT,
@@ -267,7 +275,7 @@ class Assembler:
             lsn=lsn,
             time=int(batch.number(batch.begins, 9, ">i8")[0]),
             replayed=lsn <= self._lsn,
-            origin=batch.origin(),
+            origin=_NOTHING,
         )
 
     def _carry(self, batch: _Batch) -> None:

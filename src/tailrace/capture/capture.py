@@ -13,10 +13,11 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import psycopg
 import structlog
 
 from tailrace.capture import reconcile
-from tailrace.capture.connection import connect
+from tailrace.capture.connection import connect, failure
 from tailrace.capture.flusher import Flusher
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
@@ -33,8 +34,9 @@ from tailrace.wire.pgtime import PgTime
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from psycopg import Connection
+
     from tailrace.capture.replication import System
-    from tailrace.capture.slot import SlotState
     from tailrace.config import Config
     from tailrace.position import Lsn
 
@@ -149,11 +151,11 @@ class _Source:
         system = replication.identify()
         pace = self._pace(replication.sender_timeout_s())
         with connect(self._dsn, connect_timeout_s=settings.connect_timeout_s) as sql:
-            appender = self._reconciled(system, read_slot(sql, source.slot), replication)
+            appender = self._reconciled(system, sql, replication)
             start = appender.mark.end_lsn
             replication.start(source.slot, source.publication, start, messages=settings.messages)
             # Nobody else can move the slot from here on: look again, so nothing slips between.
-            self._reconciled(system, read_slot(sql, source.slot), replication)
+            self._reconciled(system, sql, replication)
         self._events.info(
             "capture.streaming", slot=source.slot, database=system.database, start=str(start)
         )
@@ -168,12 +170,14 @@ class _Source:
         if self._appender is not None:
             self._appender.rewind()
 
-    def _reconciled(
-        self, system: System, slot: SlotState | None, replication: Replication
-    ) -> Appender:
+    def _reconciled(self, system: System, sql: Connection, replication: Replication) -> Appender:
         """The log to append to, made if there is none, once it is sure that it fits the slot."""
         source, appender = self._config.source, self._appender
+        slot = read_slot(sql, source.slot)
         confirmed = reconcile.check_slot(source.slot, slot, system, log_exists=appender is not None)
+        reconcile.check_publication(
+            source.publication, exists=_publication_exists(sql, source.publication)
+        )
         wanted = reconcile.identity(system, slot=source.slot, publication=source.publication)
         if appender is None:
             appender = self._appender = Appender.create(
@@ -223,3 +227,11 @@ class _Source:
             self._flusher.close()
         if self._appender is not None:
             self._appender.close()
+
+
+def _publication_exists(sql: Connection, name: str) -> bool:
+    try:
+        row = sql.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)).fetchone()
+    except psycopg.Error as error:
+        raise failure(sql, error) from error
+    return row is not None

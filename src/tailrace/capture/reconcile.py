@@ -45,6 +45,16 @@ def check_slot(name: str, slot: SlotState | None, system: System, *, log_exists:
     return slot.confirmed_flush_lsn
 
 
+def check_publication(name: str, *, exists: bool) -> None:
+    """Without its publication PostgreSQL sends an error or, from 18 on, nothing at all."""
+    if not exists:
+        raise RefusedError(
+            f"there is no publication {name}",
+            hint="Create it before anything is written: tailrace init, or CREATE PUBLICATION. "
+            "Changes made without it can not be read with this slot.",
+        )
+
+
 def check_log(
     mark: Mark,
     held: Identity,

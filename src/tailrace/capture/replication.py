@@ -39,6 +39,11 @@ _READY = {
     pq.PollingStatus.WRITING: select.POLLOUT,
 }
 
+_MISSING_THEN = (
+    "Changes made without the publication can not be read with it. Move the log folder away, drop "
+    "the slot, run `tailrace init`, and take a new snapshot."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
@@ -57,7 +62,12 @@ class Replication:
         self._conn = pgconn
         self._dsn = dsn
         self._stopping = stopping
+        self._publication = ""
         self.get_copy_data = pgconn.get_copy_data
+        self.refusal: RefusedError | None = None
+        """Why what PostgreSQL sends from here on must not be taken."""
+        self.on_refusal: Callable[[], None] = lambda: None
+        """Called in the middle of `get_copy_data`, before the message it is about to return."""
 
     @classmethod
     def connect(cls, dsn: str, *, timeout_s: int, stopping: Callable[[], bool]) -> Self:
@@ -68,7 +78,8 @@ class Replication:
         try:
             self._finish_connecting(time.monotonic() + timeout_s)
             pgconn.nonblocking = 1
-            self.query(SESSION_SQL)
+            self.query(f"{SESSION_SQL}; SET client_min_messages TO warning")
+            pgconn.notice_handler = self._notice
         except BaseException:
             pgconn.finish()
             raise
@@ -133,6 +144,17 @@ class Replication:
             text = f"{text}: {detail.decode(errors='replace')}"
         return classify(state.decode() if state else None, text, dsn=self._dsn)
 
+    def _notice(self, result: PGresult) -> None:
+        """From 18 on, PostgreSQL only warns where its publication is missing, and skips changes."""
+        state = result.error_field(pq.DiagnosticField.SQLSTATE)
+        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        if state == b"55000" and self._publication and self._publication.encode() in message:
+            self.refusal = RefusedError(
+                f"the publication {self._publication} did not exist when the next change was made",
+                hint=_MISSING_THEN,
+            )
+            self.on_refusal()
+
     def identify(self) -> System:
         """Which server this is, and how far its WAL goes."""
         identifier, timeline, flushed, database = self.query("IDENTIFY_SYSTEM")[0]
@@ -158,6 +180,7 @@ class Replication:
 
     def start(self, slot: str, publication: str, start: Lsn, *, messages: bool) -> None:
         """Begin streaming at `start`, which must not lie before what the log holds."""
+        self._publication = publication
         names = quote_literal(quote_ident(publication))
         options = f"proto_version '1', publication_names {names}"
         if messages:

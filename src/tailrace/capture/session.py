@@ -105,6 +105,8 @@ class Session:
         self._server_end = appender.mark.end_lsn
         self._reply_requested = True
         self._probed = False
+        self._sound = 0
+        replication.on_refusal = self._mark_refusal
 
     def run(self, stopping: Callable[[], bool], *, until: Lsn | None = None) -> None:
         """Stream. Returns in order, with everything whole durable and acknowledged, or raises."""
@@ -148,11 +150,18 @@ class Session:
                 ends.append(total)
             else:
                 self._keepalive(data)
+        if self._replication.refusal is not None:
+            self._save(self._sound)
+            raise self._replication.refusal
         if size < 0:
+            self._save(len(ends))
             raise self._replication.stream_ended()
         if count:
             failpoint.hit("capture.received")
         return count
+
+    def _mark_refusal(self) -> None:
+        self._sound = len(self._ends)
 
     def _keepalive(self, data: memoryview) -> None:
         frame = parse(data)
@@ -245,12 +254,17 @@ class Session:
 
     def _close(self) -> None:
         """Flush what is whole, acknowledge it, and part in order."""
-        now = time.monotonic()
-        if self._flusher.wait(3):
-            self._hand_over(now, everything=True)
-            self._flusher.wait(3)
-        self._send_status(self._appender.mark.end_lsn, now)
+        self._save(len(self._ends))
+        self._send_status(self._appender.mark.end_lsn, time.monotonic())
         self._replication.finish()
+
+    def _save(self, messages: int) -> None:
+        """Make durable what is whole among the first `messages` at hand; drop what follows."""
+        del self._ends[messages:]
+        del self._buffer[self._ends[-1] if self._ends else 0 :]
+        if self._flusher.wait(3):
+            self._hand_over(time.monotonic(), everything=True)
+            self._flusher.wait(3)
 
 
 def _progress(appender: Appender, end_lsn: Lsn) -> Entry:

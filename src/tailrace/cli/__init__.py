@@ -57,6 +57,9 @@ def _root(
       tailrace init --dsn "host=db dbname=shop user=tailrace" --table orders
       tailrace doctor
       tailrace capture
+      tailrace tail
+
+    Nothing at hand? `tailrace demo` brings its own database.
     """
 
 

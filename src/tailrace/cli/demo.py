@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -28,6 +27,8 @@ from tailrace.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
+
+    from rich.console import Console
 
     from tailrace.cli.printer import Printer
     from tailrace.cli.stage import Stage
@@ -101,10 +102,10 @@ def _until_signalled() -> Iterator[threading.Event]:
 
 def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
     """The whole demo; whether log and shop agree at the end."""
-    from tailrace.cli.printer import Printer
+    from tailrace.cli.printer import Printer, Terminal
     from tailrace.cli.stage import Stage
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal()
     with Stage(lambda words: console.print(Text(f"· {words}", style="dim"))) as stage:
         log = _open(stage)
         with _Status(stage, console) as status:

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from tailrace.change import Change
 
 
+class Terminal(Console):
+    """Standard output for data: nothing is markup, and a reader that leaves is for the caller."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with code 1."""
+        raise BrokenPipeError
+
+
 class Printer:
     """Shows changes one after another; `flush` at the end of a batch."""
 
@@ -26,7 +37,7 @@ class Printer:
         self._as_json = as_json
         # A character the terminal's encoding lacks is no reason to stop.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or Terminal()
         self._previous: Change | None = None
 
     def show(self, change: Change) -> None:

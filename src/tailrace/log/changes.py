@@ -131,10 +131,13 @@ class Decoder:
         )
 
     def _logical_message(self, message: pgoutput.Message) -> Change:
-        """A message outside any transaction stands at its own LSN and has no xid."""
+        """A message outside any transaction has no xid and stands at the last byte of its record.
+
+        Its LSN is the first byte after the record, and the commit that follows it may stand there.
+        """
         loose = not message.transactional
         return Change(
-            position=Position(message.lsn, 0) if loose else self._next(),
+            position=Position(Lsn(max(message.lsn - 1, 0))) if loose else self._next(),
             op=Op.MESSAGE,
             xid=0 if loose else self._xid,
             committed_at=self._time.to_datetime(),

@@ -41,9 +41,10 @@ class Entry:
     """One group commit.
 
     `first` and `last` are the positions of its first and last change; a transaction without any
-    counts with ordinal 0, and kinds without changes repeat the last position before them. `end_lsn` is what PostgreSQL may be told once the entry is
-    durable and visible. Times are microseconds since 2000-01-01 UTC, as on the wire. `begins` and
-    `ends` tell whether a fragment is its transaction's first or last.
+    counts with ordinal 0, and kinds without changes repeat the last position before them. `end_lsn`
+    is what PostgreSQL may be told once the entry is durable and visible. Times are microseconds
+    since 2000-01-01 UTC, as on the wire. `begins` and `ends` tell whether a fragment is its
+    transaction's first or last.
     """
 
     kind: Kind

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 _ROW = struct.Struct("<QQQqII")
+ROW_BYTES = _ROW.size
 EVERY_BYTES = 1 << 18
 
 

@@ -5,7 +5,8 @@ is another class, held to the same contract suite (`tests/contract/test_store.py
 
 * `write_atomic` leaves the old file or the new one, never a mixture, and returns when durable.
 * `AppendFile.write` may leave any prefix behind when it fails; `sync` returns when all of it is
-  durable. A failed `sync` is final: the file may not be used again.
+  durable. A failed `sync` is final: the file may not be used again. A file that `append_to` had to
+  make may be missing after a power cut, synced or not: only `write_atomic` makes names durable.
 * `overwrite` replaces a small record in place without waiting for the disk; readers check its CRC.
 * `lock` is exclusive among all processes and ends with its holder, however that dies.
 """
@@ -75,7 +76,8 @@ class Store(Protocol):
         """Hold an exclusive lock; raises FencedError at once when another process holds it."""
 
 
-def _raise(error: OSError, what: str) -> NoReturn:
+def raise_translated(error: OSError, what: str) -> NoReturn:
+    """An error of the disk as one of ours."""
     if error.errno in _OUT_OF_SPACE:
         raise DiskFullError(f"{what}: {error.strerror}") from error
     raise StorageError(f"{what}: {error.strerror or error}") from error
@@ -88,7 +90,7 @@ def _translated(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
     except OSError as error:
         if may_be_missing and isinstance(error, FileNotFoundError):
             raise
-        _raise(error, what)
+        raise_translated(error, what)
 
 
 class LocalStore:
@@ -105,10 +107,7 @@ class LocalStore:
 
     def names(self) -> list[str]:
         """All files, sorted."""
-        with (
-            _translated(f"cannot list {self.folder}"),
-            contextlib.suppress(FileNotFoundError),
-        ):
+        with _translated(f"cannot list {self.folder}"), contextlib.suppress(FileNotFoundError):
             return sorted(p.name for p in self.folder.iterdir() if p.suffix != _TEMPORARY)
         return []
 

@@ -4,5 +4,13 @@ from tailrace.testing.nats import EmbeddedNats
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
 from tailrace.testing.shop import SampleShop
+from tailrace.testing.store import MemoryStore, PowerCutError
 
-__all__ = ["EmbeddedNats", "EmbeddedPostgres", "SampleShop", "TcpProxy"]
+__all__ = [
+    "EmbeddedNats",
+    "EmbeddedPostgres",
+    "MemoryStore",
+    "PowerCutError",
+    "SampleShop",
+    "TcpProxy",
+]

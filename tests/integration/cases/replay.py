@@ -48,7 +48,7 @@ def names(changes: list[Change]) -> list[str]:
     return [f"{change.op.value} {relation_of(change).name}" for change in changes]
 
 
-def select(database: Database, query: str | sql.Composable) -> list[Row]:
+def select(database: Database, query: str | sql.Composed) -> list[Row]:
     """Rows as the types' own output functions give them; a cast to text says `true` for `t`."""
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute(_TEXT_SETTINGS.encode())

@@ -126,21 +126,16 @@ def test_p29_without_the_root_each_leaf_is_truncated(db: Database, capture: Capt
 
 
 @pytest.mark.parametrize(
-    ("command", "tables", "cascade", "restart"),
+    ("command", "tables"),
     [
-        ("TRUNCATE child", ["child"], False, False),
-        ("TRUNCATE child, parent", ["child", "parent"], False, False),
-        ("TRUNCATE parent CASCADE", ["parent", "child"], True, False),
-        (
-            "TRUNCATE parent, alone RESTART IDENTITY CASCADE",
-            ["parent", "alone", "child"],
-            True,
-            True,
-        ),
+        ("TRUNCATE child", ["child"]),
+        ("TRUNCATE child, parent, unpublished", ["child", "parent"]),
+        ("TRUNCATE parent CASCADE", ["parent", "child"]),
+        ("TRUNCATE parent, alone RESTART IDENTITY CASCADE", ["parent", "alone", "child"]),
     ],
 )
 def test_p30_truncate_is_a_change_for_each_table(
-    db: Database, capture: Capturing, command: str, tables: list[str], cascade: bool, restart: bool
+    db: Database, capture: Capturing, command: str, tables: list[str]
 ) -> None:
     db.execute(
         "CREATE TABLE parent (id serial PRIMARY KEY); CREATE TABLE alone (id int PRIMARY KEY);"
@@ -150,15 +145,13 @@ def test_p30_truncate_is_a_change_for_each_table(
     )
     captured = capture(db)
     db.execute("INSERT INTO parent VALUES (1), (2); INSERT INTO child VALUES (1, 1)")
-    statement = command.replace("child, parent", "child, parent, unpublished")
-    db.execute(f"BEGIN; INSERT INTO alone VALUES (1); {statement}; COMMIT")
+    db.execute(f"BEGIN; INSERT INTO alone VALUES (1); {command}; COMMIT")
     changes = captured.catch_up()
     truncates = [change for change in changes if change.op is Op.TRUNCATE]
     assert [relation_of(change).name for change in truncates] == tables
     assert [change.position.ordinal for change in truncates] == list(range(1, len(tables) + 1))
-    assert {(change.cascade, change.restart_identity) for change in truncates} == {
-        (cascade, restart)
-    }
+    assert {change.cascade for change in truncates} == {"CASCADE" in command}
+    assert {change.restart_identity for change in truncates} == {"RESTART" in command}
     Replay().apply(changes).check(db)
 
 

@@ -8,13 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tailrace.capture.connection import connect
+from tailrace.capture.preflight import CHECKS, Severity, run
 from tests.integration.doctor.shop import (
     ERROR,
     Shop,
 )
-
-from tailrace.capture.connection import connect
-from tailrace.capture.preflight import CHECKS, Severity, run
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference/doctor.md"
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tailrace.capture.connection import connect
+from tailrace.capture.preflight.facts import Line
 from tests.integration.doctor.shop import (
     ERROR,
     INFO,
@@ -14,9 +17,6 @@ from tests.integration.doctor.shop import (
     Shop,
     judged,
 )
-
-from tailrace.capture.connection import connect
-from tailrace.capture.preflight.facts import Line
 
 if TYPE_CHECKING:
     from tailrace.capture.preflight import Severity

@@ -6,6 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tailrace.capture.preflight import Severity, run
+from tailrace.config import load
+from tailrace.testing import EmbeddedPostgres
 from tests.integration.doctor.shop import (
     ERROR,
     INFO,
@@ -16,10 +20,6 @@ from tests.integration.doctor.shop import (
     named,
     with_settings,
 )
-
-from tailrace.capture.preflight import Severity, run
-from tailrace.config import load
-from tailrace.testing import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from pathlib import Path

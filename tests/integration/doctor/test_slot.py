@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+
+from tailrace.capture.bootstrap import initialise
+from tailrace.capture.preflight import Severity, run
+from tailrace.capture.preflight import slot as slot_checks
+from tailrace.capture.publication import TableName
+from tailrace.config import load
+from tailrace.testing import EmbeddedPostgres
 from tests.integration.doctor.shop import (
     ERROR,
     INFO,
@@ -18,13 +25,6 @@ from tests.integration.doctor.shop import (
     named,
     with_settings,
 )
-
-from tailrace.capture.bootstrap import initialise
-from tailrace.capture.preflight import Severity, run
-from tailrace.capture.preflight import slot as slot_checks
-from tailrace.capture.publication import TableName
-from tailrace.config import load
-from tailrace.testing import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+
 from tests.integration.doctor.shop import (
     ERROR,
     INFO,

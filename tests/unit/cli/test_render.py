@@ -1,4 +1,4 @@
-"""Changes as JSON and as text: what is said, what is left out, and what may not reach a terminal."""
+"""Changes as JSON and as text: what is said, what is left out, what may not reach a terminal."""
 
 from __future__ import annotations
 

@@ -1,0 +1,423 @@
+"""P46, P47, P49 to P59: what is published, and what the slot remembers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tailrace.capture.capture import Capture
+from tailrace.capture.replication import Replication
+from tailrace.change import ABSENT
+from tailrace.errors import GapError, RefusedError, SlotLostError
+from tailrace.position import Lsn
+from tailrace.testing import EmbeddedPostgres
+from tests.integration.cases.replay import Replay, images, inserted, relation_of, select
+from tests.integration.cases.running import (
+    eventually,
+    running,
+    settle,
+    slot_of,
+    walsender_pid,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fix_capture import Captured
+    from tests.fix_postgres import Database
+
+    Capturing = Callable[..., Captured]
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text);"
+
+
+def confirmed(captured: Captured) -> Lsn:
+    return Lsn.parse(slot_of(captured)["confirmed_flush_lsn"])
+
+
+def wal_end(db: Database) -> Lsn:
+    return Lsn.parse(db.query("SELECT pg_current_wal_insert_lsn()::text")[0][0])
+
+
+def test_p46_row_filter_makes_inserts_and_deletes_of_updates(
+    db: Database, capture: Capturing
+) -> None:
+    db.execute(
+        "CREATE TABLE f (id int PRIMARY KEY, st text); ALTER TABLE f REPLICA IDENTITY FULL;"
+        "CREATE PUBLICATION tailrace FOR TABLE f WHERE (st = 'open')"
+    )
+    captured = capture(db)
+    db.execute("INSERT INTO f VALUES (1, 'open'), (2, 'closed'), (3, NULL)")
+    db.execute("UPDATE f SET st = 'closed' WHERE id = 1")
+    db.execute("UPDATE f SET st = 'open' WHERE id = 2")
+    db.execute("UPDATE f SET id = 4 WHERE id = 2; DELETE FROM f WHERE id IN (1, 3)")
+    changes = captured.catch_up()
+    assert images(changes) == [
+        ("insert", None, (b"1", b"open")),
+        ("delete", (b"1", b"open"), None),
+        ("insert", None, (b"2", b"open")),
+        ("update", (b"2", b"open"), (b"4", b"open")),
+    ]
+    rows = Replay().apply(changes).rows[relation_of(changes[0]).oid]
+    assert rows == select(db, "SELECT * FROM f WHERE st = 'open'")
+
+
+def test_p46_filter_outside_the_identity_refuses_the_application(
+    db: Database, capture: Capturing
+) -> None:
+    db.execute(TABLE + "CREATE PUBLICATION tailrace FOR TABLE t WHERE (v = 'open')")
+    captured = capture(db)
+    db.execute("INSERT INTO t VALUES (1, 'open'), (2, 'closed')")
+    with pytest.raises(psycopg.errors.InvalidColumnReference):
+        db.execute("UPDATE t SET v = 'open'")
+    assert inserted(captured.catch_up()) == [(b"1", b"open")]
+
+
+def test_p47_column_list_hides_columns_and_not_updates(db: Database, capture: Capturing) -> None:
+    """Another publication with another list does not matter: a slot reads one of them."""
+    db.execute(
+        "CREATE TABLE c (id int PRIMARY KEY, shown text, secret text);"
+        "CREATE PUBLICATION tailrace FOR TABLE c (id, shown);"
+        "CREATE PUBLICATION other FOR TABLE c (id, secret)"
+    )
+    captured = capture(db)
+    db.execute("INSERT INTO c VALUES (1, 's', 'hidden')")
+    db.execute("UPDATE c SET secret = 'hidden still'")
+    db.execute("DELETE FROM c")
+    changes = captured.catch_up()
+    assert images(changes) == [
+        ("insert", None, (b"1", b"s")),
+        ("update", None, (b"1", b"s")),
+        ("delete", (b"1", ABSENT), None),
+    ]
+    assert [column.name for column in relation_of(changes[0]).columns] == ["id", "shown"]
+    assert not any(b"hidden" in file.read_bytes() for file in captured.folder.glob("*.seg"))
+
+
+def refused(captured: Captured) -> RefusedError:
+    with pytest.raises(RefusedError, match=f"publication .*{captured.publication}") as caught:
+        captured.catch_up()
+    assert "publication" in caught.value.hint
+    return caught.value
+
+
+def test_p49_publication_younger_than_the_changes_is_refused(
+    db: Database, capture: Capturing
+) -> None:
+    """16 ends the stream with an error, 18 warns and skips: both are the same to us."""
+    db.execute(TABLE)
+    captured = capture(db)
+    db.execute("DROP PUBLICATION tailrace; INSERT INTO t VALUES (1, 'unreadable')")
+    db.execute("CREATE PUBLICATION tailrace FOR TABLE t; INSERT INTO t VALUES (2, 'later')")
+    before = confirmed(captured)
+    for _ in range(2):
+        refused(captured)
+        assert captured.changes() == []
+        assert confirmed(captured) == before
+
+
+def test_p49_missing_publication_is_refused_before_there_is_a_log(
+    db: Database, capture: Capturing
+) -> None:
+    db.execute(TABLE)
+    captured = capture(db)
+    db.execute("DROP PUBLICATION tailrace")
+    refused(captured)
+    assert not list(captured.folder.glob("*.seg"))
+    db.execute("CREATE PUBLICATION tailrace FOR TABLE t; INSERT INTO t VALUES (1, 'a')")
+    assert inserted(captured.catch_up()) == [(b"1", b"a")]
+
+
+def test_p50_changes_before_the_publication_was_dropped_still_come(
+    db: Database, capture: Capturing
+) -> None:
+    db.execute(TABLE)
+    captured = capture(db)
+    db.execute("INSERT INTO t VALUES (1, 'readable')")
+    db.execute(
+        "BEGIN; INSERT INTO t VALUES (2, 'no'); DROP PUBLICATION tailrace; "
+        "INSERT INTO t VALUES (3, 'no'); COMMIT"
+    )
+    db.execute("CREATE PUBLICATION tailrace FOR TABLE t; INSERT INTO t VALUES (4, 'later')")
+    for _ in range(2):
+        refused(captured)
+        assert inserted(captured.changes()) == [(b"1", b"readable")]
+        assert confirmed(captured) <= captured.log.end().end_lsn
+
+
+def test_p50_publication_dropped_under_a_running_capture(db: Database, capture: Capturing) -> None:
+    db.execute(TABLE)
+    captured = capture(db)
+    captured.catch_up()
+    with pytest.raises(RefusedError, match="publication"), running(captured) as thread:
+        db.execute("INSERT INTO t VALUES (1, 'a')")
+        settle(captured)
+        end = captured.log.end().end_lsn
+        db.execute("DROP PUBLICATION tailrace; INSERT INTO t VALUES (2, 'b')")
+        eventually(lambda: not thread.is_alive(), "capture ends")
+    assert confirmed(captured) <= captured.log.end().end_lsn
+    assert inserted([c for c in captured.changes() if c.relation]) == [(b"1", b"a")]
+    assert captured.log.end().end_lsn >= end
+
+
+def test_p51_a_log_that_ends_behind_the_slot_is_a_gap(db: Database, capture: Capturing) -> None:
+    """GIVEN a slot that somebody advanced by hand, WHEN capture starts, THEN it refuses."""
+    db.execute(TABLE)
+    captured = capture(db)
+    captured.catch_up()
+    end = captured.log.end()
+    db.execute("INSERT INTO t VALUES (1, 'skipped')")
+    db.query("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", captured.slot)
+    for _ in range(2):
+        with pytest.raises(GapError, match=captured.slot) as caught:
+            captured.catch_up()
+        assert (caught.value.exit_code, caught.value.code) == (10, "GAP")
+        assert captured.log.end() == end
+
+
+def test_p52_slot_read_by_somebody_else_is_a_gap(db: Database, capture: Capturing) -> None:
+    db.execute(TABLE)
+    captured = capture(db)
+    captured.catch_up()
+    db.execute("INSERT INTO t VALUES (1, 'taken')")
+    db.query(
+        "SELECT count(*) FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, "
+        "'proto_version', '1', 'publication_names', 'tailrace')",
+        captured.slot,
+    )
+    with pytest.raises(GapError):
+        captured.catch_up()
+
+
+def test_p53_what_we_acknowledge_never_goes_back(
+    db: Database, capture: Capturing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over several sessions, and never ahead of what is durable."""
+    db.execute(TABLE)
+    captured = capture(db)
+    sent: list[Lsn] = []
+    send = Replication.send_status
+
+    def spy(
+        self: Replication, *, written: Lsn, flushed: Lsn, reply_requested: bool = False
+    ) -> None:
+        assert flushed <= captured.log.end().end_lsn
+        assert flushed <= written
+        sent.append(flushed)
+        send(self, written=written, flushed=flushed, reply_requested=reply_requested)
+
+    monkeypatch.setattr(Replication, "send_status", spy)
+    seen = [confirmed(captured)]
+    for session in range(3):
+        for number in range(10):
+            db.execute(f"INSERT INTO t VALUES ({session * 10 + number}, 'a')")
+        captured.catch_up()
+        seen.append(confirmed(captured))
+    assert len(sent) >= 6
+    assert sent == sorted(sent)
+    assert seen == sorted(set(seen))
+    assert seen[-1] == sent[-1] == captured.log.end().end_lsn
+
+
+@pytest.fixture
+def elsewhere(db: Database) -> Iterator[psycopg.Connection]:
+    """A session in another database of the same server."""
+    name = db.server.create_database("elsewhere")
+    connection = db.server.connect(name)
+    connection.execute("CREATE TABLE busy (v text)")
+    yield connection
+    connection.close()
+    db.server.drop_database(name)
+
+
+def make_unpublished_wal(connection: psycopg.Connection) -> None:
+    connection.execute("INSERT INTO busy SELECT repeat('x', 1000) FROM generate_series(1, 500)")
+
+
+def test_p54_unpublished_changes_do_not_hold_the_slot(db: Database, capture: Capturing) -> None:
+    db.execute(TABLE + "CREATE TABLE busy (v text); CREATE PUBLICATION tailrace FOR TABLE t")
+    captured = capture(db, capture={"progress_s": 0.1})
+    captured.catch_up()
+    with running(captured), db.connect() as connection:
+        make_unpublished_wal(connection)
+        target = wal_end(db)
+        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
+        assert captured.log.end().end_lsn >= target
+    db.execute("INSERT INTO t VALUES (1, 'a')")
+    assert inserted(captured.catch_up()) == [(b"1", b"a")]
+
+
+def test_p56_traffic_of_another_database_does_not_hold_the_slot(
+    db: Database, capture: Capturing, elsewhere: psycopg.Connection
+) -> None:
+    db.execute(TABLE)
+    captured = capture(db, capture={"progress_s": 0.1})
+    captured.catch_up()
+    restart = slot_of(captured)["restart_lsn"]
+    with running(captured):
+        make_unpublished_wal(elsewhere)
+        target = wal_end(db)
+        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
+
+        def released() -> bool:
+            elsewhere.execute("CHECKPOINT")
+            return bool(slot_of(captured)["restart_lsn"] > restart)
+
+        eventually(released, "PostgreSQL may remove the WAL")
+    # What was acknowledged is in the log as progress: the next start sees no gap.
+    assert confirmed(captured) <= captured.log.end().end_lsn
+    assert captured.catch_up() == []
+
+
+def test_p54_keepalives_do_not_move_past_an_open_transaction(
+    db: Database, capture: Capturing, elsewhere: psycopg.Connection
+) -> None:
+    db.execute(TABLE)
+    captured = capture(db, capture={"progress_s": 0.05})
+    captured.catch_up()
+    with running(captured), db.connect() as session:
+        session.execute("BEGIN; INSERT INTO t VALUES (1, 'early')")
+        make_unpublished_wal(elsewhere)
+        target = wal_end(db)
+        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
+        session.execute("INSERT INTO t VALUES (2, 'late')")
+        session.execute("COMMIT")
+        settle(captured)
+    rows = [change for change in captured.changes() if change.relation]
+    assert inserted(rows) == [(b"1", b"early"), (b"2", b"late")]
+
+
+@pytest.mark.parametrize("timeout_ms", [1500, 0])
+def test_p55_idle_session_is_not_cut_off(
+    database: Database, capture: Capturing, timeout_ms: int
+) -> None:
+    """GIVEN a server that cuts a silent client off soon, or never,
+    WHEN nothing happens for longer than that, THEN the same connection is still there."""
+    dsn = f"{database.socket_dsn} options='-c wal_sender_timeout={timeout_ms}'"
+    database.execute(TABLE)
+    captured = capture(database, source={"dsn": dsn})
+    captured.catch_up()
+    with running(captured):
+        eventually(lambda: walsender_pid(captured), "the session begins")
+        pid = walsender_pid(captured)
+        age_s = max(2.5 * timeout_ms / 1000, 1)
+        eventually(
+            lambda: database.query(
+                "SELECT FROM pg_stat_activity "
+                "WHERE pid = %s AND now() - backend_start > make_interval(secs => %s)",
+                *(pid, age_s),
+            ),
+            "the session has outlived its time-out",
+        )
+        assert walsender_pid(captured) == pid
+        database.execute("INSERT INTO t VALUES (1, 'a')")
+        settle(captured)
+        assert walsender_pid(captured) == pid
+    assert inserted([c for c in captured.changes() if c.relation]) == [(b"1", b"a")]
+
+
+def test_p57_open_transaction_holds_the_restart_point_only(
+    db: Database, capture: Capturing
+) -> None:
+    db.execute(TABLE)
+    captured = capture(db)
+    captured.catch_up()
+    with db.connect() as session:
+        session.execute("BEGIN; INSERT INTO t VALUES (1, 'long')")
+        opened = wal_end(db)
+        for number in range(2, 6):
+            before = confirmed(captured)
+            db.execute(f"INSERT INTO t VALUES ({number}, 'short'); CHECKPOINT")
+            captured.catch_up()
+            assert confirmed(captured) > before
+        slot = slot_of(captured)
+        assert Lsn.parse(slot["restart_lsn"]) < opened < confirmed(captured)
+        session.execute("COMMIT")
+    assert inserted(captured.catch_up()) == [(b"1", b"long")]
+
+
+def test_p58_lost_slot_is_a_state_of_its_own(capture: Capturing) -> None:
+    from tests.fix_postgres import Database  # noqa: PLC0415
+
+    settings = {
+        "max_slot_wal_keep_size": "1MB",
+        "min_wal_size": "32MB",
+        "max_wal_size": "32MB",
+    }
+    with EmbeddedPostgres(18, settings=settings) as server:
+        db = Database(name=server.create_database("test"), server=server)
+        db.execute(TABLE)
+        captured = capture(db)
+        db.execute("INSERT INTO t VALUES (1, 'safe')")
+        captured.catch_up()
+        end = captured.log.end()
+
+        def lost() -> bool:
+            db.query(
+                "SELECT pg_logical_emit_message(true, '', repeat('x', 100000)), pg_switch_wal()"
+            )
+            db.execute("CHECKPOINT")
+            return bool(slot_of(captured)["wal_status"] == "lost")
+
+        eventually(lost, "PostgreSQL gives the slot up")
+        assert slot_of(captured)["restart_lsn"] is None
+        for _ in range(2):
+            with pytest.raises(SlotLostError, match=captured.slot) as caught:
+                captured.catch_up()
+            assert (caught.value.exit_code, caught.value.code) == (11, "SLOT_LOST")
+            assert "snapshot" in caught.value.hint
+        assert captured.log.end() == end
+
+
+def test_p59_dropped_slot_is_never_made_again_by_capture(db: Database, capture: Capturing) -> None:
+    db.execute(TABLE)
+    captured = capture(db)
+    captured.catch_up()
+    db.query("SELECT pg_drop_replication_slot(%s)", captured.slot)
+    with pytest.raises(SlotLostError, match=captured.slot):
+        captured.catch_up()
+    assert db.query("SELECT FROM pg_replication_slots WHERE slot_name = %s", captured.slot) == []
+
+
+@pytest.mark.parametrize("meanwhile", ["", "INSERT INTO t VALUES (1, 'lost')"])
+def test_p59_slot_dropped_and_created_again_is_a_gap(
+    db: Database, capture: Capturing, meanwhile: str
+) -> None:
+    """Even if nothing was written in between: making a slot moves it past the log."""
+    db.execute(TABLE)
+    captured = capture(db)
+    captured.catch_up()
+    db.query("SELECT pg_drop_replication_slot(%s)", captured.slot)
+    db.execute(meanwhile)
+    captured.create_slot()
+    with pytest.raises(GapError):
+        captured.catch_up()
+
+
+def test_p59_slot_dropped_under_a_running_capture(db: Database, capture: Capturing) -> None:
+    db.execute(TABLE)
+    captured = capture(db)
+    captured.catch_up()
+    with pytest.raises(SlotLostError), running(captured) as thread:
+        eventually(lambda: walsender_pid(captured), "the session begins")
+
+        def dropped() -> bool:
+            db.query("SELECT pg_terminate_backend(%s)", walsender_pid(captured))
+            try:
+                db.query("SELECT pg_drop_replication_slot(%s)", captured.slot)
+            except psycopg.errors.ObjectInUse:
+                return False
+            return True
+
+        eventually(dropped, "the slot is dropped between two sessions")
+        eventually(lambda: not thread.is_alive(), "capture ends")
+
+
+def test_p59_a_first_start_without_a_slot_leaves_no_log(db: Database, capture: Capturing) -> None:
+    captured = capture(db)
+    db.query("SELECT pg_drop_replication_slot(%s)", captured.slot)
+    with pytest.raises(RefusedError, match=captured.slot):
+        Capture(captured.config, stopping=lambda: False).run()
+    assert not list(captured.folder.glob("*.seg"))
