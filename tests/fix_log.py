@@ -147,6 +147,12 @@ class Unit:
         ]
 
 
+def loose(lsn: int, time: int = TIME) -> Unit:
+    """A message outside any transaction: it stands one byte before the LSN it is sent with."""
+    step = message(lsn + 1, transactional=False)
+    return Unit(lsn=Lsn(lsn), end_lsn=Lsn(lsn + 1), time=time, xid=0, steps=(step,))
+
+
 @dataclass(slots=True)
 class Session:
     """One connection: relations are sent when they are new to it."""
@@ -260,9 +266,7 @@ class Workload:
         rng = self._rng
         self._lsn += rng.randrange(1, 200)
         if steps is None and rng.random() < 0.1:
-            loose = (message(self._lsn, transactional=False),)
-            lsn = Lsn(self._lsn)
-            return Unit(lsn=lsn, end_lsn=lsn, time=self._time, xid=0, steps=loose)
+            return loose(self._lsn, self._time)
         # Commit times can go back a little between transactions.
         self._time += rng.randrange(-SECOND, 10 * SECOND)
         self._xid += 1

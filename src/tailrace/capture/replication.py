@@ -200,7 +200,11 @@ class Replication:
         try:
             self._conn.consume_input()
         except psycopg.Error as error:
-            raise UnreachableError(str(translate(error, dsn=self._dsn))) from error
+            raise self.broken(error) from error
+
+    def broken(self, error: psycopg.Error) -> UnreachableError:
+        """A line that failed in the middle of the stream: always worth another try."""
+        return UnreachableError(str(translate(error, dsn=self._dsn)))
 
     def stream_ended(self) -> Exception:
         """Why `get_copy_data` said the stream is over."""
@@ -228,7 +232,7 @@ class Replication:
             self._conn.put_copy_data(write(update))
             self._conn.flush()
         except psycopg.Error as error:
-            raise UnreachableError(str(translate(error, dsn=self._dsn))) from error
+            raise self.broken(error) from error
 
     def finish(self, *, timeout_s: float = 1.0) -> None:
         """End the stream in order, so that the last status update is read, and disconnect.

@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from tailrace.capture.assemble import Assembler
 from tailrace.errors import UnreachableError
 from tailrace.log.entry import NO_OFFSETS, Entry, Kind
@@ -110,9 +112,10 @@ class Session:
 
     def run(self, stopping: Callable[[], bool], *, until: Lsn | None = None) -> None:
         """Stream. Returns in order, with everything whole durable and acknowledged, or raises."""
-        poll = select.poll()
-        poll.register(self._replication.socket, select.POLLIN)
-        poll.register(self._flusher.wake_fd, select.POLLIN)
+        disk, line = select.poll(), select.poll()
+        disk.register(self._flusher.wake_fd, select.POLLIN)
+        line.register(self._flusher.wake_fd, select.POLLIN)
+        line.register(self._replication.socket, select.POLLIN)
         while not stopping():
             received = 0
             reading = len(self._buffer) < 4 * self._pace.flush_bytes
@@ -129,7 +132,7 @@ class Session:
             if until is not None and self._flusher.idle and self._appender.mark.end_lsn >= until:
                 break
             if received == 0:
-                poll.poll(self._patience_ms(now))
+                (line if reading else disk).poll(self._patience_ms(now))
                 self._flusher.acknowledge_wake()
             elif received < _NAP_BELOW_MESSAGES:
                 time.sleep(_NAP_S)
@@ -139,17 +142,20 @@ class Session:
         """Take all messages libpq holds. The one loop that runs per message: kept bare."""
         get, buffer, ends = self._replication.get_copy_data, self._buffer, self._ends
         size, count, total = 0, 0, len(buffer)
-        while count < _DRAIN_MESSAGES:
-            size, data = get(1)
-            if size <= 0:
-                break
-            count += 1
-            if data[0] == _XLOG_DATA and size > _HEADER_BYTES:
-                buffer += data[_HEADER_BYTES:]
-                total += size - _HEADER_BYTES
-                ends.append(total)
-            else:
-                self._keepalive(data)
+        try:
+            while count < _DRAIN_MESSAGES:
+                size, data = get(1)
+                if size <= 0:
+                    break
+                count += 1
+                if data[0] == _XLOG_DATA and size > _HEADER_BYTES:
+                    buffer += data[_HEADER_BYTES:]
+                    total += size - _HEADER_BYTES
+                    ends.append(total)
+                else:
+                    self._keepalive(data)
+        except psycopg.Error as error:
+            raise self._replication.broken(error) from error
         if self._replication.refusal is not None:
             self._save(self._sound)
             raise self._replication.refusal

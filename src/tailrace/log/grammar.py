@@ -8,6 +8,7 @@ the assembly before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.errors import MalformedError
@@ -95,7 +96,7 @@ def _outline(entry: Entry) -> _Outline:
         elif kind == _MESSAGE and raw[1] == 0:
             if inside:
                 raise MalformedError("a non-transactional message inside a transaction")
-            found.unit(_number(raw, 2))
+            found.unit(max(_number(raw, 2) - 1, 0))
         else:
             found.others += 1
             if not inside:
@@ -134,7 +135,7 @@ def _counts(entry: Entry, found: _Outline, changes: int) -> Iterator[str]:
 
 
 def _order(entry: Entry, positions: list[Position]) -> Iterator[str]:
-    if any(after <= before for before, after in zip(positions, positions[1:], strict=False)):
+    if any(after <= before for before, after in pairwise(positions)):
         yield "positions do not increase"
     if positions and not entry.first <= positions[0] <= positions[-1] <= entry.last:
         yield (

@@ -134,7 +134,7 @@ def _check_end(report: Report, chain: _Chain) -> None:
     problem = ""
     if found != (end.position, end.end_lsn, end.time):
         problem = f"the mark says {end.position} and {end.end_lsn}, the log ends at {found[0]}"
-    elif chain.open is not None:
+    elif chain.inside:
         problem = "the mark stands inside a transaction"
     if problem:
         report.general.append(Finding(severity=Severity.ERROR, file=marks.NAME, problem=problem))
@@ -177,8 +177,10 @@ class _Chain:
     time: int = 0
     epoch: int = 0
     system_identifier: str = ""
+    inside: bool = False
+    """Whether a transaction has not ended yet."""
     open: tuple[int, int] | None = None
-    """Xid and commit LSN of a transaction that has not ended."""
+    """Its xid and commit LSN, where they are known."""
     schemas: SchemaBook = field(default_factory=SchemaBook)
     grammar: Grammar = field(default_factory=Grammar)
     begun: bool = False
@@ -272,6 +274,7 @@ class _Segment:
         chain.epoch = max(chain.epoch, entry.epoch)
         if entry.ends:
             chain.end_lsn = max(chain.end_lsn, entry.end_lsn)
+        chain.inside = not entry.ends
         if entry.kind is not Kind.SCHEMA:
             chain.open = None if entry.ends else (entry.xid, int(entry.first.lsn))
         part.entries += 1
@@ -289,10 +292,11 @@ class _Segment:
         ):
             self._say("the SCHEMA entry and the segment's header do not agree")
         restated = [bytes(message) for message in entry.schema_messages()]
-        if chain.begun and chain.unbroken and restated != chain.schemas.messages():
-            self._say("the SCHEMA entry does not restate the schemas in force")
-        if chain.begun and chain.unbroken and entry.ends != (chain.open is None):
-            self._say("the SCHEMA entry is wrong about an open transaction")
+        if chain.begun and chain.unbroken:
+            if restated != chain.schemas.messages():
+                self._say("the SCHEMA entry does not restate the schemas in force")
+            if entry.ends == chain.inside:
+                self._say("the SCHEMA entry is wrong about an open transaction")
         chain.begun = chain.unbroken = True
         chain.schemas = SchemaBook()
         chain.grammar = Grammar()
@@ -307,17 +311,14 @@ class _Segment:
         if not ahead or (entry.changes and entry.last < entry.first):
             self._say(f"positions {entry.first} to {entry.last} follow {chain.position}")
         continues = entry.kind is Kind.FRAGMENT and not entry.begins
-        opening = self._part.entries == 1 and not self._known_open()
-        if continues and chain.open not in (None, (entry.xid, int(entry.first.lsn))):
+        if continues != chain.inside:
+            self._say(
+                "a fragment continues a transaction that is not open"
+                if continues
+                else "an entry begins while a transaction is open"
+            )
+        elif continues and chain.open not in (None, (entry.xid, int(entry.first.lsn))):
             self._say("a fragment continues another transaction than the open one")
-        if continues and chain.open is None and not opening:
-            self._say("a fragment continues a transaction that is not open")
-        if not continues and chain.open is not None:
-            self._say("an entry begins while a transaction is open")
-
-    def _known_open(self) -> bool:
-        """Whether the state at the segment's beginning is known from the one before it."""
-        return self._chain.open is not None
 
     def _check_index(self) -> None:
         """A row too few costs time, unless it hides a change of schema from whoever jumps."""

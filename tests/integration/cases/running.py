@@ -25,28 +25,43 @@ def eventually(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-@contextlib.contextmanager
-def running(captured: Captured) -> Iterator[threading.Thread]:
-    """Capture in the background; its error, if it ends with one, is raised at the end."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
+class Running:
+    """A capture on its thread."""
 
-    def run() -> None:
+    def __init__(self, captured: Captured) -> None:
+        self._stop = threading.Event()
+        self._capture = Capture(captured.config, stopping=self._stop.is_set)
+        self._thread = threading.Thread(target=self._run, name="capture")
+        self._failure: BaseException | None = None
+        self._thread.start()
+
+    def _run(self) -> None:
         try:
-            Capture(captured.config, stopping=stop.is_set).run()
+            self._capture.run()
         except BaseException as error:
-            failures.append(error)
+            self._failure = error
 
-    thread = threading.Thread(target=run, name="capture")
-    thread.start()
+    def failure(self) -> BaseException | None:
+        """Wait for the capture to end by itself, and take its error."""
+        eventually(lambda: not self._thread.is_alive(), "capture ends")
+        failure, self._failure = self._failure, None
+        return failure
+
+    def stop(self) -> None:
+        self._stop.set()
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+
+
+@contextlib.contextmanager
+def running(captured: Captured) -> Iterator[Running]:
+    """Capture in the background; an error that nobody took is raised at the end."""
+    capture = Running(captured)
     try:
-        yield thread
+        yield capture
     finally:
-        stop.set()
-        thread.join(_PATIENCE_S)
-        assert not thread.is_alive()
-    if failures:
-        raise failures[0]
+        capture.stop()
 
 
 def settle(captured: Captured) -> None:

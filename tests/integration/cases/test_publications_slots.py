@@ -13,6 +13,7 @@ from tailrace.change import ABSENT
 from tailrace.errors import GapError, RefusedError, SlotLostError
 from tailrace.position import Lsn
 from tailrace.testing import EmbeddedPostgres
+from tests.fix_postgres import Database
 from tests.integration.cases.replay import Replay, images, inserted, relation_of, select
 from tests.integration.cases.running import (
     eventually,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.fix_capture import Captured
-    from tests.fix_postgres import Database
 
     Capturing = Callable[..., Captured]
 
@@ -35,6 +35,10 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text);"
 
 def confirmed(captured: Captured) -> Lsn:
     return Lsn.parse(slot_of(captured)["confirmed_flush_lsn"])
+
+
+def restart(captured: Captured) -> Lsn:
+    return Lsn.parse(slot_of(captured)["restart_lsn"])
 
 
 def wal_end(db: Database) -> Lsn:
@@ -99,7 +103,7 @@ def test_p47_column_list_hides_columns_and_not_updates(db: Database, capture: Ca
 def refused(captured: Captured) -> RefusedError:
     with pytest.raises(RefusedError, match=f"publication .*{captured.publication}") as caught:
         captured.catch_up()
-    assert "publication" in caught.value.hint
+    assert "publication" in caught.value.hint.lower()
     return caught.value
 
 
@@ -151,15 +155,14 @@ def test_p50_publication_dropped_under_a_running_capture(db: Database, capture: 
     db.execute(TABLE)
     captured = capture(db)
     captured.catch_up()
-    with pytest.raises(RefusedError, match="publication"), running(captured) as thread:
+    with running(captured) as capturing:
         db.execute("INSERT INTO t VALUES (1, 'a')")
         settle(captured)
-        end = captured.log.end().end_lsn
         db.execute("DROP PUBLICATION tailrace; INSERT INTO t VALUES (2, 'b')")
-        eventually(lambda: not thread.is_alive(), "capture ends")
-    assert confirmed(captured) <= captured.log.end().end_lsn
+        dropped = wal_end(db)
+        assert isinstance(capturing.failure(), RefusedError)
+    assert confirmed(captured) <= captured.log.end().end_lsn < dropped
     assert inserted([c for c in captured.changes() if c.relation]) == [(b"1", b"a")]
-    assert captured.log.end().end_lsn >= end
 
 
 def test_p51_a_log_that_ends_behind_the_slot_is_a_gap(db: Database, capture: Capturing) -> None:
@@ -255,7 +258,7 @@ def test_p56_traffic_of_another_database_does_not_hold_the_slot(
     db.execute(TABLE)
     captured = capture(db, capture={"progress_s": 0.1})
     captured.catch_up()
-    restart = slot_of(captured)["restart_lsn"]
+    before = restart(captured)
     with running(captured):
         make_unpublished_wal(elsewhere)
         target = wal_end(db)
@@ -263,7 +266,7 @@ def test_p56_traffic_of_another_database_does_not_hold_the_slot(
 
         def released() -> bool:
             elsewhere.execute("CHECKPOINT")
-            return bool(slot_of(captured)["restart_lsn"] > restart)
+            return restart(captured) > before
 
         eventually(released, "PostgreSQL may remove the WAL")
     # What was acknowledged is in the log as progress: the next start sees no gap.
@@ -294,12 +297,12 @@ def test_p55_idle_session_is_not_cut_off(
     database: Database, capture: Capturing, timeout_ms: int
 ) -> None:
     """GIVEN a server that cuts a silent client off soon, or never,
-    WHEN nothing happens for longer than that, THEN the same connection is still there."""
+    WHEN nothing happens for longer than that, THEN the same connection still does its work."""
     dsn = f"{database.socket_dsn} options='-c wal_sender_timeout={timeout_ms}'"
-    database.execute(TABLE)
-    captured = capture(database, source={"dsn": dsn})
+    database.execute(TABLE + "CREATE TABLE busy (v text); CREATE PUBLICATION tailrace FOR TABLE t")
+    captured = capture(database, source={"dsn": dsn}, capture={"progress_s": 0.1})
     captured.catch_up()
-    with running(captured):
+    with running(captured), database.connect() as connection:
         eventually(lambda: walsender_pid(captured), "the session begins")
         pid = walsender_pid(captured)
         age_s = max(2.5 * timeout_ms / 1000, 1)
@@ -311,7 +314,9 @@ def test_p55_idle_session_is_not_cut_off(
             ),
             "the session has outlived its time-out",
         )
-        assert walsender_pid(captured) == pid
+        make_unpublished_wal(connection)
+        target = wal_end(database)
+        eventually(lambda: confirmed(captured) >= target, "the slot moves")
         database.execute("INSERT INTO t VALUES (1, 'a')")
         settle(captured)
         assert walsender_pid(captured) == pid
@@ -332,15 +337,12 @@ def test_p57_open_transaction_holds_the_restart_point_only(
             db.execute(f"INSERT INTO t VALUES ({number}, 'short'); CHECKPOINT")
             captured.catch_up()
             assert confirmed(captured) > before
-        slot = slot_of(captured)
-        assert Lsn.parse(slot["restart_lsn"]) < opened < confirmed(captured)
+        assert restart(captured) < opened < confirmed(captured)
         session.execute("COMMIT")
     assert inserted(captured.catch_up()) == [(b"1", b"long")]
 
 
 def test_p58_lost_slot_is_a_state_of_its_own(capture: Capturing) -> None:
-    from tests.fix_postgres import Database  # noqa: PLC0415
-
     settings = {
         "max_slot_wal_keep_size": "1MB",
         "min_wal_size": "32MB",
@@ -400,7 +402,7 @@ def test_p59_slot_dropped_under_a_running_capture(db: Database, capture: Capturi
     db.execute(TABLE)
     captured = capture(db)
     captured.catch_up()
-    with pytest.raises(SlotLostError), running(captured) as thread:
+    with running(captured) as capturing:
         eventually(lambda: walsender_pid(captured), "the session begins")
 
         def dropped() -> bool:
@@ -412,7 +414,7 @@ def test_p59_slot_dropped_under_a_running_capture(db: Database, capture: Capturi
             return True
 
         eventually(dropped, "the slot is dropped between two sessions")
-        eventually(lambda: not thread.is_alive(), "capture ends")
+        assert isinstance(capturing.failure(), SlotLostError)
 
 
 def test_p59_a_first_start_without_a_slot_leaves_no_log(db: Database, capture: Capturing) -> None:

@@ -7,18 +7,23 @@ TAILRACE_POWER_CUTS sets their number.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.errors import ConfigError, CorruptError
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.format import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Log
 from tailrace.log.verify import verify
-from tailrace.position import Lsn
 from tailrace.testing import MemoryStore, PowerCutError
+
+if TYPE_CHECKING:
+    from tailrace.change import Change
 from tests.fix_log import (
     IDENTITY,
     NOW,
@@ -131,22 +136,19 @@ class Simulation:
         assert self.appender is not None
         units = self.pending(self.rng.randrange(1, 4))
         mark = self.appender.mark
-        end_lsn = max(mark.end_lsn, Lsn(0))
         self.in_flight = len(units)
-        self.appender.append(whole_entry(units, self.session, end_lsn, mark.time))
+        self.appender.append(whole_entry(units, self.session, mark.end_lsn, mark.time))
         self.returned, self.in_flight = self.returned + len(units), 0
 
     def append_pieces(self) -> None:
         assert self.appender is not None
         (unit,) = self.pending(1)
-        if not unit.xid:
+        if not unit.changes() or not unit.xid:
             return
         cuts = [self.rng.randrange(1, 15) for _ in range(3)]
         mark = self.appender.mark
         self.in_flight = 1
-        for entry in fragment_entries(
-            unit, self.session, cuts, mark.end_lsn, self.appender.last
-        ):
+        for entry in fragment_entries(unit, self.session, cuts, mark.end_lsn, self.appender.last):
             self.appender.append(entry)
         self.returned, self.in_flight = self.returned + 1, 0
 
@@ -154,7 +156,7 @@ class Simulation:
         """The connection breaks inside a transaction; the same appender goes on."""
         assert self.appender is not None
         (unit,) = self.pending(1)
-        if not unit.xid:
+        if not unit.changes() or not unit.xid:
             return
         mark = self.appender.mark
         for entry in fragment_entries(unit, Session(), [3, 5], mark.end_lsn, mark.position)[:-1]:
@@ -165,11 +167,8 @@ class Simulation:
 
     def look_without_recovery(self) -> None:
         """A reader that starts before capture does sees a prefix, or is told to wait."""
-        try:
+        with contextlib.suppress(CorruptError, ConfigError):
             found = all_changes(self.store)
-        except Exception as error:
-            assert getattr(error, "code", "") in ("CORRUPT", "BAD_CONFIG"), error
-        else:
             possible = self.changes(self.returned + self.in_flight)
             assert same(found, possible[: len(found)])
 
@@ -184,5 +183,5 @@ class Simulation:
         assert self.appender is not None
         assert Log(self.store).end() == self.appender.mark
 
-    def changes(self, count: int) -> list[object]:
+    def changes(self, count: int) -> list[Change]:
         return [change for unit in self.units[:count] for change in unit.changes()]
