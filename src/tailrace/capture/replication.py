@@ -39,6 +39,12 @@ _READY = {
     pq.PollingStatus.WRITING: select.POLLOUT,
 }
 
+# How names in columns of type regclass and the like are written depends on the first two. The third
+# keeps the warning that `_notice` looks for.
+_SESSION_SQL = (
+    f"{SESSION_SQL}; SET search_path TO ''; SET quote_all_identifiers TO off; "
+    "SET client_min_messages TO warning"
+)
 _MISSING_THEN = (
     "Changes made without the publication can not be read with it. Move the log folder away, drop "
     "the slot, run `tailrace init`, and take a new snapshot."
@@ -78,7 +84,7 @@ class Replication:
         try:
             self._finish_connecting(time.monotonic() + timeout_s)
             pgconn.nonblocking = 1
-            self.query(f"{SESSION_SQL}; SET client_min_messages TO warning")
+            self.query(_SESSION_SQL)
             pgconn.notice_handler = self._notice
         except BaseException:
             pgconn.finish()

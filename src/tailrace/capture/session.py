@@ -183,7 +183,7 @@ class Session:
             if self._ends and not self._pending_since:
                 self._pending_since = now
         elif now - self._heard_at > self._pace.silence_s:
-            raise UnreachableError(f"PostgreSQL was silent for {self._pace.silence_s:.0f} s")
+            raise UnreachableError(f"PostgreSQL was silent for {self._pace.silence_s:g} s")
 
     def _hand_over(self, now: float, *, everything: bool = False) -> None:
         """Give what is due to the flusher, if it is free."""

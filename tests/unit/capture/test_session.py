@@ -1,0 +1,283 @@
+"""The session's numbered rules, against a scripted server and a disk that can be made to hang."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from tailrace.capture.flusher import Flusher
+from tailrace.capture.session import Counts, Pace, Session
+from tailrace.errors import DiskFullError, UnreachableError
+from tailrace.log.appender import Appender, Layout
+from tailrace.log.changes import read_changes
+from tailrace.log.format import Identity
+from tailrace.log.lease import Lease
+from tailrace.log.reader import Earliest, Log
+from tailrace.log.store import LocalStore
+from tailrace.position import Lsn
+from tailrace.schema import Column, Relation, ReplicaIdentity
+from tailrace.wire import pgoutput, replication
+from tailrace.wire.pgoutput import PgTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tailrace.capture.replication import Replication
+
+RELATION = Relation(
+    oid=7,
+    namespace="public",
+    name="t",
+    replica_identity=ReplicaIdentity.DEFAULT,
+    columns=(Column(name="v", type_oid=25),),
+)
+START = Lsn(1000)
+
+
+def xlog(message: pgoutput.AnyMessage) -> bytes:
+    return replication.write(
+        replication.XLogData(
+            start_lsn=Lsn(0), end_lsn=Lsn(0), sent_at=PgTime(0), data=pgoutput.write(message)
+        )
+    )
+
+
+def keepalive(lsn: int, *, reply: bool = False) -> bytes:
+    return replication.write(
+        replication.Keepalive(end_lsn=Lsn(lsn), sent_at=PgTime(0), reply_requested=reply)
+    )
+
+
+def transaction(lsn: int, value: bytes = b"x") -> list[bytes]:
+    begin = pgoutput.Begin(final_lsn=Lsn(lsn), committed_at=PgTime(lsn), xid=lsn)
+    commit = pgoutput.Commit(commit_lsn=Lsn(lsn), end_lsn=Lsn(lsn + 5), committed_at=PgTime(lsn))
+    insert = pgoutput.Insert(oid=7, new=(value,))
+    return [xlog(message) for message in (begin, RELATION, insert, commit)]
+
+
+class Server:
+    """Plays the walsender: hands out frames, notes every status update."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._near, self._far = socket.socketpair()
+        self.handed_out = 0
+        self.statuses: list[tuple[float, Lsn]] = []
+        self.refusal = None
+        self.on_refusal: Callable[[], None] | None = None
+        self.finished = False
+
+    @property
+    def socket(self) -> int:
+        return self._near.fileno()
+
+    def say(self, *frames: bytes) -> None:
+        self._frames += frames
+        self._far.send(b".")
+
+    def consume_input(self) -> None:
+        self._near.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            self._near.recv(1 << 16)
+
+    def get_copy_data(self, _nowait: int) -> tuple[int, memoryview]:
+        if self.handed_out >= len(self._frames):
+            return 0, memoryview(b"")
+        frame = self._frames[self.handed_out]
+        self.handed_out += 1
+        return len(frame), memoryview(frame)
+
+    def send_status(self, *, written: Lsn, flushed: Lsn, reply_requested: bool = False) -> None:
+        self.statuses.append((time.monotonic(), flushed))
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def close(self) -> None:
+        self._near.close()
+        self._far.close()
+
+
+class Disk(LocalStore):
+    """A store whose syncs wait for `release` and may fail."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, create=True)
+        self.release = threading.Event()
+        self.release.set()
+        self.full = False
+
+    def append_to(self, name: str):  # type: ignore[no-untyped-def]
+        file = super().append_to(name)
+        sync = file.sync
+
+        def slow() -> None:
+            assert self.release.wait(30)
+            if self.full:
+                raise DiskFullError("no space")
+            sync()
+
+        file.sync = slow  # type: ignore[method-assign]
+        return file
+
+
+class Stage:
+    """A session between a scripted server and a real log."""
+
+    def __init__(
+        self, folder: Path, *, sender_timeout_s: float = 30, progress_s: float = 60
+    ) -> None:
+        self.server = Server()
+        self.disk = Disk(folder)
+        self.lease = Lease.acquire(self.disk)
+        identity = Identity(
+            system_identifier="1", timeline=1, database="d", slot="s", publication="p"
+        )
+        self.appender = Appender.create(
+            self.disk, self.lease, Layout(), identity=identity, start_lsn=START
+        )
+        self.flusher = Flusher(self.appender)
+        pace = Pace(
+            flush_s=0.001,
+            flush_bytes=2000,
+            progress_s=progress_s,
+            sender_timeout_s=sender_timeout_s,
+        )
+        self.session = Session(
+            cast("Replication", self.server),
+            self.appender,
+            self.flusher,
+            pace,
+            Counts(),
+            housekeeping=lambda: None,
+        )
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.session.run(self.stop.is_set)
+        except BaseException as error:
+            self.error = error
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            assert self.error is None or condition(), self.error
+            time.sleep(0.002)
+
+    def end(self) -> None:
+        self.stop.set()
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def values(self) -> list[object]:
+        log = Log(self.disk)
+        return [c.after[0] for c in read_changes(log, log.resolve(Earliest())) if c.after]
+
+    def close(self) -> None:
+        self.disk.release.set()
+        self.end()
+        self.flusher.close()
+        self.appender.close()
+        self.lease.release()
+        self.server.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[Stage]:
+    """A server whose `wal_sender_timeout` is 300 ms."""
+    made = Stage(tmp_path, sender_timeout_s=0.3)
+    yield made
+    made.close()
+
+
+def test_only_what_is_durable_is_acknowledged(stage: Stage) -> None:
+    stage.disk.release.clear()
+    stage.server.say(*transaction(2000), keepalive(3000, reply=True))
+    stage.until(lambda: stage.server.handed_out == 5 and len(stage.server.statuses) >= 2)
+    assert {flushed for _, flushed in stage.server.statuses} == {START}
+    stage.disk.release.set()
+    stage.until(lambda: stage.server.statuses[-1][1] >= 2005)
+    assert stage.values() == [b"x"]
+
+
+def test_status_goes_on_while_the_disk_hangs(impatient: Stage) -> None:
+    impatient.disk.release.clear()
+    impatient.server.say(*transaction(2000))
+    lsn = 2100
+    while len(impatient.server.statuses) < 6:
+        assert impatient.error is None
+        impatient.server.say(keepalive(lsn := lsn + 1))
+        time.sleep(0.03)
+    assert {flushed for _, flushed in impatient.server.statuses} == {START}
+
+
+def test_server_is_not_read_while_the_disk_is_behind(stage: Stage) -> None:
+    stage.disk.release.clear()
+    frames = [frame for lsn in range(2000, 62000, 10) for frame in transaction(lsn, b"y" * 50)]
+    stage.server.say(*frames)
+    stage.until(lambda: stage.server.handed_out > 100)
+    time.sleep(0.1)
+    assert stage.server.handed_out < len(frames)
+    stage.disk.release.set()
+    stage.until(lambda: stage.server.statuses[-1][1] == 61995)
+    assert len(stage.values()) == 6000
+
+
+def test_keepalive_is_durable_before_it_is_acknowledged(stage: Stage) -> None:
+    stage.server.say(keepalive(5000, reply=True))
+    stage.until(lambda: stage.server.statuses[-1][1] == 5000)
+    assert Log(stage.disk).end().end_lsn == 5000
+
+
+def test_keepalive_inside_a_transaction_is_no_progress(stage: Stage) -> None:
+    frames = transaction(2000)
+    stage.server.say(*frames[:2], keepalive(5000, reply=True))
+    stage.until(lambda: len(stage.server.statuses) >= 2)
+    assert {flushed for _, flushed in stage.server.statuses} == {START}
+    stage.server.say(*frames[2:])
+    stage.until(lambda: stage.server.statuses[-1][1] == 2005)
+
+
+def test_stopping_flushes_and_acknowledges_what_is_whole(stage: Stage) -> None:
+    stage.server.say(*transaction(2000), *transaction(3000, b"y"), *transaction(4000)[:-1])
+    stage.until(lambda: stage.server.handed_out == 11)
+    stage.end()
+    assert stage.error is None
+    assert stage.server.finished
+    assert stage.server.statuses[-1][1] == 3005
+    assert stage.values() == [b"x", b"y"]
+
+
+def test_silent_server_is_given_up(impatient: Stage) -> None:
+    impatient.join()
+    assert isinstance(impatient.error, UnreachableError)
+    assert "silent" in str(impatient.error)
+
+
+def test_full_disk_ends_the_session_without_acknowledging(stage: Stage) -> None:
+    stage.disk.full = True
+    stage.server.say(*transaction(2000))
+    stage.join()
+    assert isinstance(stage.error, DiskFullError)
+    assert {flushed for _, flushed in stage.server.statuses} <= {START}
