@@ -30,21 +30,21 @@ class Captured:
     def __init__(self, database: Database, folder: Path, **settings: dict[str, object]) -> None:
         self.database = database
         self.folder = folder
-        self.slot = database.name[-63:]
-        self.publication = "tailrace"
         self.config = config.load(
             None,
             {
                 "source": {
                     "dsn": database.socket_dsn,
-                    "slot": self.slot,
-                    "publication": self.publication,
+                    "slot": database.name[-63:],
+                    "publication": "tailrace",
                     **settings.get("source", {}),
                 },
                 "log": {"path": folder, "flush_ms": 1, **settings.get("log", {})},
                 "capture": settings.get("capture", {}),
             },
         )
+        self.slot = self.config.source.slot
+        self.publication = self.config.source.publication
 
     def create_slot(self) -> None:
         self.database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self.slot)

@@ -30,7 +30,7 @@ from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tailrace.change import Row
     from tailrace.log.store import Store
@@ -313,12 +313,12 @@ class TestLog:
 
     def __init__(
         self,
-        store: Store | None = None,
+        store: MemoryStore | None = None,
         *,
         segment_bytes: int = 64 << 20,
         codec: int = Codec.NONE,
     ) -> None:
-        self.store: Store = MemoryStore() if store is None else store
+        self.store = MemoryStore() if store is None else store
         self.layout = Layout(segment_bytes=segment_bytes, codec=codec)
         self.session = Session()
         self.units: list[Unit] = []
@@ -337,6 +337,11 @@ class TestLog:
         """Whole units as one entry."""
         self._put(self.whole(*units))
         self.units += units
+
+    def append_all(self, units: Iterable[Unit]) -> None:
+        """One entry a unit."""
+        for unit in units:
+            self.append(unit)
 
     def whole(self, *units: Unit) -> Entry:
         mark = self.appender.mark
@@ -379,7 +384,7 @@ def random_log(
     entries: int = 12,
     segment_bytes: int = 700,
     codec: int = Codec.NONE,
-    store: Store | None = None,
+    store: MemoryStore | None = None,
 ) -> TestLog:
     """A log of several segments with everything in it."""
     made = TestLog(store, segment_bytes=segment_bytes, codec=codec)

@@ -60,9 +60,9 @@ def test_reads_end_with_the_file(store: Store) -> None:
     assert store.read("a", 400, 4) == b""
 
 
-@pytest.mark.parametrize("operation", ["size", "read", "overwrite", "truncate"])
+@pytest.mark.parametrize("operation", ["size", "read", "overwrite", "truncate", "rewrite"])
 def test_a_missing_file_is_said_to_be_missing(store: Store, operation: str) -> None:
-    arguments = {"size": (), "read": (0, 1), "overwrite": (b"x",), "truncate": (0,)}[operation]
+    arguments = {"size": (), "read": (0, 1), "overwrite": (b"x",)}.get(operation, (0,))
     with pytest.raises(FileNotFoundError):
         getattr(store, operation)("a", *arguments)
 
@@ -120,6 +120,28 @@ def test_truncating_cuts_the_end(store: Store) -> None:
     store.write_atomic("a", b"0123456789")
     store.truncate("a", 4)
     assert store.read("a", 0, 100) == b"0123"
+
+
+@pytest.mark.parametrize("size", [0, 4, 3_000_000])
+def test_rewriting_keeps_the_first_bytes(store: Store, size: int) -> None:
+    data = os.urandom(3_000_000)
+    store.write_atomic("a", data)
+    store.rewrite("a", size)
+    assert store.read("a", 0, 4_000_000) == data[:size]
+    assert store.names() == ["a"]
+
+
+def test_a_rewritten_file_may_be_used_after_a_failed_sync(store: Store) -> None:
+    file = store.append_to("a")
+    file.write([b"0123456789"])
+    fail(store, "sync", errno.EIO)
+    with pytest.raises(StorageError):
+        file.sync()
+    store.rewrite("a", 5)
+    again = store.append_to("a")
+    again.write([b"x"])
+    again.sync()
+    assert store.read("a", 0, 100) == b"01234x"
 
 
 def test_a_lock_is_exclusive_until_it_ends(store: Store) -> None:

@@ -47,6 +47,10 @@ SESSION_SQL = "; ".join(f"SET {name} TO '{value}'" for name, value in PINNED.ite
 """Pins the same settings inside an open session. libpq sends PGTZ and PGDATESTYLE after `options`,
 so the startup packet alone does not win against them."""
 
+VALUES_SQL = f"{SESSION_SQL}; SET search_path TO ''; SET quote_all_identifiers TO off"
+"""For sessions that produce values, the stream as well as a snapshot: the search path decides
+whether a regclass prints with its schema. Not for sessions that resolve names a user typed."""
+
 _LINE = {
     "keepalives": "1",
     "keepalives_idle": "30",

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import pq
 
 from tailrace.capture.connection import (
-    SESSION_SQL,
+    VALUES_SQL,
     classify,
     conninfo,
     quote_ident,
@@ -41,10 +41,7 @@ _READY = {
 
 # How names in columns of type regclass and the like are written depends on the first two. The third
 # keeps the warning that `_notice` looks for.
-_SESSION_SQL = (
-    f"{SESSION_SQL}; SET search_path TO ''; SET quote_all_identifiers TO off; "
-    "SET client_min_messages TO warning"
-)
+_SESSION_SQL = f"{VALUES_SQL}; SET client_min_messages TO warning"
 _MISSING_THEN = (
     "Changes made without the publication can not be read with it. Move the log folder away, drop "
     "the slot, run `tailrace init`, and take a new snapshot."

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.005
 _BEGIN = ord("B")
+_START_CAPTURE = "Start `tailrace capture` once: it recovers the log and writes the mark."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,10 @@ class Log:
         if not names or names[-1].sequence != end.sequence:
             raise CorruptError(
                 f"the durable mark stands in segment {end.sequence}, which is not there",
-                hint="Start `tailrace capture` once: it recovers the log and writes the mark.",
+                hint=_START_CAPTURE,
             )
+        if end.offset < self._header(names[-1])[1]:
+            raise CorruptError("the durable mark stands before the first entry of its segment")
         return names
 
     def opens_whole(self, name: SegmentName) -> bool:
@@ -129,12 +132,10 @@ class Log:
     def _untouched(self) -> Mark:
         """The end of a log that was created and never appended to: its mark comes last."""
         first, *others = self.segments()
-        if others:
-            raise CorruptError(
-                "the log has no durable mark",
-                hint="Start `tailrace capture` once: it recovers the log and writes the mark.",
-            )
         header, size = self._header(first)
+        opening = next(walk(self._store, first, size, bodies=False), None)
+        if others or opening is None or opening.end != self._store.size(first.file):
+            raise CorruptError("the log has no durable mark", hint=_START_CAPTURE)
         return Mark(
             sequence=first.sequence,
             offset=size,

@@ -113,9 +113,11 @@ def _scan(store: Store, name: SegmentName, mark: Mark | None) -> _Scan | None:
         time = header.base_time
         unsettled: list[tuple[index.Row | None, list[bytes]]] = []
         for placed in walk(store, name, at):
-            entry, at, opened = placed.entry, placed.end, True
+            entry, at = placed.entry, placed.end
             time = max(time, entry.last_time)
-            row = builder.add(placed.start, entry)
+            # Nobody needs an index to find the first entry.
+            row = builder.add(placed.start, entry) if opened else None
+            opened = True
             unsettled.append((row, [bytes(message) for message in entry.schema_messages()]))
             if not entry.ends:
                 continue
@@ -140,13 +142,11 @@ def _scan(store: Store, name: SegmentName, mark: Mark | None) -> _Scan | None:
 
 def _settle(store: Store, scan: _Scan, mark: Mark | None) -> Recovered:
     """Cut the segment to its end and make index and mark agree with it."""
-    if store.size(scan.name.file) > scan.end.offset:
+    if scan.end != mark:
+        # Nobody knows whether the last entries were ever synced, yet they count from now on.
+        store.rewrite(scan.name.file, scan.end.offset)
+    elif store.size(scan.name.file) > scan.end.offset:
         store.truncate(scan.name.file, scan.end.offset)
-    else:
-        # What the last appender wrote may never have been synced, yet it counts from now on.
-        file = store.append_to(scan.name.file)
-        file.sync()
-        file.close()
     store.write_atomic(scan.name.index, b"".join(row.encode() for row in scan.rows))
     if scan.end != mark:
         marks.write(store, scan.end, durably=True)

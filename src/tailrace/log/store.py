@@ -7,6 +7,8 @@ is another class, held to the same contract suite (`tests/contract/test_store.py
 * `AppendFile.write` may leave any prefix behind when it fails; `sync` returns when all of it is
   durable. A failed `sync` is final: the file may not be used again. A file that `append_to` had to
   make may be missing after a power cut, synced or not: only `write_atomic` makes names durable.
+* `rewrite` does not trust what a sync that failed has left in the page cache: it looks whole, a
+  second sync would succeed, and the disk may still not have it.
 * `overwrite` replaces a small record in place without waiting for the disk; readers check its CRC.
 * `lock` is exclusive among all processes and ends with its holder, however that dies.
 """
@@ -23,11 +25,12 @@ from tailrace.errors import DiskFullError, FencedError, StorageError
 from tailrace.observe import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TEMPORARY = ".tmp"
+_COPY_BYTES = 1 << 20
 
 
 class AppendFile(Protocol):
@@ -68,6 +71,9 @@ class Store(Protocol):
 
     def truncate(self, name: str, size: int) -> None:
         """Cut a file, durably; raises FileNotFoundError."""
+
+    def rewrite(self, name: str, size: int) -> None:
+        """Write the first `size` bytes of a file to the disk anew, durably, and cut the rest."""
 
     def remove(self, name: str) -> None:
         """Delete a file, durably; a missing one is fine."""
@@ -129,16 +135,28 @@ class LocalStore:
 
     def write_atomic(self, name: str, data: bytes) -> None:
         """Temporary file, fsync, rename, fsync of the folder."""
-        temporary = self.folder / (name + _TEMPORARY)
         with _translated(f"cannot write {name}"):
-            failpoint.hit("store.create")
-            with temporary.open("wb", 0) as file:
-                write_all(file.fileno(), [data])
-                os.fsync(file.fileno())
-            failpoint.hit("store.before-rename")
-            temporary.rename(self.folder / name)
-            failpoint.hit("store.after-rename")
-            self._sync_folder()
+            self._replace(name, [data])
+
+    def rewrite(self, name: str, size: int) -> None:
+        """A copy takes the file's place."""
+        path = self.folder / name
+        with _translated(f"cannot copy {name}", may_be_missing=True), path.open("rb", 0) as file:
+            chunks = range(0, size, _COPY_BYTES)
+            parts = (os.pread(file.fileno(), min(_COPY_BYTES, size - at), at) for at in chunks)
+            self._replace(name, parts)
+
+    def _replace(self, name: str, parts: Iterable[bytes]) -> None:
+        temporary = self.folder / (name + _TEMPORARY)
+        failpoint.hit("store.create")
+        with temporary.open("wb", 0) as file:
+            for part in parts:
+                write_all(file.fileno(), [part])
+            os.fsync(file.fileno())
+        failpoint.hit("store.before-rename")
+        temporary.rename(self.folder / name)
+        failpoint.hit("store.after-rename")
+        self._sync_folder()
 
     def overwrite(self, name: str, data: bytes) -> None:
         """One pwrite at the start of the file."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 
+_TELL_BYTES = 1 << 22
+
+
 class Severity(enum.Enum):
     """How bad a finding is."""
 
@@ -159,7 +162,7 @@ class _Pace:
 
     def at(self, offset: int) -> None:
         done = self.files + offset
-        if self.call is not None and done - self.told >= 1 << 22:
+        if self.call is not None and done - self.told >= _TELL_BYTES:
             self.told = done
             self.call(done, self.total)
 

@@ -8,11 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tailrace.capture.capture import Capture
+from tailrace.position import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.fix_capture import Captured
+    from tests.fix_postgres import Database
 
 _PATIENCE_S = 60
 
@@ -77,6 +79,21 @@ def slot_of(captured: Captured) -> dict[str, Any]:
     )
     assert isinstance(slot, dict)
     return slot
+
+
+def confirmed(captured: Captured) -> Lsn:
+    """What PostgreSQL believes we have."""
+    return Lsn.parse(slot_of(captured)["confirmed_flush_lsn"])
+
+
+def restart(captured: Captured) -> Lsn:
+    """Where PostgreSQL keeps its WAL from."""
+    return Lsn.parse(slot_of(captured)["restart_lsn"])
+
+
+def wal_end(database: Database) -> Lsn:
+    """The end of what is flushed; after a commit, the end of that commit."""
+    return Lsn.parse(database.query("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
 
 def walsender_pid(captured: Captured) -> int | None:

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from tests.fix_postgres import Database
-from tests.integration.cases.replay import Replay, images, inserted, relation_of
 
 from tailrace.errors import RefusedError
+from tests.fix_postgres import Database
+from tests.integration.cases.replay import Replay, images, inserted, relation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +37,8 @@ ODD = [
     "é" * 31,
 ]
 
+ODD_PUBLICATIONS = ['quo"te', "apo'strophe", "new\nline", "x;-- drop", "a,b", "É" * 31]
+
 
 def table_of(namespace: str, name: str) -> sql.Identifier:
     return sql.Identifier(namespace, name)
@@ -46,7 +48,7 @@ def table_of(namespace: str, name: str) -> sql.Identifier:
 def test_odd_names_arrive_as_they_are(db: Database, capture: Capturing, where: str) -> None:
     """GIVEN a name that needs quoting, WHEN rows come and go, THEN it is read unharmed."""
     captured = capture(db)
-    expected = []
+    expected: list[tuple[str, str, tuple[str, str]]] = []
     with db.connect() as session:
         for name in ODD:
             namespace = name if where == "schema" else "public"
@@ -137,7 +139,9 @@ def test_names_are_cut_at_63_bytes_between_characters(
             )
         )
         session.execute(sql.SQL("INSERT INTO {} VALUES (1, 2)").format(sql.Identifier(name)))
-    [(kept,)] = db.query("SELECT relname FROM pg_class WHERE relname LIKE left(%s, 9) || '%%'", name)
+    [(kept,)] = db.query(
+        "SELECT relname FROM pg_class WHERE relname LIKE left(%s, 9) || '%%'", name
+    )
     (change,) = captured.catch_up()
     relation = relation_of(change)
     assert relation.name == relation.columns[1].name == kept
@@ -145,22 +149,20 @@ def test_names_are_cut_at_63_bytes_between_characters(
     assert len(kept.encode()) <= 63
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", ODD_PUBLICATIONS)
 def test_odd_publication_is_the_one_that_is_read(
     database: Database, capture: Capturing, name: str
 ) -> None:
     """A name that were split or cut would find another publication or none."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     with database.connect() as session:
-        session.execute(
-            sql.SQL("CREATE PUBLICATION {} FOR TABLE t").format(sql.Identifier(name))
-        )
+        session.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE t").format(sql.Identifier(name)))
     captured = capture(database, source={"publication": name})
     database.execute("INSERT INTO u VALUES (1); INSERT INTO t VALUES (2)")
     assert inserted(captured.catch_up()) == [(b"2",)]
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", ODD_PUBLICATIONS[::2])
 def test_odd_publication_that_is_dropped_is_refused(
     db: Database, capture: Capturing, name: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""P46, P47, P49 to P59: what is published, and what the slot remembers."""
+"""P46, P47, P49 to P53, P58, P59: what is published, and what the slot remembers."""
 
 from __future__ import annotations
 
@@ -11,38 +11,28 @@ from tailrace.capture.capture import Capture
 from tailrace.capture.replication import Replication
 from tailrace.change import ABSENT
 from tailrace.errors import GapError, RefusedError, SlotLostError
-from tailrace.position import Lsn
 from tailrace.testing import EmbeddedPostgres
 from tests.fix_postgres import Database
 from tests.integration.cases.replay import Replay, images, inserted, relation_of, select
 from tests.integration.cases.running import (
+    confirmed,
     eventually,
     running,
     settle,
     slot_of,
+    wal_end,
     walsender_pid,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from tailrace.position import Lsn
     from tests.fix_capture import Captured
 
     Capturing = Callable[..., Captured]
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text);"
-
-
-def confirmed(captured: Captured) -> Lsn:
-    return Lsn.parse(slot_of(captured)["confirmed_flush_lsn"])
-
-
-def restart(captured: Captured) -> Lsn:
-    return Lsn.parse(slot_of(captured)["restart_lsn"])
-
-
-def wal_end(db: Database) -> Lsn:
-    return Lsn.parse(db.query("SELECT pg_current_wal_insert_lsn()::text")[0][0])
 
 
 def test_p46_row_filter_makes_inserts_and_deletes_of_updates(
@@ -222,124 +212,6 @@ def test_p53_what_we_acknowledge_never_goes_back(
     assert sent == sorted(sent)
     assert seen == sorted(set(seen))
     assert seen[-1] == sent[-1] == captured.log.end().end_lsn
-
-
-@pytest.fixture
-def elsewhere(db: Database) -> Iterator[psycopg.Connection]:
-    """A session in another database of the same server."""
-    name = db.server.create_database("elsewhere")
-    connection = db.server.connect(name)
-    connection.execute("CREATE TABLE busy (v text)")
-    yield connection
-    connection.close()
-    db.server.drop_database(name)
-
-
-def make_unpublished_wal(connection: psycopg.Connection) -> None:
-    connection.execute("INSERT INTO busy SELECT repeat('x', 1000) FROM generate_series(1, 500)")
-
-
-def test_p54_unpublished_changes_do_not_hold_the_slot(db: Database, capture: Capturing) -> None:
-    db.execute(TABLE + "CREATE TABLE busy (v text); CREATE PUBLICATION tailrace FOR TABLE t")
-    captured = capture(db, capture={"progress_s": 0.1})
-    captured.catch_up()
-    with running(captured), db.connect() as connection:
-        make_unpublished_wal(connection)
-        target = wal_end(db)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
-        assert captured.log.end().end_lsn >= target
-    db.execute("INSERT INTO t VALUES (1, 'a')")
-    assert inserted(captured.catch_up()) == [(b"1", b"a")]
-
-
-def test_p56_traffic_of_another_database_does_not_hold_the_slot(
-    db: Database, capture: Capturing, elsewhere: psycopg.Connection
-) -> None:
-    db.execute(TABLE)
-    captured = capture(db, capture={"progress_s": 0.1})
-    captured.catch_up()
-    before = restart(captured)
-    with running(captured):
-        make_unpublished_wal(elsewhere)
-        target = wal_end(db)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
-
-        def released() -> bool:
-            elsewhere.execute("CHECKPOINT")
-            return restart(captured) > before
-
-        eventually(released, "PostgreSQL may remove the WAL")
-    # What was acknowledged is in the log as progress: the next start sees no gap.
-    assert confirmed(captured) <= captured.log.end().end_lsn
-    assert captured.catch_up() == []
-
-
-def test_p54_keepalives_do_not_move_past_an_open_transaction(
-    db: Database, capture: Capturing, elsewhere: psycopg.Connection
-) -> None:
-    db.execute(TABLE)
-    captured = capture(db, capture={"progress_s": 0.05})
-    captured.catch_up()
-    with running(captured), db.connect() as session:
-        session.execute("BEGIN; INSERT INTO t VALUES (1, 'early')")
-        make_unpublished_wal(elsewhere)
-        target = wal_end(db)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
-        session.execute("INSERT INTO t VALUES (2, 'late')")
-        session.execute("COMMIT")
-        settle(captured)
-    rows = [change for change in captured.changes() if change.relation]
-    assert inserted(rows) == [(b"1", b"early"), (b"2", b"late")]
-
-
-@pytest.mark.parametrize("timeout_ms", [1500, 0])
-def test_p55_idle_session_is_not_cut_off(
-    database: Database, capture: Capturing, timeout_ms: int
-) -> None:
-    """GIVEN a server that cuts a silent client off soon, or never,
-    WHEN nothing happens for longer than that, THEN the same connection still does its work."""
-    dsn = f"{database.socket_dsn} options='-c wal_sender_timeout={timeout_ms}'"
-    database.execute(TABLE + "CREATE TABLE busy (v text); CREATE PUBLICATION tailrace FOR TABLE t")
-    captured = capture(database, source={"dsn": dsn}, capture={"progress_s": 0.1})
-    captured.catch_up()
-    with running(captured), database.connect() as connection:
-        eventually(lambda: walsender_pid(captured), "the session begins")
-        pid = walsender_pid(captured)
-        age_s = max(2.5 * timeout_ms / 1000, 1)
-        eventually(
-            lambda: database.query(
-                "SELECT FROM pg_stat_activity "
-                "WHERE pid = %s AND now() - backend_start > make_interval(secs => %s)",
-                *(pid, age_s),
-            ),
-            "the session has outlived its time-out",
-        )
-        make_unpublished_wal(connection)
-        target = wal_end(database)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves")
-        database.execute("INSERT INTO t VALUES (1, 'a')")
-        settle(captured)
-        assert walsender_pid(captured) == pid
-    assert inserted([c for c in captured.changes() if c.relation]) == [(b"1", b"a")]
-
-
-def test_p57_open_transaction_holds_the_restart_point_only(
-    db: Database, capture: Capturing
-) -> None:
-    db.execute(TABLE)
-    captured = capture(db)
-    captured.catch_up()
-    with db.connect() as session:
-        session.execute("BEGIN; INSERT INTO t VALUES (1, 'long')")
-        opened = wal_end(db)
-        for number in range(2, 6):
-            before = confirmed(captured)
-            db.execute(f"INSERT INTO t VALUES ({number}, 'short'); CHECKPOINT")
-            captured.catch_up()
-            assert confirmed(captured) > before
-        assert restart(captured) < opened < confirmed(captured)
-        session.execute("COMMIT")
-    assert inserted(captured.catch_up()) == [(b"1", b"long")]
 
 
 def test_p58_lost_slot_is_a_state_of_its_own(capture: Capturing) -> None:

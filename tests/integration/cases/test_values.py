@@ -254,13 +254,14 @@ LEAKY = {
 }
 SENSITIVE = """
 CREATE SCHEMA s; CREATE TYPE s.mood AS ENUM ('sad');
-CREATE TABLE public.s (id int PRIMARY KEY, d date, at timestamptz, ts timestamp, raw bytea, i interval,
-                f float8, f4 float4, p point, r tstzrange, l timestamptz[], v text,
+CREATE TABLE public.s (id int PRIMARY KEY, d date, at timestamptz, ts timestamp, raw bytea,
+                i interval, f float8, f4 float4, p point, r tstzrange, l timestamptz[], v text,
                 c regclass, k regtype);
 """
 SENSITIVE_ROW = """
-INSERT INTO public.s VALUES (1, '2024-02-03', '2024-02-03 04:05:06+00', '2024-02-03 04:05:06', '\\x00ff5c',
-    '1 mon -3 days 04:05:06.7', 0.30000000000000004, 1.1000001, '(0.30000000000000004,1)',
+INSERT INTO public.s VALUES (1, '2024-02-03', '2024-02-03 04:05:06+00', '2024-02-03 04:05:06',
+    '\\x00ff5c', '1 mon -3 days 04:05:06.7', 0.30000000000000004, 1.1000001,
+    '(0.30000000000000004,1)',
     '[2024-02-03 04:05:06+00,)', '{2024-02-03 04:05:06+00}', '€ é',
     'public.s', 's.mood')
 """

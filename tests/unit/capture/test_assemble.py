@@ -42,6 +42,7 @@ def transaction(lsn: int, *changes: pgoutput.AnyMessage) -> list[bytes]:
 
 
 def loose(lsn: int) -> bytes:
+    """A message whose record ends at `lsn`: it stands one byte before."""
     return pgoutput.write(
         pgoutput.Message(transactional=False, lsn=Lsn(lsn), prefix="p", content=b"loose")
     )
@@ -115,13 +116,37 @@ def test_origin_is_restated_in_every_fragment() -> None:
         assert {change.origin for change in decoder.decode([entry])} == {"elsewhere"}
 
 
+def test_origin_that_arrives_after_begin_is_restated_too() -> None:
+    origin = pgoutput.Origin(lsn=Lsn(3), name="elsewhere")
+    messages = transaction(100, origin, INSERT, INSERT)
+    making = assembler(spill_bytes=1)
+    entries = [entry for message in messages for entry in take(making, [message])[0]]
+    assert len(entries) == len(messages)
+    decoder = Decoder()
+    decoder.relations[7] = RELATION
+    changes = [change for entry in entries for change in decoder.decode([entry])]
+    assert [change.origin for change in changes] == ["elsewhere"] * 2
+
+
 def test_loose_message_has_its_own_place_and_moves_nothing() -> None:
     messages = [loose(150), *transaction(200, INSERT), loose(250)]
     [entry], _ = take(assembler(), messages)
-    assert (entry.first, entry.last) == (Position(Lsn(150), 0), Position(Lsn(250), 0))
+    assert (entry.first, entry.last) == (Position(Lsn(149), 0), Position(Lsn(249), 0))
     assert (entry.changes, entry.end_lsn, entry.first_time) == (3, 208, START.time)
     [alone], _ = take(assembler(), [loose(300)])
     assert alone.end_lsn == START.end_lsn
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+def test_loose_message_does_not_hide_the_commit_where_its_record_ends(cut: int) -> None:
+    messages = [loose(150), *transaction(150, INSERT)]
+    making = assembler()
+    entries = [*take(making, messages[:cut])[0], *take(making, messages[cut:])[0]]
+    assert raw(entries) == messages
+    decoder = Decoder()
+    decoder.relations[7] = RELATION
+    positions = [change.position for change in decoder.decode(entries)]
+    assert positions == [Position(Lsn(149), 0), Position(Lsn(150), 0)]
 
 
 def test_replayed_transactions_are_dropped_but_their_schemas_kept() -> None:
@@ -190,7 +215,7 @@ def test_any_stream_cut_anywhere_is_the_same_stream(
     messages = [
         message
         for lsn, unit in zip(lsns, units, strict=True)
-        for message in ([loose(lsn)] if unit is None else transaction(lsn, *unit))
+        for message in ([loose(lsn + 1)] if unit is None else transaction(lsn, *unit))
     ]
     making = assembler(spill_bytes=spill_bytes)
     entries: list[Entry] = []

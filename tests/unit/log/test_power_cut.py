@@ -39,7 +39,7 @@ from tests.fix_log import (
 )
 
 SEED = os.environ.get("TAILRACE_SEED")
-COUNT = int(os.environ.get("TAILRACE_POWER_CUTS", "1500"))
+COUNT = int(os.environ.get("TAILRACE_POWER_CUTS", "1000"))
 BATCH = 100
 
 
@@ -86,7 +86,7 @@ class Simulation:
         self.check()
 
     def live(self) -> None:
-        self.store.cut_power_at(self.rng.randrange(1, 50), self.rng)
+        self.store.cut_power_at(self.rng.randrange(1, 40), self.rng)
         try:
             self.open()
             while True:
