@@ -39,8 +39,7 @@ _READY = {
     pq.PollingStatus.WRITING: select.POLLOUT,
 }
 
-# How names in columns of type regclass and the like are written depends on the first two. The third
-# keeps the warning that `_notice` looks for.
+# A role may have silenced the warning that `_notice` looks for.
 _SESSION_SQL = f"{VALUES_SQL}; SET client_min_messages TO warning"
 _MISSING_THEN = (
     "Changes made without the publication can not be read with it. Move the log folder away, drop "

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace.position import Position
 
 _CORRUPT_EXIT_CODE = 14
+_LAST_ORDINAL = (1 << 64) - 1
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 log_app = typer.Typer(name="log", no_args_is_help=True, help="Look into the log and check it.")
@@ -57,11 +58,14 @@ def ls(
 def _store(config: Path | None, log: Path | None) -> LocalStore:
     """The log's folder; ConfigError when there is no log in it."""
     from tailrace.log.reader import Log
+    from tailrace.log.segment import SUFFIX
     from tailrace.log.store import LocalStore
 
     path = options.settings(config, log=log).log.path
-    Log.open(path)
-    return LocalStore(path)
+    store = LocalStore(path)
+    if not any(name.endswith(SUFFIX) for name in store.names()):
+        Log.open(path)
+    return store
 
 
 def _show_listing(found: Listing) -> None:
@@ -137,20 +141,37 @@ def cat(
       tailrace log cat --json | jq -r .op | sort | uniq -c
     """
     from tailrace.cli.printer import Printer, close_quietly
-    from tailrace.cli.start import parse_end, parse_start
-    from tailrace.cli.tail import Wanted, show_range
+    from tailrace.cli.start import parse_start
+    from tailrace.cli.tail import Wanted
+    from tailrace.log.changes import read_changes
     from tailrace.log.reader import Log
 
-    place, upto = parse_start(start), parse_end(to)
+    place = parse_start(start)
+    upto = None if to is None else _position(to, ordinal=_LAST_ORDINAL)
     opened = Log(_store(config, log))
-    end = opened.end().position
     wanted = Wanted(tables=tables or [], limit=limit)
     try:
         printer = Printer(as_json=as_json)
-        last = end if upto is None else min(upto, end)
-        show_range(opened, opened.resolve(place), last, wanted, printer)
+        for change in read_changes(opened, opened.resolve(place), upto):
+            if wanted.takes(change):
+                printer.show(change)
+            if wanted.done:
+                break
+        printer.flush()
     except BrokenPipeError:
         close_quietly()
+
+
+def _position(text: str, *, ordinal: int) -> Position:
+    """Read `X/Y.ordinal`, or `X/Y` with the ordinal given."""
+    from tailrace.errors import ConfigError
+    from tailrace.position import Lsn, Position
+
+    try:
+        return Position.parse(text) if "." in text else Position(Lsn.parse(text), ordinal)
+    except ValueError as error:
+        hint = "Write an LSN such as 16/B374D848 or a position such as 16/B374D848.3."
+        raise ConfigError(f"{text!r} is no position in a log", hint=hint) from error
 
 
 @log_app.command()
@@ -191,7 +212,9 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -267,11 +290,10 @@ def truncate_before(
       tailrace log truncate-before 16/B374D848 --dry-run
       tailrace log truncate-before 16/B374D848
     """
-    from tailrace.cli.start import parse_position
     from tailrace.log import retention
 
+    before = _just_before(_position(position, ordinal=0))
     store = _store(config, log)
-    before = _just_before(parse_position(position))
     going = retention.before(store, before)
     if not force:
         _check_pins(store, going, before)
@@ -289,7 +311,7 @@ def _just_before(position: Position) -> Position:
 
     if position.ordinal:
         return Position(position.lsn, position.ordinal - 1)
-    return Position(Lsn(max(position.lsn - 1, 0)), (1 << 64) - 1)
+    return Position(Lsn(max(position.lsn - 1, 0)), _LAST_ORDINAL)
 
 
 def _check_pins(store: LocalStore, going: list[SegmentName], before: Position) -> None:

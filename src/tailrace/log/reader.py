@@ -100,17 +100,21 @@ class Log:
                 f"the durable mark stands in segment {end.sequence}, which is not there",
                 hint=_START_CAPTURE,
             )
-        if end.offset < self._header(names[-1])[1]:
+        if end.offset < self.first_entry(names[-1]):
             raise CorruptError("the durable mark stands before the first entry of its segment")
         return names
 
     def opens_whole(self, name: SegmentName) -> bool:
         """Whether a segment begins between two transactions."""
-        return self._entry_at(name, self._header(name)[1], self.end()).ends
+        return self._entry_at(name, self.first_entry(name), self.end()).ends
 
     def header(self, name: SegmentName) -> SegmentHeader:
         """A segment's header."""
         return self._header(name)[0]
+
+    def first_entry(self, name: SegmentName) -> int:
+        """The offset behind a segment's header."""
+        return self._header(name)[1]
 
     def _header(self, name: SegmentName) -> tuple[SegmentHeader, int]:
         if name not in self._headers:
@@ -195,7 +199,7 @@ class Log:
         for row in reversed(self._rows(name, end)):
             if row.time_before < micros and self._indexed(name, row, end):
                 return self._walk(name, row.offset, end)
-        return self._walk(name, self._header(name)[1], end)
+        return self._walk(name, self.first_entry(name), end)
 
     def read(self, after: Position, upto: Position | None = None) -> Iterator[Entry]:
         """The entries that overlap `(after, upto]`, a SCHEMA entry first.
@@ -213,7 +217,7 @@ class Log:
         for name, base in zip(names[first:], bases[first:], strict=True):
             if upto is not None and base >= upto:
                 return
-            begin = start if name is names[first] else self._header(name)[1]
+            begin = start if name is names[first] else self.first_entry(name)
             for placed in self._walk(name, begin, end):
                 entry = placed.entry
                 if upto is not None and entry.first > upto:
@@ -224,7 +228,7 @@ class Log:
     def _seek(self, name: SegmentName, after: Position, end: Mark) -> tuple[int, SchemaBook]:
         """Where the entries after a position begin in a segment, and the schemas in force there."""
         rows = [row for row in self._rows(name, end) if row.first <= after]
-        start, schemas = self._jump(name, rows, end) or (self._header(name)[1], SchemaBook())
+        start, schemas = self._jump(name, rows, end) or (self.first_entry(name), SchemaBook())
         for placed in self._walk(name, start, end):
             if placed.entry.last > after:
                 break
@@ -240,7 +244,7 @@ class Log:
         schemas = SchemaBook()
         if not rows:
             return None
-        for message in self._entry_at(name, self._header(name)[1], end).schema_messages():
+        for message in self._entry_at(name, self.first_entry(name), end).schema_messages():
             schemas.note(message)
         for row in rows:
             if not row.schemas and row is not rows[-1]:

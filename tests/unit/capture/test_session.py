@@ -96,6 +96,10 @@ class Server:
     def send_status(self, *, written: Lsn, flushed: Lsn, reply_requested: bool = False) -> None:
         self.statuses.append((time.monotonic(), flushed))
 
+    @property
+    def flushed(self) -> Lsn:
+        return self.statuses[-1][1] if self.statuses else Lsn(0)
+
     def finish(self) -> None:
         self.finished = True
 
@@ -217,7 +221,7 @@ def test_only_what_is_durable_is_acknowledged(stage: Stage) -> None:
     stage.until(lambda: stage.server.handed_out == 5 and len(stage.server.statuses) >= 2)
     assert {flushed for _, flushed in stage.server.statuses} == {START}
     stage.disk.release.set()
-    stage.until(lambda: stage.server.statuses[-1][1] >= 2005)
+    stage.until(lambda: stage.server.flushed >= 2005)
     assert stage.values() == [b"x"]
 
 
@@ -240,13 +244,13 @@ def test_server_is_not_read_while_the_disk_is_behind(stage: Stage) -> None:
     time.sleep(0.1)
     assert stage.server.handed_out < len(frames)
     stage.disk.release.set()
-    stage.until(lambda: stage.server.statuses[-1][1] == 61995)
+    stage.until(lambda: stage.server.flushed == 61995)
     assert len(stage.values()) == 6000
 
 
 def test_keepalive_is_durable_before_it_is_acknowledged(stage: Stage) -> None:
     stage.server.say(keepalive(5000, reply=True))
-    stage.until(lambda: stage.server.statuses[-1][1] == 5000)
+    stage.until(lambda: stage.server.flushed == 5000)
     assert Log(stage.disk).end().end_lsn == 5000
 
 
@@ -256,7 +260,7 @@ def test_keepalive_inside_a_transaction_is_no_progress(stage: Stage) -> None:
     stage.until(lambda: len(stage.server.statuses) >= 2)
     assert {flushed for _, flushed in stage.server.statuses} == {START}
     stage.server.say(*frames[2:])
-    stage.until(lambda: stage.server.statuses[-1][1] == 2005)
+    stage.until(lambda: stage.server.flushed == 2005)
 
 
 def test_stopping_flushes_and_acknowledges_what_is_whole(stage: Stage) -> None:
@@ -265,7 +269,7 @@ def test_stopping_flushes_and_acknowledges_what_is_whole(stage: Stage) -> None:
     stage.end()
     assert stage.error is None
     assert stage.server.finished
-    assert stage.server.statuses[-1][1] == 3005
+    assert stage.server.flushed == 3005
     assert stage.values() == [b"x", b"y"]
 
 
