@@ -1,9 +1,9 @@
 """Assembly: received messages become entries of whole transactions, or fragments of one.
 
-Works on whole buffers with numpy: where transactions begin and end, their LSNs, times and change
-counts are read for thousands of messages at once; nothing here runs per message. The stream's own
-grammar is checked on the way, and a transaction the log already holds is dropped by its commit LSN
-(never by row LSN: those go backwards between transactions).
+Works on whole batches: where transactions begin and end, their LSNs, times and change counts are
+found for thousands of messages at once; nothing here runs per message. The stream's own grammar is
+checked on the way, and a transaction the log already holds is dropped by its commit LSN (never by
+row LSN: those go backwards between transactions).
 """
 
 from __future__ import annotations
@@ -13,25 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.capture.batch import Batch
 from tailrace.errors import MalformedError
-from tailrace.log.entry import NO_OFFSETS, Entry, Kind
+from tailrace.log.entry import Entry, Kind
 from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
+    from tailrace.capture.batch import Indices
     from tailrace.log.mark import Mark
-
-    Indices = NDArray[np.int64]
-
-_BEGIN_BYTES, _COMMIT_BYTES, _MESSAGE_BYTES, _TRUNCATE_BYTES = 21, 26, 15, 6
-_B, _C, _M, _O, _T, _R, _Y = (ord(letter) for letter in "BCMOTRY")
-_COUNTS_ONE = np.zeros(256, np.int64)
-_COUNTS_ONE[[ord("I"), ord("U"), ord("D"), _M]] = 1
-_SCHEMA = np.zeros(256, np.bool_)
-_SCHEMA[[_R, _Y]] = True
 
 
 @dataclass(slots=True)
@@ -42,84 +33,9 @@ class _Open:
     lsn: int
     time: int
     replayed: bool
-    origin: _Batch
+    origin: list[bytes]
     """The Origin message, if there was one: every fragment restates it."""
     next_ordinal: int = 0
-
-
-class _Batch:
-    """A run of messages as columns."""
-
-    def __init__(self, body: bytes, offsets: NDArray[np.uint32]) -> None:
-        self.body = body
-        self.bytes = np.frombuffer(body, np.uint8)
-        self.offsets = offsets
-        self.starts = offsets[:-1].astype(np.int64)
-        self.lengths = np.diff(offsets.astype(np.int64))
-        if (self.lengths < 1).any():
-            raise MalformedError("PostgreSQL sent an empty message")
-        self.kinds = self.bytes[self.starts]
-        self.begins = self._of_kind(_B, _BEGIN_BYTES, exact=True)
-        self.commits = self._of_kind(_C, _COMMIT_BYTES, exact=True)
-        messages = self._of_kind(_M, _MESSAGE_BYTES)
-        self.loose = messages[self.bytes[self.starts[messages] + 1] == 0]
-        """Messages outside any transaction."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def _of_kind(self, kind: int, least: int, *, exact: bool = False) -> Indices:
-        found = np.flatnonzero(self.kinds == kind)
-        lengths = self.lengths[found]
-        if (lengths < least).any() or (exact and (lengths > least).any()):
-            raise MalformedError(f"a {chr(kind)} message does not have its {least} bytes")
-        return found
-
-    def number(self, messages: Indices, at: int, kind: str = ">u8") -> NDArray[np.int64]:
-        """The big-endian number `at` bytes into each of these messages."""
-        width = np.dtype(kind).itemsize
-        cells = self.bytes[(self.starts[messages] + at)[:, None] + np.arange(width)]
-        return np.ascontiguousarray(cells).view(kind)[:, 0]
-
-    def change_counts(self) -> NDArray[np.int64]:
-        """How many changes each message is: a TRUNCATE is one for each table it names."""
-        counts = _COUNTS_ONE[self.kinds]
-        truncates = self._of_kind(_T, _TRUNCATE_BYTES)
-        if len(truncates):
-            counts[truncates] = self.number(truncates, 1, ">u4")
-        return counts
-
-    def part(self, start: int, stop: int) -> _Batch:
-        """The messages from `start` up to `stop`."""
-        if (start, stop) == (0, len(self)):
-            return self
-        low, high = int(self.offsets[start]), int(self.offsets[stop])
-        return _Batch(self.body[low:high], self.offsets[start : stop + 1] - np.uint32(low))
-
-    def schemas(self) -> _Batch:
-        """The Relation and Type messages alone."""
-        return self._only(_SCHEMA[self.kinds])
-
-    def origin(self) -> _Batch:
-        """The Origin message alone, or nothing."""
-        return self._only(self.kinds == _O)
-
-    def _only(self, wanted: NDArray[np.bool_]) -> _Batch:
-        keep = np.flatnonzero(wanted).tolist()
-        parts = [self.body[self.offsets[i] : self.offsets[i + 1]] for i in keep]
-        ends = np.cumsum([0, *map(len, parts)]).astype(np.uint32)
-        return _Batch(b"".join(parts), ends)
-
-    def after(self, other: _Batch) -> _Batch:
-        """The messages of `other`, then these."""
-        if not len(other):
-            return self
-        shift = np.uint32(len(other.body))
-        offsets = np.concatenate([other.offsets, self.offsets[1:] + shift])
-        return _Batch(other.body + self.body, offsets)
-
-
-_NOTHING = _Batch(b"", NO_OFFSETS)
 
 
 class Assembler:
@@ -133,22 +49,25 @@ class Assembler:
         self.end_lsn = mark.end_lsn
         """End of the last whole transaction taken in."""
         self._open: _Open | None = None
-        self._carried = _NOTHING
+        self._carried: list[bytes] = []
 
     @property
     def between_transactions(self) -> bool:
         """Whether no transaction is half handed out."""
         return self._open is None
 
-    def take(self, body: bytes, ends: Sequence[int]) -> tuple[list[Entry], int]:
-        """Entries for what is whole or too large to wait, and how many messages they cover."""
-        batch = _Batch(body, np.array([0, *ends], np.uint32))
+    def take(self, data: bytes | bytearray, ends: NDArray[np.uint32]) -> tuple[list[Entry], int]:
+        """Entries for what is whole or too large to wait, and how many messages they cover.
+
+        `ends` says where in `data` each message ends. Nothing is kept of either.
+        """
+        batch = Batch.of(data, ends)
         entries: list[Entry | None] = []
         at = 0
         if self._open is not None:
             if len(batch.commits):
                 at = int(batch.commits[0]) + 1
-            elif len(body) >= self._spill_bytes:
+            elif len(data) >= self._spill_bytes:
                 at = len(batch)
             if not at:
                 return [], 0
@@ -157,13 +76,13 @@ class Assembler:
         boundary = max(int(closers.max()) + 1 if len(closers) else 0, at)
         if boundary > at:
             entries.append(self._transactions(batch.part(at, boundary)))
-        tail_bytes = len(body) - int(batch.offsets[boundary])
+        tail_bytes = len(data) - int(batch.offsets[boundary])
         if boundary < len(batch) and tail_bytes >= self._spill_bytes:
             entries.append(self._fragment(batch.part(boundary, len(batch))))
             boundary = len(batch)
         return [entry for entry in entries if entry is not None], boundary
 
-    def _transactions(self, batch: _Batch) -> Entry | None:
+    def _transactions(self, batch: Batch) -> Entry | None:
         units, unit_ends = self._check_grammar(batch)
         known = int(np.searchsorted(units, np.uint64(self._lsn), "right"))
         if known:
@@ -184,7 +103,7 @@ class Assembler:
         last_count = int(counts[last_unit_at:].sum())
         self._last = Position(Lsn(int(units[-1])), max(last_count - 1, 0))
         self._lsn = int(units[-1])
-        whole = batch.after(self._uncarry())
+        offsets, body, schemas = batch.packed(self._uncarry())
         return Entry(
             kind=Kind.TRANSACTIONS,
             first=Position(Lsn(int(units[0])), 0),
@@ -194,13 +113,13 @@ class Assembler:
             last_time=max(self._time, int(times.max()) if len(times) else self._time),
             transactions=len(batch.commits),
             changes=int(counts.sum()),
-            schemas=int(_SCHEMA[whole.kinds].sum()),
-            offsets=whole.offsets,
-            body=whole.body,
+            schemas=schemas,
+            offsets=offsets,
+            body=body,
         )
 
     @staticmethod
-    def _check_grammar(batch: _Batch) -> tuple[NDArray[np.uint64], Indices]:
+    def _check_grammar(batch: Batch) -> tuple[NDArray[np.uint64], Indices]:
         """The LSN of each unit (transaction or loose message) and the index where it ends.
 
         A loose message's LSN is the end of its record, where the next commit may stand; the byte
@@ -225,13 +144,13 @@ class Assembler:
             raise MalformedError("commit LSNs go backwards in the stream")
         return units, ends
 
-    def _fragment(self, batch: _Batch) -> Entry | None:
+    def _fragment(self, batch: Batch) -> Entry | None:
         begins = self._open is None
         open_ = self._open = self._open or self._opened(batch)
         restated = open_.origin
         if not open_.next_ordinal:
             # The origin stands between BEGIN and the first change, and a piece may end there too.
-            open_.origin = batch.origin().after(restated)
+            open_.origin = restated + batch.origin()
         ends = len(batch.commits) > 0
         if ends:
             if int(batch.number(batch.commits, 2)[0]) != open_.lsn or len(batch.commits) > 1:
@@ -248,7 +167,7 @@ class Assembler:
         if ends:
             self._lsn, self._time = open_.lsn, open_.time
             self.end_lsn = Lsn(int(batch.number(batch.commits, 10)[0]))
-        whole = batch.after(restated).after(self._uncarry())
+        offsets, body, schemas = batch.packed(self._uncarry() + restated)
         return Entry(
             kind=Kind.FRAGMENT,
             first=first,
@@ -261,12 +180,12 @@ class Assembler:
             ends=ends,
             transactions=int(ends),
             changes=changes,
-            schemas=int(_SCHEMA[whole.kinds].sum()),
-            offsets=whole.offsets,
-            body=whole.body,
+            schemas=schemas,
+            offsets=offsets,
+            body=body,
         )
 
-    def _opened(self, batch: _Batch) -> _Open:
+    def _opened(self, batch: Batch) -> _Open:
         if len(batch.begins) != 1 or batch.begins[0] != 0:
             raise MalformedError("changes arrived outside of a transaction")
         lsn = int(batch.number(batch.begins, 1)[0])
@@ -275,13 +194,13 @@ class Assembler:
             lsn=lsn,
             time=int(batch.number(batch.begins, 9, ">i8")[0]),
             replayed=lsn <= self._lsn,
-            origin=_NOTHING,
+            origin=[],
         )
 
-    def _carry(self, batch: _Batch) -> None:
+    def _carry(self, batch: Batch) -> None:
         """Keep the schemas of what is dropped: the session will not send them again."""
-        self._carried = batch.schemas().after(self._carried)
+        self._carried += batch.schemas()
 
-    def _uncarry(self) -> _Batch:
-        carried, self._carried = self._carried, _NOTHING
+    def _uncarry(self) -> list[bytes]:
+        carried, self._carried = self._carried, []
         return carried

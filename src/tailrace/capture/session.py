@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import select
 import time
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import psycopg
 
 from tailrace.capture.assemble import Assembler
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _XLOG_DATA = ord("w")
 _HEADER_BYTES = 25
 _DRAIN_MESSAGES = 4096
+_BUFFERS = 4
 # The walsender sends every message by itself. Waking up for each would cost both sides more than
 # the message: a nap of a tenth of a millisecond lets some dozens gather in the socket.
 _NAP_BELOW_MESSAGES = 64
@@ -98,7 +101,7 @@ class Session:
         self._housekeeping = housekeeping
         self._assembler = Assembler(appender.mark, spill_bytes=pace.flush_bytes)
         self._buffer = bytearray()
-        self._ends: list[int] = []
+        self._ends = array("I")
         now = time.monotonic()
         self._pending_since = 0.0
         self._heard_at = self._status_at = self._progress_at = now
@@ -118,7 +121,7 @@ class Session:
         line.register(self._replication.socket, select.POLLIN)
         while not stopping():
             received = 0
-            reading = len(self._buffer) < 4 * self._pace.flush_bytes
+            reading = len(self._buffer) < _BUFFERS * self._pace.flush_bytes
             if reading:
                 self._replication.consume_input()
                 received = self._drain()
@@ -142,8 +145,9 @@ class Session:
         """Take all messages libpq holds. The one loop that runs per message: kept bare."""
         get, buffer, ends = self._replication.get_copy_data, self._buffer, self._ends
         size, count, total = 0, 0, len(buffer)
+        limit = _BUFFERS * self._pace.flush_bytes
         try:
-            while count < _DRAIN_MESSAGES:
+            while count < _DRAIN_MESSAGES and total < limit:
                 size, data = get(1)
                 if size <= 0:
                     break
@@ -193,11 +197,11 @@ class Session:
         if not due and len(self._buffer) < self._pace.flush_bytes and not everything:
             return
         failpoint.hit("capture.before-append")
-        body = bytes(self._buffer)
-        entries, covered = self._assembler.take(body, self._ends)
-        consumed = self._ends[covered - 1] if covered else 0
-        self._buffer = bytearray(memoryview(body)[consumed:])
-        self._ends = [end - consumed for end in self._ends[covered:]]
+        ends = np.frombuffer(self._ends, np.uint32)
+        entries, covered = self._assembler.take(self._buffer, ends)
+        consumed = int(ends[covered - 1]) if covered else 0
+        self._buffer = bytearray(memoryview(self._buffer)[consumed:])
+        self._ends = array("I", (ends[covered:] - np.uint32(consumed)).tobytes())
         self._pending_since = now if self._ends else 0.0
         if entries:
             self._count(entries)

@@ -214,9 +214,11 @@ class Log:
         first = max(bisect.bisect_right(bases, after) - 1, 0)
         start, schemas = self._seek(names[first], after, end)
         yield _schema_entry(schemas, after, self.header(names[first]))
+        reached = max(after, bases[first])
         for name, base in zip(names[first:], bases[first:], strict=True):
             if upto is not None and base >= upto:
                 return
+            _check_reached(reached, base, name.file)
             begin = start if name is names[first] else self.first_entry(name)
             for placed in self._walk(name, begin, end):
                 entry = placed.entry
@@ -224,6 +226,8 @@ class Log:
                     return
                 if entry.changes or entry.schemas:
                     yield entry
+                reached = max(reached, entry.last)
+        _check_reached(reached, end.position, "the durable mark")
 
     def _seek(self, name: SegmentName, after: Position, end: Mark) -> tuple[int, SchemaBook]:
         """Where the entries after a position begin in a segment, and the schemas in force there."""
@@ -293,6 +297,14 @@ class Log:
             raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
         except FileNotFoundError as error:
             raise PositionLostError(f"retention removed {name.file} while it was read") from error
+
+
+def _check_reached(reached: Position, base: Position, what: str) -> None:
+    """A segment cut exactly between two entries is whole to its checksums, and yet cut."""
+    if reached < base:
+        raise CorruptError(
+            f"entries are missing between {reached} and {what}, which follows {base}"
+        )
 
 
 def _first_commit(entry: Entry, micros: int) -> Lsn | None:

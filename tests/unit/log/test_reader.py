@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from tailrace.log.changes import Decoder, read_changes
 from tailrace.log.entry import Kind
 from tailrace.log.format import Codec
 from tailrace.log.reader import AtLsn, AtTime, Earliest, Latest, Log
-from tailrace.log.segment import list_segments
+from tailrace.log.segment import list_segments, read_header, walk
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.testing import MemoryStore
 from tests.fix_log import (
@@ -80,7 +81,7 @@ def test_a_log_without_a_mark_says_what_to_do(made: TestLog) -> None:
     assert "tailrace capture" in caught.value.hint
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(logs(), st.data())
 def test_any_range_is_what_a_filter_finds(made: TestLog, data: st.DataObject) -> None:
     places = positions(made)
@@ -98,7 +99,7 @@ def test_any_range_is_what_a_filter_finds(made: TestLog, data: st.DataObject) ->
 
 @pytest.mark.usefixtures("dense")
 def test_ranges_with_a_dense_index_too() -> None:
-    for seed in range(6):
+    for seed in range(4):
         made = random_log(random.Random(seed), entries=16, segment_bytes=2000)
         changes = made.changes()
         for after in positions(made):
@@ -294,7 +295,7 @@ def test_starting_at_an_lsn_is_starting_at_the_first_commit_from_there(
     assert same(found, [change for change in changes if change.position.lsn >= lsn])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(logs(), st.data())
 def test_starting_at_a_time_is_starting_at_the_first_transaction_from_then(
     made: TestLog, data: st.DataObject
@@ -368,6 +369,23 @@ def test_a_mark_older_than_the_log_waits_for_capture() -> None:
     with pytest.raises(CorruptError, match="stands in segment 1") as caught:
         list(made.log().read(ORIGIN))
     assert "tailrace capture" in caught.value.hint
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_segment_cut_between_two_entries_is_noticed(seed: int) -> None:
+    made = random_log(random.Random(seed), entries=20, segment_bytes=900)
+    files = made.store.files()
+    for name in list_segments(made.store)[:-1]:
+        _, first = read_header(made.store, name)
+        placed = list(walk(made.store, name, first))
+        for cut, lost in pairwise(placed):
+            if lost.entry.last == cut.entry.last:
+                continue
+            store = MemoryStore.holding(files | {name.file: files[name.file][: cut.end]})
+            with pytest.raises(CorruptError, match="entries are missing"):
+                all_changes(store)
+            with pytest.raises(CorruptError, match="entries are missing"):
+                list(read_changes(Log(store), cut.entry.last))
 
 
 def test_waiting_ends_with_news_or_with_time(made: TestLog) -> None:
