@@ -206,3 +206,17 @@ def test_a_folder_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
         store.append_to("a")
     with pytest.raises(StorageError), store.lock("lock"):
         pass
+
+
+def test_the_lock_sweeps_up_after_interrupted_writes(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for name in ("0000000001-0000000000001000.seg.tmp", "0000000001-0000000000001000.idx.tmp"):
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / "pin-reader.json.tmp").write_bytes(b"a reader is writing this")
+    (tmp_path / "0000000001-0000000000001000.seg").write_bytes(b"whole")
+    with store.lock("lock"):
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "0000000001-0000000000001000.seg",
+            "lock",
+            "pin-reader.json.tmp",
+        }

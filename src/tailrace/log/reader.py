@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace.log.format import SegmentHeader
 
 _POLL_S = 0.005
+_ONE_ENTRY_BYTES = 1 << 14
 _BEGIN = ord("B")
 _START_CAPTURE = "Start `tailrace capture` once: it recovers the log and writes the mark."
 
@@ -277,7 +278,7 @@ class Log:
         return found if fits else None
 
     def _entry_at(self, name: SegmentName, offset: int, end: Mark) -> Entry:
-        for placed in self._walk(name, offset, end):
+        for placed in self._walk(name, offset, end, window_bytes=_ONE_ENTRY_BYTES):
             return placed.entry
         raise CorruptError(f"{name.file} has no entry at byte {offset}")
 
@@ -289,10 +290,13 @@ class Log:
         except FileNotFoundError as error:
             raise PositionLostError(f"retention removed {name.file} while it was read") from error
 
-    def _walk(self, name: SegmentName, start: int, end: Mark) -> Iterator[Placed]:
+    def _walk(
+        self, name: SegmentName, start: int, end: Mark, *, window_bytes: int | None = None
+    ) -> Iterator[Placed]:
         """The visible entries of a segment from an offset."""
+        limit = self._limit(name, end)
         try:
-            yield from walk(self._store, name, start, self._limit(name, end))
+            yield from walk(self._store, name, start, limit, window_bytes=window_bytes)
         except MalformedError as error:
             raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
         except FileNotFoundError as error:

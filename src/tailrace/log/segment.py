@@ -96,11 +96,18 @@ class Placed:
 
 
 def walk(
-    store: Store, name: SegmentName, start: int, end: int | None = None, *, bodies: bool = True
+    store: Store,
+    name: SegmentName,
+    start: int,
+    end: int | None = None,
+    *,
+    bodies: bool = True,
+    window_bytes: int | None = None,
 ) -> Iterator[Placed]:
     """The entries between two offsets. Raises MalformedError where the bytes stop making sense.
 
-    Without `bodies` only headers are read: quick, but nothing is checked by checksum.
+    Without `bodies` only headers are read: quick, but nothing is checked by checksum. A small
+    `window_bytes` is for those who want one entry.
     """
     limit = store.size(name.file) if end is None else end
     window, window_at = b"", start
@@ -108,7 +115,7 @@ def walk(
         offset = start - window_at
         header = window[offset : offset + layout.ENTRY_HEADER_BYTES]
         if len(header) < layout.ENTRY_HEADER_BYTES:
-            length = _READ_AHEAD_BYTES if bodies else layout.ENTRY_HEADER_BYTES
+            length = (window_bytes or _READ_AHEAD_BYTES) if bodies else layout.ENTRY_HEADER_BYTES
             window, window_at, offset = store.read(name.file, start, length), start, 0
             header = window[: layout.ENTRY_HEADER_BYTES]
         frame = layout.decode_frame(header)

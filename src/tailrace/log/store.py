@@ -194,7 +194,16 @@ class LocalStore:
                     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise FencedError(f"another process is appending to {self.folder}") from error
+                self._sweep()
             yield
+
+    def _sweep(self) -> None:
+        """Remove what interrupted writes of the last holder left: segments and their indexes.
+
+        Pins are written by readers, at any time, so their temporary files are let alone.
+        """
+        for path in self.folder.glob(f"[0-9]*{_TEMPORARY}"):
+            path.unlink(missing_ok=True)
 
 
 class LocalFile:
