@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from tailrace.testing.process import die_with_parent, free_port, private_folder, remove
+from tailrace.testing.process import die_with_parent, end, free_port, private_folder, remove
 
 
 class EmbeddedNats:
@@ -86,14 +86,7 @@ class EmbeddedNats:
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, how, timeout_s=15, at_last=signal.SIGKILL)
 
     def destroy(self) -> None:
         """End the server and remove its folder."""

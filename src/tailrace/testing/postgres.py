@@ -26,6 +26,7 @@ from psycopg import sql
 
 from tailrace.testing.process import (
     die_with_parent,
+    end,
     free_port,
     private_folder,
     reachable_by,
@@ -218,14 +219,7 @@ class EmbeddedPostgres:
 
     def _end(self, how: signal.Signals, timeout_s: float) -> None:
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGQUIT)
-            process.wait(10)
+        end(process, how, timeout_s=timeout_s, at_last=signal.SIGQUIT)
 
     def restart(self) -> None:
         """Stop in an orderly way and start again on the same port."""

@@ -13,6 +13,7 @@ import pwd
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -59,6 +60,24 @@ def die_with_parent(signum: signal.Signals = signal.SIGQUIT) -> None:
     """Run in the child: ask the kernel for `signum` when the parent is gone."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def end(
+    process: subprocess.Popen[bytes] | None,
+    how: signal.Signals,
+    *,
+    timeout_s: float,
+    at_last: signal.Signals,
+) -> None:
+    """Ask a child to end, wait, and if need be insist."""
+    if process is None or process.poll() is not None:
+        return
+    process.send_signal(how)
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(at_last)
+        process.wait(10)
 
 
 def remove(folder: Path) -> None:
