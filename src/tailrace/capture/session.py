@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _XLOG_DATA = ord("w")
 _HEADER_BYTES = 25
-_DRAIN_MESSAGES = 4096
 _BUFFERS = 4
 # The walsender sends every message by itself. Waking up for each would cost both sides more than
 # the message: a nap of a tenth of a millisecond lets some dozens gather in the socket.
 _NAP_BELOW_MESSAGES = 64
 _NAP_S = 0.0001
+_BURST_S = 0.002
 _MIN_STATUS_GAP_S = 0.1
 _DEFAULT_TIMEOUT_S = 60.0
 _HOUSEKEEPING_S = 60.0
@@ -97,6 +97,7 @@ class Session:
         self._appender = appender
         self._flusher = flusher
         self._pace = pace
+        self._limit = _BUFFERS * pace.flush_bytes
         self._counts = counts
         self._housekeeping = housekeeping
         self._assembler = Assembler(appender.mark, spill_bytes=pace.flush_bytes)
@@ -120,13 +121,10 @@ class Session:
         line.register(self._flusher.wake_fd, select.POLLIN)
         line.register(self._replication.socket, select.POLLIN)
         while not stopping():
-            received = 0
-            reading = len(self._buffer) < _BUFFERS * self._pace.flush_bytes
-            if reading:
-                self._replication.consume_input()
-                received = self._drain()
+            reading = len(self._buffer) < self._limit
+            received = reading and self._receive()
             now = time.monotonic()
-            self._note_reception(received, now, reading=reading)
+            self._note_reception(now, received=received, reading=reading)
             self._flusher.check()
             self._hand_over(now)
             self._make_progress(now, until)
@@ -134,30 +132,42 @@ class Session:
             self._sweep(now)
             if until is not None and self._flusher.idle and self._appender.mark.end_lsn >= until:
                 break
-            if received == 0:
+            if not received:
                 (line if reading else disk).poll(self._patience_ms(now))
                 self._flusher.acknowledge_wake()
-            elif received < _NAP_BELOW_MESSAGES:
-                time.sleep(_NAP_S)
         self._close()
+
+    def _receive(self) -> bool:
+        """Read until the line is quiet, an entry is full, or it is time to look at other things."""
+        received = False
+        pause = time.monotonic() + _BURST_S
+        while True:
+            self._replication.consume_input()
+            count = self._drain()
+            if not count:
+                return received
+            received = True
+            if len(self._buffer) >= self._pace.flush_bytes or time.monotonic() > pause:
+                return True
+            if count < _NAP_BELOW_MESSAGES:
+                time.sleep(_NAP_S)
 
     def _drain(self) -> int:
         """Take all messages libpq holds. The one loop that runs per message: kept bare."""
         get, buffer, ends = self._replication.get_copy_data, self._buffer, self._ends
-        size, count, total = 0, 0, len(buffer)
-        limit = _BUFFERS * self._pace.flush_bytes
+        before, others, size, total, limit = len(ends), 0, 0, len(buffer), self._limit
         try:
-            while count < _DRAIN_MESSAGES and total < limit:
+            while total < limit:
                 size, data = get(1)
-                if size <= 0:
-                    break
-                count += 1
-                if data[0] == _XLOG_DATA and size > _HEADER_BYTES:
+                if size > _HEADER_BYTES and data[0] == _XLOG_DATA:
                     buffer += data[_HEADER_BYTES:]
                     total += size - _HEADER_BYTES
                     ends.append(total)
-                else:
+                elif size > 0:
+                    others += 1
                     self._keepalive(data)
+                else:
+                    break
         except psycopg.Error as error:
             raise self._replication.broken(error) from error
         if self._replication.refusal is not None:
@@ -166,6 +176,7 @@ class Session:
         if size < 0:
             self._save(len(ends))
             raise self._replication.stream_ended()
+        count = len(ends) - before + others
         if count:
             failpoint.hit("capture.received")
         return count
@@ -181,7 +192,7 @@ class Session:
         if not self._ends and self._assembler.between_transactions:
             self._server_end = max(self._server_end, frame.end_lsn)
 
-    def _note_reception(self, received: int, now: float, *, reading: bool) -> None:
+    def _note_reception(self, now: float, *, received: bool, reading: bool) -> None:
         if received or not reading:
             self._heard_at, self._probed = now, False
             if self._ends and not self._pending_since:
