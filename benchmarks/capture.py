@@ -1,16 +1,21 @@
 """Capture against `pg_recvlogical -f /dev/null`: the same WAL, the same socket, the same run.
 
 Both are timed from the moment they stream to the end of their process; capture has every row
-fsynced in its log by then. The runs alternate, so that a slow minute of the machine hits both.
+fsynced in its log by then. The runs come in pairs, each order in turn, and the ratio is the median
+over the pairs, so that a slow minute of the machine hits both sides.
 """
 
 from __future__ import annotations
 
 from statistics import median
+from typing import TYPE_CHECKING
 
 from benchmarks.report import Report
 from benchmarks.source import Run, Source, capture, log_folder, recvlogical, source
 from tailrace.log.reader import Earliest, Log
+
+if TYPE_CHECKING:
+    from tailrace.position import Lsn
 
 _SHAPES = {100: 20_000, 1: 600_000}
 _QUICK = 20
@@ -19,7 +24,7 @@ _QUICK = 20
 def run(quick: bool) -> Report:
     """`ratio_100`, `ratio_1`, `rss_mb`."""
     report = Report("capture: rows/s from the slot into the fsynced log")
-    repetitions = 2 if quick else 5
+    repetitions = 2 if quick else 8
     peaks = []
     with source() as made:
         for rows, transactions in _SHAPES.items():
@@ -43,25 +48,31 @@ def _compare(
     total = rows * transactions
     reference, ours = [], []
     for number in range(repetitions):
-        slots = f"reference_{rows}_{number}", f"capture_{rows}_{number}"
-        for slot in slots:
-            made.copy_slot(base, slot)
-        reference.append(recvlogical(made, slots[0], until).finish())
-        with log_folder() as folder:
-            ours.append(capture(made, slots[1], folder, until).finish())
-            log = Log.open(folder / "log")
-            captured = sum(entry.changes for entry in log.read(log.resolve(Earliest())))
-            if captured != total:
-                raise RuntimeError(f"{total} rows were committed, {captured} captured")
-        for slot in slots:
-            made.drop_slot(slot)
+        if number % 2:
+            ours.append(_capture(made, base, until, total))
+        reference.append(_reference(made, base, until))
+        if not number % 2:
+            ours.append(_capture(made, base, until, total))
     made.drop_slot(base)
-    theirs, mine = _rate(reference, total), _rate(ours, total)
     each = "row" if rows == 1 else "rows"
-    report.add(f"pg_recvlogical, {rows} {each} a transaction", f"{theirs:,.0f} rows/s")
-    report.add(f"tailrace capture, {rows} {each} a transaction", f"{mine:,.0f} rows/s")
-    return mine / theirs, max(run.rss_mb for run in ours)
+    for name, runs in (("pg_recvlogical", reference), ("tailrace capture", ours)):
+        rate = total / median(run.seconds for run in runs)
+        report.add(f"{name}, {rows} {each} a transaction", f"{rate:,.0f} rows/s")
+    pairs = zip(reference, ours, strict=True)
+    ratio = median(theirs.seconds / mine.seconds for theirs, mine in pairs)
+    return ratio, max(run.rss_mb for run in ours)
 
 
-def _rate(runs: list[Run], rows: int) -> float:
-    return rows / median(run.seconds for run in runs)
+def _reference(made: Source, base: str, until: Lsn) -> Run:
+    with made.copied_slot(base) as slot:
+        return recvlogical(made, slot, until).finish()
+
+
+def _capture(made: Source, base: str, until: Lsn, rows: int) -> Run:
+    with made.copied_slot(base) as slot, log_folder() as folder:
+        run = capture(made, slot, folder, until).finish()
+        log = Log.open(folder / "log")
+        captured = sum(entry.changes for entry in log.read(log.resolve(Earliest())))
+        if captured != rows:
+            raise RuntimeError(f"{rows} rows were committed, {captured} captured")
+        return run

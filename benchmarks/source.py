@@ -64,8 +64,13 @@ class Source:
     def create_slot(self, name: str) -> None:
         self.value("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
 
-    def copy_slot(self, source: str, name: str) -> None:
+    @contextlib.contextmanager
+    def copied_slot(self, source: str) -> Iterator[str]:
+        """A slot of its own for one run, at the same place as `source`."""
+        name = f"{source}_copy"
         self.value("SELECT pg_copy_logical_replication_slot(%s, %s)", source, name)
+        yield name
+        self.drop_slot(name)
 
     def drop_slot(self, name: str) -> None:
         self.value("SELECT pg_drop_replication_slot(%s)", name)
