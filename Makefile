@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3.11
 LOOPS ?= 500
+FUZZ ?= 1000000
 BIN := .venv/bin
 TEST_ARGS ?=
 
@@ -37,8 +38,9 @@ format: setup ## rewrite the code in house format
 bench: setup ## all benchmarks, with their references, one after another
 	$(BIN)/python -m benchmarks all
 
-soak: setup ## long random fault and fuzz runs: make soak LOOPS=500
-	TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0 tests/faults tests/fuzz
+soak: setup ## long random runs: make soak LOOPS=500 FUZZ=1000000
+	TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0 tests/faults
+	TAILRACE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -s tests/fuzz
 
 docs: setup ## write the reference pages that come from code
 	$(BIN)/python -m docs.generate
