@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from tailrace.log.changes import read_changes
-from tailrace.log.reader import Earliest, Log
+from tailrace import Earliest, Log, read_changes
 
 log = Log.open(Path(sys.argv[1]))
 for change in read_changes(log, log.resolve(Earliest())):

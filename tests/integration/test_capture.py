@@ -84,6 +84,18 @@ def test_heartbeats_are_captured(database: Database, capture: MakeCapture) -> No
     assert all(change.op is Op.MESSAGE and change.xid for change in beats)
 
 
+def test_message_before_the_first_commit_has_a_time(
+    database: Database, capture: MakeCapture
+) -> None:
+    """It has none of its own on the wire, and takes the server's clock when the log was made."""
+    captured = capture(database)
+    database.query("SELECT pg_logical_emit_message(false, 'loose', 'x')")
+    [message] = captured.catch_up()
+    [(early, late)] = database.query("SELECT now() - interval '1 hour', now()")
+    assert message.prefix == "loose"
+    assert early < message.committed_at <= late
+
+
 def test_compressed_log_holds_the_same(database: Database, capture: MakeCapture) -> None:
     database.execute(TABLE)
     captured = capture(database, log={"codec": "zstd"})

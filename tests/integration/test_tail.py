@@ -42,7 +42,13 @@ def lines(*arguments: object) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def following(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV,
+        # A test run in the background of a shell inherits an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )
     try:
         with process:

@@ -181,7 +181,12 @@ class _Source:
         wanted = reconcile.identity(system, slot=source.slot, publication=source.publication)
         if appender is None:
             appender = self._appender = Appender.create(
-                self._store, self._lease, self._layout, identity=wanted, start_lsn=confirmed
+                self._store,
+                self._lease,
+                self._layout,
+                identity=wanted,
+                start_lsn=confirmed,
+                time=system.now,
             )
             self._events.info("log.created", path=str(self._config.log.path), start=str(confirmed))
         reconcile.check_log(

@@ -41,6 +41,7 @@ _READY = {
 
 # A role may have silenced the warning that `_notice` looks for.
 _SESSION_SQL = f"{VALUES_SQL}; SET client_min_messages TO warning"
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp() - '2000-01-01Z') * 1000000)::bigint"
 _MISSING_THEN = (
     "Changes made without the publication can not be read with it. Move the log folder away, drop "
     "the slot, run `tailrace init`, and take a new snapshot."
@@ -49,12 +50,14 @@ _MISSING_THEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """What IDENTIFY_SYSTEM says."""
+    """What IDENTIFY_SYSTEM says, and the time."""
 
     identifier: str
     timeline: int
     flushed: Lsn
     database: str
+    now: PgTime
+    """The server's clock."""
 
 
 class Replication:
@@ -167,6 +170,7 @@ class Replication:
             timeline=int(timeline),
             flushed=Lsn.parse(flushed),
             database=database,
+            now=PgTime(int(self.query(_CLOCK)[0][0] or 0)),
         )
 
     def timeline_history(self, timeline: int) -> str:

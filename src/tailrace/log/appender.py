@@ -85,11 +85,14 @@ class Appender:
         *,
         identity: Identity,
         start_lsn: Lsn,
+        time: int = 0,
         now: Callable[[], datetime] = _utc_now,
     ) -> Self:
         """Begin a log at the slot's own starting point.
 
         A commit may stand exactly at `start_lsn`, so the position before it is one byte earlier.
+        `time` is the server's clock: a message outside any transaction has no time of its own, and
+        one before the first commit takes this.
         """
         lease.check()
         if list_segments(store):
@@ -97,7 +100,7 @@ class Appender:
         before = Position(Lsn(max(start_lsn - 1, 0)), 0)
         start = Mark(
             sequence=0, offset=0, position=before, end_lsn=start_lsn,
-            time=0, epoch=lease.epoch,
+            time=time, epoch=lease.epoch,
         )  # fmt: skip
         name, mark = _new_segment(
             store, identity, start, lease.epoch, SchemaBook(), whole=True, now=now()
@@ -107,7 +110,7 @@ class Appender:
             identity=identity,
             mark=mark,
             schemas=SchemaBook(),
-            builder=index.IndexBuilder(time_before=0),
+            builder=index.IndexBuilder(time_before=time),
         )
         marks.write(store, mark, durably=True)
         return cls(store, lease, state, layout, now=now)

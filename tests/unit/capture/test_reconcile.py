@@ -10,8 +10,9 @@ from tailrace.capture.slot import SlotState
 from tailrace.errors import DivergedError, GapError, RefusedError, SlotLostError, TailraceError
 from tailrace.log.mark import Mark
 from tailrace.position import Lsn, Position
+from tailrace.wire.pgtime import PgTime
 
-SYSTEM = System(identifier="71", timeline=2, flushed=Lsn(900), database="shop")
+SYSTEM = System(identifier="71", timeline=2, flushed=Lsn(900), database="shop", now=PgTime(0))
 SLOT = SlotState(
     name="s",
     plugin="pgoutput",
