@@ -80,7 +80,7 @@ def random_kills(rig: Rig, database: Database, seed: int, loops: int) -> int:
             process = rig.start(failpoints=point and f"{point}=kill@{rng.randint(1, 60)}")
             deadline = time.monotonic() + rng.uniform(0.3, 1.2)
             while process.poll() is None and time.monotonic() < deadline:
-                if any(rig.log_folder.glob("durable")):
+                if any(rig.log_folder.glob("*.seg")):
                     rig.check_acknowledged()
                 time.sleep(0.02)
             assert process.poll() in (None, -signal.SIGKILL), rig.output()[-3000:]

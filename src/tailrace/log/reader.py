@@ -129,18 +129,22 @@ class Log:
 
     def end(self) -> Mark:
         """The end of what is whole and durable."""
+        # The mark comes into being right after the first segment: look at it again behind that.
+        return marks.read(self._store) or self._untouched() or self._marked()
+
+    def _marked(self) -> Mark:
         mark = marks.read(self._store)
         if mark is None:
-            mark = self._untouched()
+            raise CorruptError("the log has no durable mark", hint=_START_CAPTURE)
         return mark
 
-    def _untouched(self) -> Mark:
-        """The end of a log that was created and never appended to: its mark comes last."""
+    def _untouched(self) -> Mark | None:
+        """The end of a log that was created and never appended to."""
         first, *others = self.segments()
         header, size = self._header(first)
         opening = next(walk(self._store, first, size, bodies=False), None)
         if others or opening is None or opening.end != self._store.size(first.file):
-            raise CorruptError("the log has no durable mark", hint=_START_CAPTURE)
+            return None
         return Mark(
             sequence=first.sequence,
             offset=size,

@@ -74,6 +74,16 @@ def test_an_empty_folder_has_no_log(tmp_path: Path) -> None:
         Log(MemoryStore()).segments()
 
 
+def test_a_mark_that_comes_into_being_meanwhile_counts(
+    made: TestLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may look between a log's first segment and its mark, and see the first entry."""
+    mark = marks.read(made.store)
+    answers = iter([None, mark])
+    monkeypatch.setattr(marks, "read", lambda _: next(answers))
+    assert Log(made.store).end() == mark
+
+
 def test_a_log_without_a_mark_says_what_to_do(made: TestLog) -> None:
     made.store.remove(marks.NAME)
     with pytest.raises(CorruptError, match="no durable mark") as caught:
