@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import psycopg
 import structlog
 
 from tailrace.capture.connection import connect
@@ -47,7 +48,8 @@ class Heartbeat:
                 connection.execute(
                     "SELECT pg_logical_emit_message(true, %s, now()::text)", (PREFIX,)
                 )
-            except Exception as error:
+            except (TailraceError, psycopg.Error) as error:
+                # The stream itself reports a dead server; here it is enough to try again.
                 code = error.code if isinstance(error, TailraceError) else type(error).__name__
                 structlog.get_logger().warning("capture.heartbeat_missed", code=code)
                 connection = None
