@@ -73,9 +73,16 @@ def _identifier(name: str) -> str:
     return name
 
 
+def _pipeline_name(name: str) -> str:
+    if re.fullmatch(r"[a-z0-9_-]{1,63}", name) is None:
+        raise ValueError("a pipeline is named by 1 to 63 of the characters a-z, 0-9, _ and -")
+    return name
+
+
 Bytes = Annotated[int, BeforeValidator(_size)]
 SlotName = Annotated[str, AfterValidator(_slot_name)]
 Identifier = Annotated[str, AfterValidator(_identifier)]
+PipelineName = Annotated[str, AfterValidator(_pipeline_name)]
 
 
 class _Section(BaseModel):
@@ -168,12 +175,161 @@ class Capture(_Section):
     )
 
 
+class Spark(_Section):
+    """The Spark application that runs the pipelines."""
+
+    master: str = Field(
+        default="local[*]",
+        description="Where Spark runs: local[*], local[4], spark://host:7077, yarn, k8s://...",
+    )
+    conf: dict[str, str] = Field(
+        default={},
+        description="Any Spark setting, passed through as it is and over Tailrace's own.",
+    )
+
+
+class Http(_Section):
+    """The HTTP endpoints: /health, /status, /metrics, /streams/info and POST /shutdown."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on. The endpoints need no login: keep it on loopback.",
+    )
+    port: int = Field(
+        default=9090,
+        ge=0,
+        le=65535,
+        description="Port to listen on. 0: no HTTP server.",
+    )
+
+
+class NatsStream(_Section):
+    """A JetStream stream: made when it is missing, never altered."""
+
+    name: str = Field(default="CDC", description="Name of the stream.")
+    subjects: tuple[str, ...] = Field(
+        default=("cdc.>",),
+        description="Subjects the stream takes, when Tailrace creates it.",
+    )
+    max_age_hours: float = Field(
+        default=24.0, ge=0, description="Hours the stream keeps a message. 0: for ever."
+    )
+    max_bytes: Bytes = Field(
+        default=0, ge=0, description="Bytes the stream may hold; then it refuses new. 0: no limit."
+    )
+    max_messages: int = Field(
+        default=0, ge=0, description="Messages the stream may hold. 0: no limit."
+    )
+    replicas: int = Field(default=1, ge=1, le=5, description="Copies in a NATS cluster.")
+    duplicate_window_s: float = Field(
+        default=120.0,
+        ge=0,
+        description="Seconds in which the server refuses a repeated message id.",
+    )
+    atomic: bool = Field(
+        default=False,
+        description="Create it with atomic batches allowed; the sink's `atomic` needs that.",
+    )
+
+
+class NatsSink(_Section):
+    """NATS JetStream."""
+
+    type: Literal["nats"] = Field(description="This sink: `nats`.")
+    url: str = Field(
+        default="nats://127.0.0.1:4222",
+        description="One or more server addresses, with commas between. tls:// turns TLS on.",
+    )
+    stream: NatsStream = Field(default=NatsStream(), description=NatsStream.__doc__)
+    subject: str = Field(
+        default="cdc.{table}.{operation}",
+        description=(
+            "Where a message goes when the pipeline has no `route`. {schema}, {table}, {operation} "
+            "and {database} are replaced, escaped so that no two names meet."
+        ),
+    )
+    user: str = Field(default="", description="User name.")
+    password: SecretStr = Field(default=SecretStr(""), description="Password of the user.")
+    token: SecretStr = Field(default=SecretStr(""), description="Token, instead of a user.")
+    credentials: Path | None = Field(default=None, description="A .creds file (JWT and nkey).")
+    nkey: Path | None = Field(default=None, description="A file that holds an nkey seed.")
+    tls_ca: Path | None = Field(default=None, description="Certificate authority to trust.")
+    tls_certificate: Path | None = Field(default=None, description="Client certificate.")
+    tls_key: Path | None = Field(default=None, description="Key of the client certificate.")
+    max_outstanding: int = Field(
+        default=4000, ge=1, description="Messages on their way before acks are waited for."
+    )
+    timeout_s: float = Field(
+        default=10.0, gt=0, description="Seconds without any ack before the sink counts as gone."
+    )
+    atomic: Literal["none", "transaction"] = Field(
+        default="none",
+        description="`transaction`: a source transaction is one atomic batch (nats-server 2.12).",
+    )
+
+
+class Pipeline(_Section):
+    """Tables in, messages out: one streaming query with its own checkpoint."""
+
+    tables: tuple[str, ...] = Field(
+        default=("*.*",),
+        description="Tables as `schema.table`; `*` and `?` match. A leading `!` takes away.",
+    )
+    start: str = Field(
+        default="earliest",
+        description="Where a new pipeline begins: earliest, latest, an LSN or an ISO time.",
+    )
+    where: str = Field(
+        default="",
+        description="SQL condition over before.*, after.* and the frame's columns. Empty: all.",
+    )
+    select: tuple[str, ...] = Field(
+        default=(),
+        description="SQL expressions, each with an optional `AS name`. Empty: all columns.",
+    )
+    route: str = Field(
+        default="", description="SQL expression for the destination. Empty: the sink's own."
+    )
+    key: str = Field(
+        default="",
+        description="SQL expression for the message key. Empty: the row's replica identity.",
+    )
+    lanes: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="Parallel deliveries. One keeps the total order, more keep the order per key.",
+    )
+    shape: Literal["bridge", "debezium", "sequin", "plain"] = Field(
+        default="bridge", description="Layout of a message."
+    )
+    encoding: Literal["msgpack", "json"] | None = Field(
+        default=None, description="Bytes of a message. Empty: msgpack for bridge, json otherwise."
+    )
+    batch_rows: int = Field(
+        default=200_000, ge=1, description="Changes in a micro-batch, to the next whole entry."
+    )
+    batch_bytes: Bytes = Field(
+        default=64 * 2**20, ge=1, description="Bytes of log in a micro-batch, likewise."
+    )
+    sink: NatsSink = Field(description="Where the messages go.")
+
+
 class Config(_Section):
     """The whole of `tailrace.yml`. Every key has a default; an empty file is valid."""
 
     source: Source = Field(default=Source(), description=Source.__doc__)
     log: Log = Field(default=Log(), description=Log.__doc__)
     capture: Capture = Field(default=Capture(), description=Capture.__doc__)
+    data: Path = Field(
+        default=Path("tailrace-data"),
+        description="Folder of checkpoints and status. In a file, relative to that file's folder.",
+    )
+    spark: Spark = Field(default=Spark(), description=Spark.__doc__)
+    http: Http = Field(default=Http(), description=Http.__doc__)
+    pipelines: dict[PipelineName, Pipeline] = Field(
+        default={}, description="The pipelines, by name."
+    )
 
 
 def load(

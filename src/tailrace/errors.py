@@ -10,6 +10,12 @@
     ├── GapError                     GAP                 10  never
     ├── SlotLostError                SLOT_LOST           11  never
     ├── DivergedError                DIVERGED            12  never
+    ├── ExpressionError              BAD_EXPRESSION       4  never
+    ├── SinkError
+    │   ├── SinkUnreachableError     SINK_UNREACHABLE    30  back-off
+    │   ├── SinkFullError            SINK_FULL           31  back-off
+    │   ├── SinkRefusedError         SINK_REFUSED        32  never
+    │   └── PoisonedError            POISONED            33  never
     └── LogError
         ├── DiskFullError            DISK_FULL           13  never
         ├── CorruptError             CORRUPT             14  never
@@ -130,6 +136,52 @@ class DivergedError(TailraceError):
         "The log belongs to another database, or the server lost changes the log holds "
         "(restore from backup, failover). Use a fresh log folder and take a new snapshot."
     )
+
+
+class ExpressionError(TailraceError):
+    """An SQL expression of a pipeline cannot be used, or no longer fits its table."""
+
+    code = "BAD_EXPRESSION"
+    exit_code = 4
+    default_hint = "Correct the expression, then run: tailrace check"
+
+
+class SinkError(TailraceError):
+    """A sink could not be reached or said no."""
+
+
+class SinkUnreachableError(SinkError):
+    """No answer from the sink, or the line was cut."""
+
+    code = "SINK_UNREACHABLE"
+    exit_code = 30
+    retry = Retry.BACK_OFF
+    default_hint = "Check the sink's address and whether it runs. The log keeps every change."
+
+
+class SinkFullError(SinkError):
+    """The sink has no room for more messages."""
+
+    code = "SINK_FULL"
+    exit_code = 31
+    retry = Retry.BACK_OFF
+    default_hint = "Raise the stream's limits or let its consumers catch up. Nothing is lost."
+
+
+class SinkRefusedError(SinkError):
+    """The sink refuses, and will until somebody changes something."""
+
+    code = "SINK_REFUSED"
+    exit_code = 32
+    default_hint = "Check credentials, permissions and the stream's settings."
+
+
+class PoisonedError(SinkError):
+    """A message that its sink can never take, or a change that cannot be encoded."""
+
+    code = "POISONED"
+    exit_code = 33
+    default_hint = "The error names the message. Filter it out, or raise the sink's limits."
 
 
 class LogError(TailraceError):

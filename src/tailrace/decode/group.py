@@ -1,0 +1,63 @@
+"""Decoded changes as columns: cells, row images, groups.
+
+A group is a run of changes that look alike: one relation (one version of it), one operation, one
+kind of old row. All its columns have the same length. Positions put changes of several groups back
+into their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tailrace.change import Op
+    from tailrace.schema import Relation, TypeName
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One column of a row image: PostgreSQL's text for each value, in UTF-8.
+
+    `values` is a `pa.BinaryArray`; a null in it is an SQL NULL, or an unchanged value where
+    `unchanged` (None: nowhere) is true.
+    """
+
+    values: pa.BinaryArray
+    unchanged: NDArray[np.bool_] | None = None
+
+
+Image = tuple[Cells | None, ...]
+"""One row image: a `Cells` for every column of the relation; None for a column that is absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Changes of one relation and one operation.
+
+    `types` names the non-built-in types the relation uses, by oid. `before` and `after` are None
+    where the operation has no such image. `committed_at` counts microseconds since 1970 UTC.
+    `annotations` is the JSON text of the transaction annotations in force, null where there are
+    none; None when no row has any. Messages have no relation: their `prefixes` and `contents`
+    stand in for images.
+    """
+
+    op: Op
+    relation: Relation | None
+    types: dict[int, TypeName] = field(default_factory=dict)
+    lsn: NDArray[np.uint64]
+    ordinal: NDArray[np.uint64]
+    xid: NDArray[np.uint32]
+    committed_at: NDArray[np.int64]
+    before: Image | None = None
+    after: Image | None = None
+    prefixes: pa.StringArray | None = None
+    contents: pa.BinaryArray | None = None
+    annotations: pa.StringArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.lsn)

@@ -1,0 +1,1 @@
+"""Columns of changes → message bytes, column by column."""

@@ -1,0 +1,1 @@
+"""Where messages go: one contract, one file a sink."""

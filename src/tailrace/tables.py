@@ -1,0 +1,80 @@
+"""Which tables a reader wants: patterns over `schema.table`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from tailrace.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Patterns as `schema.table` with `*` and `?`; a leading `!` takes away what others gave.
+
+    A pattern without a dot is a table of the schema `public`; a double quote keeps dots and stars
+    as they are.
+
+    >>> Tables(("public.*", "!public.tmp_*")).match("public", "users")
+    True
+    >>> Tables(("orders", '"odd.schema"."a*b"')).match("odd.schema", "a*b")
+    True
+    """
+
+    patterns: tuple[str, ...] = ("*.*",)
+
+    def __post_init__(self) -> None:
+        for pattern in self.patterns:
+            _compiled(pattern.removeprefix("!"))
+
+    @classmethod
+    def parse(cls, text: str) -> Tables:
+        """Patterns with commas between, as an option gives them."""
+        return cls(tuple(part.strip() for part in _split(text, ",") if part.strip()))
+
+    @cached_property
+    def _rules(self) -> tuple[tuple[bool, re.Pattern[str]], ...]:
+        return tuple(
+            (not pattern.startswith("!"), _compiled(pattern.removeprefix("!")))
+            for pattern in self.patterns
+        )
+
+    def match(self, namespace: str, name: str) -> bool:
+        """Whether a table is wanted: the last pattern that fits decides."""
+        wanted = not any(gives for gives, _ in self._rules)
+        for gives, pattern in self._rules:
+            if pattern.fullmatch(f"{namespace}\0{name}"):
+                wanted = gives
+        return wanted
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    if pattern == "*":
+        pattern = "*.*"
+    parts = _split(pattern, ".")
+    if len(parts) == 1:
+        parts.insert(0, "public")
+    if len(parts) != 2 or not all(parts):
+        raise ConfigError(
+            f"{pattern!r} is not a table pattern",
+            hint='Write schema.table, schema.* or "odd.schema"."odd.table".',
+        )
+    return re.compile("\0".join(_expression(part) for part in parts), re.DOTALL)
+
+
+def _expression(part: str) -> str:
+    if part.startswith('"') and part.endswith('"') and len(part) > 1:
+        return re.escape(part[1:-1].replace('""', '"'))
+    return re.escape(part).replace(r"\*", "[^\0]*").replace(r"\?", "[^\0]")
+
+
+def _split(text: str, separator: str) -> list[str]:
+    parts, quoted = [""], False
+    for letter in text:
+        quoted ^= letter == '"'
+        if letter == separator and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
