@@ -7,12 +7,13 @@ into their order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from tailrace.change import Op
@@ -29,6 +30,11 @@ class Cells:
 
     values: pa.BinaryArray
     unchanged: NDArray[np.bool_] | None = None
+
+    def take(self, rows: NDArray[np.int64]) -> Cells:
+        """These rows, in this order."""
+        unchanged = None if self.unchanged is None else self.unchanged[rows]
+        return Cells(self.values.take(pa.array(rows)), unchanged)
 
 
 Image = tuple[Cells | None, ...]
@@ -61,3 +67,25 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.lsn)
+
+    def take(self, rows: NDArray[np.int64]) -> Group:
+        """These changes, in this order."""
+        arrow = pa.array(rows)
+        return replace(
+            self,
+            lsn=self.lsn[rows],
+            ordinal=self.ordinal[rows],
+            xid=self.xid[rows],
+            committed_at=self.committed_at[rows],
+            before=_take(self.before, rows),
+            after=_take(self.after, rows),
+            prefixes=None if self.prefixes is None else self.prefixes.take(arrow),
+            contents=None if self.contents is None else self.contents.take(arrow),
+            annotations=None if self.annotations is None else self.annotations.take(arrow),
+        )
+
+
+def _take(image: Image | None, rows: NDArray[np.int64]) -> Image | None:
+    if image is None:
+        return None
+    return tuple(None if cells is None else cells.take(rows) for cells in image)
