@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.005
 _ONE_ENTRY_BYTES = 1 << 14
 _BEGIN = ord("B")
+_PLACES = 4
 _START_CAPTURE = "Start `tailrace capture` once: it recovers the log and writes the mark."
 
 
@@ -67,12 +68,33 @@ class AtTime:
 Start = Earliest | Latest | AtLsn | AtTime
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A stretch of the log that ends with a whole transaction."""
+
+    upto: Position
+    rows: int
+    bytes: int
+    """Stored bytes, headers included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the entries after a position begin, and the schemas in force there."""
+
+    name: SegmentName
+    offset: int
+    schemas: SchemaBook
+
+
 class Log:
     """Read access to a log."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._headers: dict[SegmentName, tuple[SegmentHeader, int]] = {}
+        # Readers come back for what follows the last range: no need to seek again.
+        self._places: dict[Position, _Place] = {}
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -212,29 +234,82 @@ class Log:
         `ORIGIN` stands for the beginning of the log, wherever retention has moved it.
         """
         end = self.end()
+        place, names = self._find(after, end)
+        yield _schema_entry(place.schemas, after, self.header(place.name))
+        schemas = place.schemas.copy()
+        reached = max(after, self.header(place.name).base)
+        for name in names:
+            base = self.header(name).base
+            if upto is not None and base >= upto:
+                break
+            _check_reached(reached, base, name.file)
+            offset = place.offset if name == place.name else self.first_entry(name)
+            for placed in self._walk(name, offset, end):
+                entry = placed.entry
+                if upto is not None and entry.first > upto:
+                    self._remember(reached, _Place(name, placed.start, schemas))
+                    return
+                if entry.changes or entry.schemas:
+                    yield entry
+                for message in entry.schema_messages():
+                    schemas.note(message)
+                reached = max(reached, entry.last)
+                offset = placed.end
+            self._remember(reached, _Place(name, offset, schemas.copy()))
+        else:
+            _check_reached(reached, end.position, "the durable mark")
+
+    def extent(
+        self, after: Position, *, rows: int, size: int, upto: Position | None = None
+    ) -> Extent:
+        """How far about `rows` changes or `size` bytes after a position reach.
+
+        Ends with the first entry that fills one of the limits, and with a whole transaction.
+        """
+        end = self.end()
+        limit = end.position if upto is None else min(upto, end.position)
+        place, names = self._find(after, end)
+        whole = found = Extent(after, 0, 0)
+        for name in names:
+            if self.header(name).base >= limit:
+                break
+            offset = place.offset if name == place.name else self.first_entry(name)
+            for placed in self._walk(name, offset, end, bodies=False):
+                entry = placed.entry
+                if entry.first > limit:
+                    return whole
+                found = Extent(
+                    max(found.upto, entry.last),
+                    found.rows + entry.changes,
+                    found.bytes + placed.end - placed.start,
+                )
+                if entry.ends:
+                    whole = found
+                    if whole.rows >= rows or whole.bytes >= size:
+                        return whole
+        return whole
+
+    def _find(self, after: Position, end: Mark) -> tuple[_Place, list[SegmentName]]:
+        """The place after a position, and the segments from there on."""
         names = self.visible_segments(end)
         bases = [self.header(name).base for name in names]
         if after < bases[0] and after != ORIGIN:
             raise PositionLostError(f"{after} is older than the log, which begins after {bases[0]}")
+        known = self._places.get(after)
+        if known is not None and known.name in names:
+            return known, names[names.index(known.name) :]
         first = max(bisect.bisect_right(bases, after) - 1, 0)
-        start, schemas = self._seek(names[first], after, end)
-        yield _schema_entry(schemas, after, self.header(names[first]))
-        reached = max(after, bases[first])
-        for name, base in zip(names[first:], bases[first:], strict=True):
-            if upto is not None and base >= upto:
-                return
-            _check_reached(reached, base, name.file)
-            begin = start if name is names[first] else self.first_entry(name)
-            for placed in self._walk(name, begin, end):
-                entry = placed.entry
-                if upto is not None and entry.first > upto:
-                    return
-                if entry.changes or entry.schemas:
-                    yield entry
-                reached = max(reached, entry.last)
-        _check_reached(reached, end.position, "the durable mark")
+        place = self._seek(names[first], after, end)
+        self._remember(after, place)
+        return place, names[first:]
 
-    def _seek(self, name: SegmentName, after: Position, end: Mark) -> tuple[int, SchemaBook]:
+    def _remember(self, after: Position, place: _Place) -> None:
+        self._places.pop(after, None)
+        self._places[after] = place
+        while len(self._places) > _PLACES:
+            del self._places[next(iter(self._places))]
+
+    def _seek(self, name: SegmentName, after: Position, end: Mark) -> _Place:
         """Where the entries after a position begin in a segment, and the schemas in force there."""
         rows = [row for row in self._rows(name, end) if row.first <= after]
         start, schemas = self._jump(name, rows, end) or (self.first_entry(name), SchemaBook())
@@ -244,7 +319,7 @@ class Log:
             for message in placed.entry.schema_messages():
                 schemas.note(message)
             start = placed.end
-        return start, schemas
+        return _Place(name, start, schemas)
 
     def _jump(
         self, name: SegmentName, rows: list[index.Row], end: Mark
@@ -295,12 +370,20 @@ class Log:
             raise PositionLostError(f"retention removed {name.file} while it was read") from error
 
     def _walk(
-        self, name: SegmentName, start: int, end: Mark, *, window_bytes: int | None = None
+        self,
+        name: SegmentName,
+        start: int,
+        end: Mark,
+        *,
+        bodies: bool = True,
+        window_bytes: int | None = None,
     ) -> Iterator[Placed]:
         """The visible entries of a segment from an offset."""
         limit = self._limit(name, end)
         try:
-            yield from walk(self._store, name, start, limit, window_bytes=window_bytes)
+            yield from walk(
+                self._store, name, start, limit, bodies=bodies, window_bytes=window_bytes
+            )
         except MalformedError as error:
             raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
         except FileNotFoundError as error:

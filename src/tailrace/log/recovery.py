@@ -43,6 +43,10 @@ class SchemaBook:
         raw = bytes(message)
         self._messages[raw[:5]] = raw
 
+    def copy(self) -> SchemaBook:
+        """The same messages, to go on from."""
+        return SchemaBook(dict(self._messages))
+
     def messages(self) -> list[bytes]:
         """All of them, types first: relations refer to types."""
         return sorted(self._messages.values(), key=lambda raw: raw[:1] != b"Y")
