@@ -11,6 +11,7 @@ from tailrace.capture.capture import Capture
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Earliest, Log
 from tailrace.position import Lsn, Position
+from tests.columns import columnar, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +65,12 @@ class Captured:
         return Log.open(self.folder).end().position if any(self.folder.glob("*.seg")) else None
 
     def changes(self, after: Position | None = None) -> list[Change]:
+        """What the log holds after a position; both decoders must agree on it."""
         log = self.log
-        return list(read_changes(log, log.resolve(Earliest()) if after is None else after))
+        start = log.resolve(Earliest()) if after is None else after
+        found = list(read_changes(log, start))
+        assert columnar(log.read(start), start) == plain(found)
+        return found
 
     @property
     def log(self) -> Log:

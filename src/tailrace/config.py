@@ -275,6 +275,10 @@ class Pipeline(_Section):
         default=("*.*",),
         description="Tables as `schema.table`; `*` and `?` match. A leading `!` takes away.",
     )
+    messages: tuple[str, ...] = Field(
+        default=(),
+        description="Logical messages to deliver too, by prefix; `*` and `?` match. Empty: none.",
+    )
     start: str = Field(
         default="earliest",
         description="Where a new pipeline begins: earliest, latest, an LSN or an ISO time.",
@@ -355,10 +359,12 @@ def load(
         problems = [_describe(detail) for detail in error.errors(include_input=False)]
         # Not chained: pydantic's own text may quote what it refused.
         raise _refusal(path, problems) from None
-    if path and "path" not in given.get("log", {}):
-        log = config.log.model_copy(update={"path": path.parent / config.log.path})
-        return config.model_copy(update={"log": log})
-    return config
+    if path is None:
+        return config
+    moved: dict[str, object] = {"data": path.parent / config.data}
+    if "path" not in given.get("log", {}):
+        moved["log"] = config.log.model_copy(update={"path": path.parent / config.log.path})
+    return config.model_copy(update=moved)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -49,6 +49,24 @@ class Tables:
         return wanted
 
 
+@dataclass(frozen=True)
+class Prefixes:
+    """Which logical messages a reader wants: patterns over their prefix.
+
+    >>> Prefixes(("outbox.*",))("outbox.orders"), Prefixes()("anything")
+    (True, False)
+    """
+
+    patterns: tuple[str, ...] = ()
+
+    @cached_property
+    def _rules(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(_expression(pattern), re.DOTALL) for pattern in self.patterns)
+
+    def __call__(self, prefix: str) -> bool:
+        return any(rule.fullmatch(prefix) for rule in self._rules)
+
+
 def _compiled(pattern: str) -> re.Pattern[str]:
     if pattern == "*":
         pattern = "*.*"

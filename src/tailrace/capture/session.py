@@ -72,12 +72,16 @@ class Pace:
 
 @dataclass(slots=True)
 class Counts:
-    """What a capture has done, over all of its sessions."""
+    """What a capture has done, over all of its sessions, and where it stands."""
 
+    messages: int = 0
     changes: int = 0
     transactions: int = 0
     bytes: int = 0
     entries: int = 0
+    sessions: int = 0
+    streaming: bool = False
+    acknowledged: Lsn = Lsn(0)  # noqa: RUF009 - an int, and as immutable
 
 
 class Session:
@@ -116,6 +120,14 @@ class Session:
 
     def run(self, stopping: Callable[[], bool], *, until: Lsn | None = None) -> None:
         """Stream. Returns in order, with everything whole durable and acknowledged, or raises."""
+        self._counts.sessions += 1
+        self._counts.streaming = True
+        try:
+            self._stream(stopping, until)
+        finally:
+            self._counts.streaming = False
+
+    def _stream(self, stopping: Callable[[], bool], until: Lsn | None) -> None:
         disk, line = select.poll(), select.poll()
         disk.register(self._flusher.wake_fd, select.POLLIN)
         line.register(self._flusher.wake_fd, select.POLLIN)
@@ -222,6 +234,7 @@ class Session:
         counts = self._counts
         counts.entries += len(entries)
         for entry in entries:
+            counts.messages += len(entry.offsets) - 1
             counts.changes += entry.changes
             counts.transactions += entry.transactions
             counts.bytes += len(entry.body)
@@ -254,7 +267,7 @@ class Session:
         written = max(self._assembler.end_lsn, self._server_end)
         self._replication.send_status(written=written, flushed=flushed, reply_requested=probe)
         failpoint.hit("capture.after-status")
-        self._acknowledged = max(self._acknowledged, flushed)
+        self._acknowledged = self._counts.acknowledged = max(self._acknowledged, flushed)
         self._status_at = now
         self._reply_requested = False
         self._probed |= probe

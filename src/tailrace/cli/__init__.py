@@ -18,6 +18,7 @@ from tailrace.cli.demo import demo
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
 from tailrace.cli.log import log_app
+from tailrace.cli.pipelines import pipelines
 from tailrace.cli.tail import tail
 from tailrace.errors import TailraceError
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(init)
 app.command()(doctor)
 app.command()(capture)
+app.command()(pipelines)
 app.command()(tail)
 app.add_typer(log_app)
 app.command()(demo)

@@ -141,10 +141,10 @@ def cat(
       tailrace log cat --json | jq -r .op | sort | uniq -c
     """
     from tailrace.cli.printer import Printer, close_quietly
-    from tailrace.cli.start import parse_start
     from tailrace.cli.tail import Wanted
     from tailrace.log.changes import read_changes
     from tailrace.log.reader import Log
+    from tailrace.log.start import parse_start
 
     place = parse_start(start)
     upto = None if to is None else _position(to, ordinal=_LAST_ORDINAL)

@@ -21,9 +21,9 @@ from tailrace import config
 from tailrace.capture.bootstrap import initialise
 from tailrace.capture.connection import connect
 from tailrace.capture.publication import TableName
+from tailrace.engine.process import die_with_parent
 from tailrace.errors import TailraceError
 from tailrace.testing import EmbeddedPostgres, SampleShop
-from tailrace.testing.process import die_with_parent
 from tailrace.testing.shop import TABLES
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def tail(
       tailrace tail --from 2026-01-31T12:00:00Z --json | jq 'select(.op == "delete") | .key'
     """
     from tailrace.cli.printer import Printer, close_quietly, reader_gone
-    from tailrace.cli.start import parse_start
+    from tailrace.log.start import parse_start
 
     place = parse_start(start)
     path = options.settings(config, log=log).log.path

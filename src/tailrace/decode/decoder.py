@@ -78,12 +78,10 @@ class Decoder:
             groups = [_between(group, after, upto) for group in groups]
         return [group for group in groups if len(group)]
 
-    def note(self, message: bytes | memoryview) -> None:
-        """Learn a Relation or Type message."""
-        value = pgoutput.parse(message)
+    def _learn(self, value: Relation | TypeName) -> None:
         if isinstance(value, Relation):
             self.relations[value.oid] = value
-        elif isinstance(value, TypeName):
+        else:
             self.types[value.oid] = value
 
     def _runs(self, messages: _Messages) -> Iterator[slice]:
@@ -93,12 +91,13 @@ class Decoder:
             value = pgoutput.parse(messages.raw(index))
             known = self.relations if isinstance(value, Relation) else self.types
             assert isinstance(value, Relation | TypeName)
-            if known.get(value.oid) == value:
+            before = known.get(value.oid)
+            if before == value:
                 continue
-            if index > start:
+            if before is not None and index > start:
                 yield slice(start, index)
                 start = index
-            self.note(messages.raw(index))
+            self._learn(value)
         yield slice(start, len(messages.kinds))
 
     def _relation(self, oid: int) -> Relation:

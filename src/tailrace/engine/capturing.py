@@ -1,7 +1,10 @@
-"""Capture as a process: signals, the report, and the promise to be gone within five seconds."""
+"""Capture as a process: signals, the report, the status file, and the promise to be gone within
+five seconds.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -11,8 +14,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.capture.capture import Capture
+from tailrace.engine import status
+from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
     from types import FrameType
 
     from tailrace.capture.session import Counts
@@ -38,10 +45,50 @@ def run_capture(config: Config, *, until: Lsn | None = None) -> Counts:
         signal.signal(signum, on_signal)
     capture = Capture(config, stopping=stop.is_set)
     threading.Thread(target=_report, args=(capture.counts, stop), daemon=True).start()
-    capture.run(until=until)
     counts = capture.counts
+    with _reported(counts, status.folder(config.data), stop):
+        capture.run(until=until)
     events.info("capture.stopped", changes=counts.changes, transactions=counts.transactions)
     return counts
+
+
+@contextlib.contextmanager
+def _reported(counts: Counts, where: Path, stop: threading.Event) -> Iterator[None]:
+    """Keep the status file while capture runs; its last content says how that ended."""
+    end = ""
+
+    def fields() -> dict[str, object]:
+        return {"state": end or _state(counts, stop), **_figures(counts)}
+
+    reporter = status.Reporter(where, "capture", fields)
+    try:
+        yield
+        end = "stopped"
+    except TailraceError as error:
+        end = error.code
+        raise
+    finally:
+        end = end or TailraceError.code
+        reporter.close()
+
+
+def _state(counts: Counts, stop: threading.Event) -> str:
+    if stop.is_set():
+        return "stopping"
+    if counts.streaming:
+        return "streaming"
+    return "reconnecting" if counts.sessions else "starting"
+
+
+def _figures(counts: Counts) -> dict[str, object]:
+    return {
+        "messages": counts.messages,
+        "changes": counts.changes,
+        "transactions": counts.transactions,
+        "bytes": counts.bytes,
+        "end_lsn": str(counts.acknowledged),
+        "reconnects": max(counts.sessions - 1, 0),
+    }
 
 
 def _leave_in_time() -> None:

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Self
 
-from tailrace.testing.process import die_with_parent, end, free_port, private_folder, remove
+from tailrace.engine.process import die_with_parent
+from tailrace.testing.process import end, free_port, private_folder, remove
 
 
 class EmbeddedNats:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Literal, Self
 import psycopg
 from psycopg import sql
 
+from tailrace.engine.process import die_with_parent
 from tailrace.testing.process import (
-    die_with_parent,
     end,
     free_port,
     private_folder,

@@ -7,17 +7,17 @@ interpreter exit, and, on Linux, when the owner dies without a goodbye.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-_PR_SET_PDEATHSIG = 1
+if TYPE_CHECKING:
+    import signal
 
 
 def free_port() -> int:
@@ -54,12 +54,6 @@ def reachable_by(path: Path, user: pwd.struct_passwd) -> bool:
         if not bits & 0o001:
             return False
     return True
-
-
-def die_with_parent(signum: signal.Signals = signal.SIGQUIT) -> None:
-    """Run in the child: ask the kernel for `signum` when the parent is gone."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum)
 
 
 def end(

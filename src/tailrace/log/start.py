@@ -1,4 +1,4 @@
-"""Where to begin in a log, as written on a command line: `--from` of `tail` and `log cat`."""
+"""Where to begin in a log, as people write it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse_start(text: str) -> Start:
         return AtLsn(Lsn.parse(text.strip())) if "/" in text else AtTime(_micros(text.strip()))
     except ValueError as error:
         raise ConfigError(
-            f"--from {text!r} is no place in a log", hint=f"Write {FORMS} (UTC unless it says so)."
+            f"{text!r} is no place in a log", hint=f"Write {FORMS} (UTC unless it says so)."
         ) from error
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tailrace.cli.start import parse_start
+from tailrace.log.start import parse_start
 from tailrace.errors import ConfigError
 from tailrace.log.reader import AtLsn, AtTime, Earliest, Latest
 from tailrace.position import Lsn

@@ -1,0 +1,38 @@
+"""`tailrace pipelines`: the Spark application alone, as `tailrace run` starts it."""
+
+# ruff: noqa: PLC0415 - Spark is loaded when the command runs, not for --help
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from tailrace.cli import options
+
+
+def pipelines(
+    *,
+    log_format: Annotated[
+        Literal["auto", "console", "json"],
+        typer.Option(help="auto is console on a terminal and json elsewhere."),
+    ] = "auto",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    config: options.ConfigFile = None,
+    log: options.LogPath = None,
+) -> None:
+    """Run the pipelines of a settings file, from the log to their sinks.
+
+    Capture may run beside it, elsewhere, or not at all: the pipelines read the log and wait for
+    more. Each has a checkpoint of its own under the data folder and goes on where it was. SIGTERM
+    or Ctrl-C stops them in order. `tailrace run` supervises this and capture together.
+
+    \b
+    Example:
+      tailrace pipelines -c tailrace.yml
+    """
+    from tailrace.engine.pipelines import run_pipelines
+    from tailrace.observe import logs
+
+    logs.configure(log_format, verbose=verbose)
+    run_pipelines(options.settings(config, log=log))

@@ -1,0 +1,38 @@
+"""`tailrace serve`: the HTTP endpoints, as a process of `tailrace run`. Hidden from the help."""
+
+# ruff: noqa: PLC0415 - starlette and psycopg are loaded when the command runs, not for --help
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tailrace.cli import options
+
+
+def serve(
+    *,
+    supervised: Annotated[
+        bool, typer.Option("--supervised", help="POST /shutdown stops the parent process.")
+    ] = False,
+    metrics_lines: Annotated[
+        bool, typer.Option("--metrics-lines", help="Print a METRICS line every 15 seconds.")
+    ] = False,
+    config: options.ConfigFile = None,
+    dsn: options.Dsn = None,
+    slot: options.Slot = None,
+    publication: options.Publication = None,
+    log: options.LogPath = None,
+) -> None:
+    """Serve /health, /ready, /status, /metrics and /streams/info; watch the slot's lag.
+
+    `tailrace run` starts this beside capture and the pipelines. By itself it shows what their
+    status files say.
+    """
+    from tailrace.engine.serving import run_serve
+    from tailrace.observe import logs
+
+    logs.configure()
+    settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
+    run_serve(settings, supervised=supervised, metrics_lines=metrics_lines)

@@ -1,0 +1,107 @@
+"""Binary columns as numpy sees them: offsets, bytes, validity; and the way back to Arrow.
+
+A null takes no part in the bytes of any column made here. Offsets count from the first byte of
+`content`, whatever slice of a larger array the column is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BINARY = pa.binary()
+
+
+def offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
+    """Where each value begins in `content`, and the end of the last."""
+    if not len(values):
+        return np.zeros(1, np.int32)
+    raw = np.frombuffer(values.buffers()[1], np.int32)
+    mine = raw[values.offset : values.offset + len(values) + 1]
+    return mine - mine[0] if mine[0] else mine
+
+
+def content(values: pa.BinaryArray) -> NDArray[np.uint8]:
+    """The bytes of all values, one after another."""
+    data = values.buffers()[2] if len(values) else None
+    if data is None:
+        return np.empty(0, np.uint8)
+    raw = np.frombuffer(values.buffers()[1], np.int32)
+    return np.frombuffer(data, np.uint8)[raw[values.offset] : raw[values.offset + len(values)]]
+
+
+def validity(values: pa.Array) -> pa.Buffer | None:
+    """The bitmap of what is not null, or None when nothing is."""
+    if not values.null_count:
+        return None
+    if not values.offset:
+        return values.buffers()[0]
+    return bitmap(valid(values))
+
+
+def valid(values: pa.Array) -> NDArray[np.bool_]:
+    """A mask of what is not null."""
+    mask: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def bitmap(mask: NDArray[np.bool_]) -> pa.Buffer:
+    """A mask as Arrow keeps it."""
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))
+
+
+def column(
+    data: NDArray[np.uint8], starts: NDArray[np.int32], nulls: pa.Buffer | None = None
+) -> pa.BinaryArray:
+    """A column of its bytes and offsets."""
+    buffers = [nulls, pa.py_buffer(starts), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(_BINARY, len(starts) - 1, buffers)
+
+
+def starts_of(lengths: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Offsets of values with these lengths."""
+    found = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=found[1:])
+    return found
+
+
+def fixed(rows: NDArray[np.uint8], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
+    """A column whose values are the rows of a matrix."""
+    count, width = rows.shape
+    starts = np.arange(0, (count + 1) * width, width, dtype=np.int32)[: count + 1]
+    return column(np.ascontiguousarray(rows).reshape(-1), starts, nulls)
+
+
+def ragged(
+    rows: NDArray[np.uint8], keep: NDArray[np.bool_], nulls: pa.Buffer | None = None
+) -> pa.BinaryArray:
+    """A column whose values are the kept bytes of each row of a matrix."""
+    return column(rows[keep], starts_of(np.count_nonzero(keep, axis=1)), nulls)
+
+
+def dense(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The same bytes with empty values in place of nulls."""
+    if not values.null_count:
+        return values
+    return values.fill_null(b"")
+
+
+def text_of(values: pa.Array) -> pa.BinaryArray:
+    """Numbers in decimal, as bytes."""
+    return values.cast(pa.string()).cast(_BINARY)
+
+
+def as_text(values: pa.BinaryArray) -> pa.StringArray:
+    """The same column under Arrow's string type, unchecked: the caller knows it is UTF-8."""
+    return values.view(pa.string())
+
+
+def rows_of(positions: NDArray[np.integer], starts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The value each byte position belongs to."""
+    found: NDArray[np.int64] = np.searchsorted(starts, positions, side="right") - 1
+    return found

@@ -1,0 +1,68 @@
+"""Numbers as text, whole columns at a time: LSNs in hexadecimal, times in ISO 8601."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.encode import columns
+from tailrace.encode.pieces import join
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LOWER = np.frombuffer(b"0123456789abcdef", np.uint8)
+_UPPER = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+
+def _nibbles(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """A row of sixteen half-bytes a number."""
+    octets = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    found = np.empty((len(numbers), 16), np.uint8)
+    found[:, 0::2] = octets >> 4
+    found[:, 1::2] = octets & 15
+    return found
+
+
+def _significant(nibbles: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Everything but leading zeros; the last digit always counts."""
+    kept = np.logical_or.accumulate(nibbles != 0, axis=1)
+    kept[:, -1] = True
+    return kept
+
+
+def padded_hex(numbers: NDArray[np.uint64]) -> pa.BinaryArray:
+    """Sixteen lower-case digits."""
+    return columns.fixed(_LOWER[_nibbles(numbers)])
+
+
+def short_hex(numbers: NDArray[np.uint64]) -> pa.BinaryArray:
+    """Lower-case digits without leading zeros."""
+    nibbles = _nibbles(numbers)
+    return columns.ragged(_LOWER[nibbles], _significant(nibbles))
+
+
+def lsn_text(numbers: NDArray[np.uint64]) -> pa.BinaryArray:
+    """PostgreSQL's own notation, `16/B374D848`."""
+    nibbles = _nibbles(numbers)
+    rows = np.full((len(numbers), 17), ord("/"), np.uint8)
+    keep = np.ones(rows.shape, bool)
+    for half, place in ((nibbles[:, :8], slice(0, 8)), (nibbles[:, 8:], slice(9, 17))):
+        rows[:, place] = _UPPER[half]
+        keep[:, place] = _significant(half)
+    return columns.ragged(rows, keep)
+
+
+def decimal(numbers: NDArray[np.integer]) -> pa.BinaryArray:
+    """Decimal digits."""
+    return columns.text_of(pa.array(numbers))
+
+
+def iso_time(micros: NDArray[np.int64]) -> pa.BinaryArray:
+    """Microseconds since 1970 as `2025-12-12T12:00:34.338547Z`."""
+    text = columns.text_of(pa.array(micros, pa.timestamp("us")))
+    data = columns.content(text).copy()
+    data[data == ord(" ")] = ord("T")
+    return join([columns.column(data, columns.offsets(text)), b"Z"])

@@ -1,0 +1,115 @@
+"""Groups of changes → messages: shape, encoding and destination in one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, assert_never
+
+import pyarrow as pa
+
+from tailrace.encode.facts import Facts, Origin
+from tailrace.encode.json import Json
+from tailrace.encode.keys import keys
+from tailrace.encode.msgpack import MessagePack
+from tailrace.encode.pieces import Pieces, join
+from tailrace.encode.rows import Rows
+from tailrace.encode.shapes.bridge import Bridge
+from tailrace.encode.shapes.debezium import Debezium
+from tailrace.encode.shapes.plain import Plain
+from tailrace.encode.shapes.sequin import Sequin
+from tailrace.encode.shapes.shape import Part, Shape
+from tailrace.encode.subject import MESSAGES as MESSAGE_SCHEMA
+from tailrace.encode.subject import Subject
+from tailrace.message import MESSAGES
+
+if TYPE_CHECKING:
+    from tailrace.decode.group import Group
+    from tailrace.encode.syntax import Syntax
+
+__all__ = ["Encoder", "Origin", "ShapeName"]
+
+ShapeName = Literal["bridge", "debezium", "sequin", "plain"]
+EncodingName = Literal["json", "msgpack"]
+
+
+class Encoder:
+    """Encodes groups. Holds no state between them and may be pickled."""
+
+    def __init__(
+        self, *, shape: ShapeName, encoding: EncodingName, subject: str, origin: Origin
+    ) -> None:
+        self._shape = _shape(shape)
+        self._syntax: Syntax = Json() if encoding == "json" else MessagePack()
+        self._subject = Subject(subject, database=origin.database)
+        self._origin = origin
+
+    def encode(
+        self,
+        group: Group,
+        *,
+        destination: pa.BinaryArray | None = None,
+        key: pa.BinaryArray | None = None,
+    ) -> pa.RecordBatch:
+        """A message a change, in the group's order.
+
+        `destination` and `key` take the place of the subject and of the row's key. Text that is
+        not UTF-8 raises `PoisonedError`.
+        """
+        if not len(group):
+            return MESSAGES.empty_table().to_batches()[0]
+        facts = Facts(group, self._syntax, self._origin)
+        rows = Rows(group, self._syntax, self._shape.native)
+        if destination is None:
+            destination = self._destinations(group)
+        ids = self._shape.ids(facts)
+        part = Part(facts, rows, self._named(destination), ids)
+        payload = join(self._shape.message(part), null=self._syntax.null)
+        if key is None:
+            key = keys(rows)
+        return pa.RecordBatch.from_arrays(
+            [
+                _column(destination, len(group)),
+                ids,
+                key,
+                payload,
+                pa.array(group.lsn),
+                pa.array(group.ordinal),
+                pa.array(group.committed_at),
+            ],
+            schema=MESSAGES,
+        )
+
+    def _destinations(self, group: Group) -> str | pa.BinaryArray:
+        if group.relation is not None:
+            return self._subject.of(group.relation, group.op)
+        assert group.prefixes is not None
+        coded = group.prefixes.dictionary_encode()
+        subjects = [
+            self._subject.fill(MESSAGE_SCHEMA, prefix, group.op).encode()
+            for prefix in coded.dictionary.to_pylist()
+        ]
+        return pa.array(subjects, pa.binary()).take(coded.indices)
+
+    def _named(self, destination: str | pa.BinaryArray) -> Pieces:
+        if isinstance(destination, str):
+            return (self._syntax.constant(destination),)
+        return self._syntax.text(destination)
+
+
+def _column(destination: str | pa.BinaryArray, count: int) -> pa.BinaryArray:
+    if isinstance(destination, str):
+        return pa.repeat(pa.scalar(destination.encode(), pa.binary()), count)
+    return destination
+
+
+def _shape(name: ShapeName) -> Shape:
+    match name:
+        case "bridge":
+            return Bridge()
+        case "debezium":
+            return Debezium()
+        case "sequin":
+            return Sequin()
+        case "plain":
+            return Plain()
+        case _:
+            assert_never(name)

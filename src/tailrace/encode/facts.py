@@ -1,0 +1,138 @@
+"""What every shape says about a change besides its row: id, LSN, transaction, time, annotations.
+
+Facts that hold for a whole transaction are made once for each and spread over its rows when the
+message is joined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.encode import columns, digits
+from tailrace.encode.pieces import PerRun, Pieces, Runs, join
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tailrace.decode.group import Group
+    from tailrace.encode.syntax import Syntax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The database that changes come from, as far as messages name it."""
+
+    database: str
+    system_identifier: int
+    slot: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A group on its way into messages."""
+
+    group: Group
+    syntax: Syntax
+    origin: Origin
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """Rows of one transaction."""
+        return Runs.of(self.group.lsn, self.group.xid, self.group.committed_at)
+
+    def _each_run(self, facts: NDArray[np.integer]) -> NDArray[np.integer]:
+        return facts[self.runs.starts]
+
+    @cached_property
+    def ids(self) -> pa.BinaryArray:
+        """`{commit_lsn:016x}-{ordinal}`, the id a change carries for ever."""
+        lsn = digits.padded_hex(self._each_run(self.group.lsn))
+        return join([*self.runs.spread((lsn,)), b"-", self.ordinal_text])
+
+    @cached_property
+    def lsn_digits(self) -> PerRun:
+        """The commit's LSN in decimal."""
+        return PerRun(digits.decimal(self._each_run(self.group.lsn)), self.runs)
+
+    @cached_property
+    def ordinal_text(self) -> pa.BinaryArray:
+        """Ordinals in decimal."""
+        return digits.decimal(self.group.ordinal)
+
+    def id_with(self, middle: bytes | pa.BinaryArray) -> pa.BinaryArray:
+        """`{commit_lsn:x}-{middle}-{ordinal}`."""
+        lsn = digits.short_hex(self._each_run(self.group.lsn))
+        return join([*self.runs.spread((lsn, b"-")), middle, b"-", self.ordinal_text])
+
+    @cached_property
+    def lsn_text(self) -> Pieces:
+        """The commit's LSN as PostgreSQL writes it."""
+        text = digits.lsn_text(self._each_run(self.group.lsn))
+        return self.runs.spread(self.syntax.plain(text))
+
+    @cached_property
+    def lsn_number(self) -> Pieces:
+        """The commit's LSN as a number."""
+        return self.runs.spread(self.syntax.integers(self._each_run(self.group.lsn)))
+
+    @cached_property
+    def xid(self) -> Pieces:
+        """The transaction; null for a message outside of any."""
+        xid = self._each_run(self.group.xid)
+        pieces = self.syntax.integers(xid)
+        if not xid.all():
+            pieces = (_blank(join(pieces), xid != 0),)
+        return self.runs.spread(pieces)
+
+    @cached_property
+    def committed_at(self) -> Pieces:
+        """The commit's time in ISO 8601."""
+        text = digits.iso_time(self._each_run(self.group.committed_at))
+        return self.runs.spread(self.syntax.plain(text))
+
+    def committed(self, per_second: int) -> Pieces:
+        """The commit's time as a number since 1970: of milliseconds, microseconds, nanoseconds."""
+        micros = self._each_run(self.group.committed_at)
+        scaled = (
+            micros // (1_000_000 // per_second)
+            if per_second <= 1_000_000
+            else micros * (per_second // 1_000_000)
+        )
+        return self.runs.spread(self.syntax.integers(scaled))
+
+    @cached_property
+    def ordinal(self) -> Pieces:
+        """The change's place in its transaction."""
+        return self.syntax.integers(self.group.ordinal)
+
+    @cached_property
+    def annotated(self) -> NDArray[np.bool_] | None:
+        """Which rows have annotations; None when no row has."""
+        given = self.group.annotations
+        if given is None or given.null_count == len(given):
+            return None
+        return columns.valid(given)
+
+    @cached_property
+    def annotations(self) -> Pieces:
+        """Transaction annotations, null where there are none. Few are distinct: each made once."""
+        if self.annotated is None:
+            return (self.syntax.null,)
+        assert self.group.annotations is not None
+        coded = self.group.annotations.cast(pa.binary()).dictionary_encode()
+        documents = join(self.syntax.document(coded.dictionary), null=self.syntax.null)
+        return (documents.take(coded.indices),)
+
+
+def _blank(values: pa.BinaryArray, keep: NDArray[np.bool_]) -> pa.BinaryArray:
+    """Null where `keep` is false."""
+    return pc.if_else(pa.array(keep), values, None)

@@ -1,0 +1,149 @@
+"""Row images → objects, with the four value states kept apart.
+
+A value is its cell, NULL is the encoding's null, an unchanged value is left out of the object and
+listed by name, an absent column is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.decode.types import Kind, Type, resolve
+from tailrace.encode import text
+from tailrace.encode.pieces import Pieces, join, where
+from tailrace.encode.syntax import Field
+from tailrace.errors import PoisonedError
+from tailrace.schema import ReplicaIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tailrace.decode.group import Cells, Group, Image
+    from tailrace.encode.syntax import Syntax
+    from tailrace.schema import Column, Relation
+
+_ALWAYS_ASCII = frozenset(
+    {
+        Kind.BOOL, Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.FLOAT4, Kind.FLOAT8,
+        Kind.NUMERIC, Kind.BYTEA, Kind.DATE, Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMP,
+        Kind.TIMESTAMPTZ, Kind.INTERVAL, Kind.UUID, Kind.NETWORK, Kind.BITS, Kind.LSN,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The images of a group. `native` opens arrays, hstore and vectors."""
+
+    group: Group
+    syntax: Syntax
+    native: bool
+
+    @cached_property
+    def relation(self) -> Relation:
+        """The table; messages have none and never come here."""
+        assert self.group.relation is not None
+        return self.group.relation
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """A type a column."""
+        return tuple(
+            resolve(column.type_oid, column.type_modifier, self.group.types)
+            for column in self.relation.columns
+        )
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the relation names a key. Under REPLICA IDENTITY FULL all columns are marked,
+        which identifies a row and is no key."""
+        full = self.relation.replica_identity is ReplicaIdentity.FULL
+        return not full and any(column.key for column in self.relation.columns)
+
+    def columns(self, image: Image) -> Iterator[tuple[Column, Type, Cells | None]]:
+        """The columns side by side with their types and cells."""
+        return zip(self.relation.columns, self.types, image, strict=True)
+
+    def cells(self, column: Column, type_: Type, values: pa.BinaryArray) -> Pieces:
+        """A column's cells."""
+        if type_.kind not in _ALWAYS_ASCII and not text.is_utf8(values):
+            raise PoisonedError(
+                f"column {column.name} of {self.relation.qualified_name} "
+                "holds text that is not UTF-8",
+                hint="The database's encoding lets any bytes in (SQL_ASCII). Correct the values, "
+                "or leave the column out with `select`.",
+            )
+        return self.syntax.cells(type_, values, native=self.native)
+
+    def object(
+        self, image: Image, *, absent_as_null: bool = False, placeholder: bytes | None = None
+    ) -> Pieces:
+        """An object a row. `placeholder` stands in for unchanged values instead of leaving out."""
+        fields = []
+        for column, type_, cells in self.columns(image):
+            if cells is None:
+                if absent_as_null:
+                    fields.append(Field(column.name, (self.syntax.null,)))
+                continue
+            value = self.cells(column, type_, cells.values)
+            mask = _some(cells.unchanged)
+            if mask is not None and placeholder is not None:
+                value = (where(mask, placeholder, join(value, null=self.syntax.null)),)
+                mask = None
+            fields.append(Field(column.name, value, None if mask is None else ~mask))
+        return self.syntax.object(fields)
+
+    def key(self) -> Pieces:
+        """An object with the key's columns, after the change where it has an after."""
+        fields = [
+            Field(column.name, self.cells(column, type_, values))
+            for column, type_, values in self.key_columns()
+        ]
+        return self.syntax.object(fields) if fields else (self.syntax.null,)
+
+    def key_columns(self) -> Iterator[tuple[Column, Type, pa.BinaryArray]]:
+        """The key's values; nothing where there is no key.
+
+        A large key that an update left alone stands in the old key, if anywhere.
+        """
+        group = self.group
+        image = group.before if group.after is None else group.after
+        if image is None or not self.keyed:
+            return
+        for at, (column, type_, cells) in enumerate(self.columns(image)):
+            if column.key and cells is not None:
+                mask = _some(cells.unchanged)
+                old = group.before[at] if mask is not None and group.before is not None else None
+                values = cells.values if old is None else where(mask, old.values, cells.values)
+                yield column, type_, values
+
+    def unchanged(self, image: Image | None) -> tuple[Pieces, NDArray[np.bool_]] | None:
+        """The names of unchanged columns as a list a row, and which rows have any."""
+        names, masks = [], []
+        for column, cells in zip(self.relation.columns, image or (), strict=False):
+            mask = None if cells is None else _some(cells.unchanged)
+            if mask is not None:
+                names.append(column.name)
+                masks.append(mask)
+        if not masks:
+            return None
+        table = np.column_stack(masks)
+        packed = np.packbits(table, axis=1)
+        _, first, which = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        lists = [
+            self.syntax.constant([name for name, hit in zip(names, table[row], strict=True) if hit])
+            for row in first
+        ]
+        column_of_lists = pa.array(lists, pa.binary()).take(pa.array(which.reshape(-1)))
+        return (column_of_lists,), table.any(axis=1)
+
+
+def _some(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    return mask if mask is not None and mask.any() else None

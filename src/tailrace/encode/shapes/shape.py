@@ -1,0 +1,36 @@
+"""The seam between the encoder and a shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tailrace.encode.facts import Facts
+    from tailrace.encode.pieces import Pieces
+    from tailrace.encode.rows import Rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """A group as a shape sees it. `destination` is where its messages go, as a string's pieces."""
+
+    facts: Facts
+    rows: Rows
+    destination: Pieces
+    ids: pa.BinaryArray
+
+
+class Shape(Protocol):
+    """A layout of messages."""
+
+    native: ClassVar[bool]
+    """Whether arrays, hstore and vectors are opened or stay PostgreSQL's text."""
+
+    def ids(self, facts: Facts) -> pa.BinaryArray:
+        """The id of each change, printable ASCII."""
+
+    def message(self, part: Part) -> Pieces:
+        """The payload."""

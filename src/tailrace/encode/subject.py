@@ -1,0 +1,86 @@
+"""Destinations and names in ids: templates filled with escaped names.
+
+A name becomes one token of a NATS subject. What a token cannot hold, or what gives it another
+meaning, is written as `%XX` for each of its UTF-8 bytes, `%` included, so no two names meet.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tailrace.change import Op
+from tailrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tailrace.schema import Relation
+
+_PLACE = re.compile(r"\{([^{}]*)\}")
+_NAMES = ("schema", "table", "operation", "database")
+MESSAGES = "_message"
+"""Stands in for the schema of logical messages; the prefix stands in for the table."""
+
+
+@lru_cache(maxsize=65536)
+def token(name: str) -> str:
+    """A name as one token of a subject.
+
+    >>> token("users"), token("odd.name *"), token("$SYS"), token("")
+    ('users', 'odd%2Ename%20%2A', '%24SYS', '%')
+    """
+    if not name:
+        return "%"
+    return "".join(
+        _escaped(letter) if _structural(letter) or (letter == "$" and not at) else letter
+        for at, letter in enumerate(name)
+    )
+
+
+def _structural(letter: str) -> bool:
+    return letter in ".*>%" or letter.isspace() or unicodedata.category(letter) == "Cc"
+
+
+def _escaped(letter: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in letter.encode())
+
+
+def table_path(schema: str, table: str) -> str:
+    """`table`, or `schema.table` outside of the schema public."""
+    return token(table) if schema == "public" else f"{token(schema)}.{token(table)}"
+
+
+class Subject:
+    """A template such as `cdc.{table}.{operation}`.
+
+    `{table}` brings its schema along unless the template names `{schema}` itself.
+
+    >>> Subject("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
+    'cdc.sales.orders.insert'
+    """
+
+    def __init__(self, template: str, *, database: str) -> None:
+        self._template = template
+        self._database = database
+        self._apart = "{schema}" in template
+        for name in _PLACE.findall(template):
+            if name not in _NAMES:
+                raise ConfigError(
+                    f"subject {template!r}: there is no {{{name}}}",
+                    hint="Use {schema}, {table}, {operation} and {database}.",
+                )
+
+    def fill(self, schema: str, table: str, op: Op) -> str:
+        """The destination of changes of one table."""
+        values = {
+            "schema": token(schema),
+            "table": token(table) if self._apart else table_path(schema, table),
+            "operation": op.value,
+            "database": token(self._database),
+        }
+        return _PLACE.sub(lambda place: values[place[1]], self._template)
+
+    def of(self, relation: Relation, op: Op) -> str:
+        """The destination of changes of a relation."""
+        return self.fill(relation.namespace, relation.name, op)

@@ -1,0 +1,87 @@
+"""Text cells: is it UTF-8, does JSON have to escape it, and how timestamps look in ISO 8601."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.encode import columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_SHORT = {8: rb"\b", 9: rb"\t", 10: rb"\n", 12: rb"\f", 13: rb"\r", 34: rb"\"", 92: rb"\\"}
+
+
+def is_utf8(values: pa.BinaryArray) -> bool:
+    """Whether every value is UTF-8; ASCII, the common case, is one pass over the bytes."""
+    if columns.content(values).max(initial=0) < 0x80:
+        return True
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def escaped(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The inside of JSON strings. Only rows that need it are touched."""
+    data = columns.content(values)
+    special = data < 0x20
+    special |= data == _QUOTE
+    special |= data == _BACKSLASH
+    if not special.any():
+        return values
+    positions = np.flatnonzero(special)
+    mask = np.zeros(len(values), bool)
+    mask[columns.rows_of(positions, columns.offsets(values))] = True
+    chosen = pa.array(mask)
+    slow = values.filter(chosen)
+    found = set(np.unique(data[positions]).tolist())
+    for code in sorted(found, key=lambda code: code != _BACKSLASH):
+        new = _SHORT.get(code, b"\\u%04x" % code)
+        slow = pc.replace_substring(slow, bytes([code]), new)
+    return pc.replace_with_mask(values, chosen, slow)
+
+
+def _iso(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]:
+    """Which values are a date and a time of the years 1 to 9999."""
+    starts = columns.offsets(values)
+    data = columns.content(values)
+    lengths = np.diff(starts)
+    long = lengths >= shortest
+    found = long.copy()
+    at = starts[:-1][long]
+    found[long] = (data[at + 10] == ord(" ")) & (data[starts[1:][long] - 1] != ord("C"))
+    return found
+
+
+def iso_timestamps(values: pa.BinaryArray) -> pa.BinaryArray:
+    """`2025-12-12 12:00:34.5` with a T for the blank; other text as it is."""
+    good = _iso(values, 19)
+    if not good.any():
+        return values
+    starts = columns.offsets(values)
+    data = columns.content(values).copy()
+    data[starts[:-1][good] + 10] = ord("T")
+    return columns.column(data, starts, columns.validity(values))
+
+
+def iso_instants(values: pa.BinaryArray) -> pa.BinaryArray:
+    """`2025-12-12 12:00:34.5+00` as `2025-12-12T12:00:34.5Z`; other text as it is."""
+    good = _iso(values, 22)
+    if not good.any():
+        return values
+    starts = columns.offsets(values)
+    data = columns.content(values).copy()
+    ends = starts[1:][good]
+    data[starts[:-1][good] + 10] = ord("T")
+    data[ends - 3] = ord("Z")
+    changed = columns.column(data, starts, columns.validity(values))
+    cut = pc.binary_slice(changed, 0, -2)
+    rest = ~good & columns.valid(values)
+    return cut if not rest.any() else pc.if_else(pa.array(good), cut, values)

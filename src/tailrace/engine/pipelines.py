@@ -1,0 +1,54 @@
+"""The pipelines as a process: Spark, its signals and its status file."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.engine import status
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from tailrace.config import Config
+
+_POLL_S = 0.5
+
+
+def run_pipelines(config: Config) -> None:
+    """Run every pipeline until SIGTERM or SIGINT."""
+    stopping = threading.Event()
+    events = structlog.get_logger()
+
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        if not stopping.is_set():
+            events.info("pipelines.stopping", signal=signal.Signals(signum).name)
+            stopping.set()
+
+    from tailrace.pipeline.application import Application  # noqa: PLC0415 - Spark loads slowly
+
+    state: dict[str, object] = {"state": "starting", "pipelines": {}}
+    where = status.folder(config.data)
+    where.mkdir(parents=True, exist_ok=True)
+    reporter = status.Reporter(where, "pipelines", lambda: state)
+    application = Application(config)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, on_signal)
+    application.start()
+    events.info("pipelines.running", pipelines=sorted(config.pipelines))
+    state["state"] = "running"
+    try:
+        while not stopping.wait(_POLL_S):
+            state["pipelines"] = application.progress()
+            if application.lost is not None:
+                raise TailraceError(f"Spark is gone: {application.lost}")
+    finally:
+        application.stop()
+        state["state"] = "stopped"
+        state["pipelines"] = application.progress()
+        reporter.close()
+    events.info("pipelines.stopped")

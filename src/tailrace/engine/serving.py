@@ -1,0 +1,287 @@
+"""`tailrace serve`: what the system tells about itself, over HTTP; and the watchers beside it.
+
+One process with three threads beside the server: the WAL monitor, the schema documents, and the
+METRICS line of a bridge. It reads status files, the log and PostgreSQL's catalogs, and changes
+nothing, so it may die at any time.
+
+The endpoints have no login and listen on loopback unless told otherwise. `POST /shutdown` is the
+one that does something, so it refuses what a foreign web page can make a browser send.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import orjson
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tailrace.engine import jetstream, schemas
+from tailrace.engine.monitor import Monitor
+from tailrace.engine.overview import Overview, problems, status_document
+from tailrace.errors import SinkError, TailraceError
+from tailrace.observe.metrics import exposition, metrics_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from starlette.requests import Request
+
+    from tailrace.config import Config, NatsSink
+
+METRICS_S = 15.0
+_GRACE_S = 2
+_ENDPOINTS = {
+    "GET /health": "whether this server answers",
+    "GET /ready": "whether everything works; 503 and the problems otherwise",
+    "GET /status": "processes, pipelines, log, slot",
+    "GET /metrics": "the same for Prometheus",
+    "GET /streams/info?stream=NAME": "a JetStream stream",
+    "POST /shutdown": "stop everything in order",
+}
+
+
+class Endpoints:
+    """The HTTP side: routes over an overview and a way to shut down."""
+
+    def __init__(
+        self, config: Config, overview: Overview, shut_down: Callable[[], None] | None
+    ) -> None:
+        self._config = config
+        self._overview = overview
+        self._shut_down = shut_down
+
+    def application(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/ready", self._ready),
+                Route("/status", self._status),
+                Route("/metrics", self._metrics),
+                Route("/streams/info", self._stream_info),
+                Route("/shutdown", self._shutdown, methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: _refusal, Exception: _failure},
+        )
+
+    async def _health(self, _request: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def _ready(self, _request: Request) -> Response:
+        found = problems(await run_in_threadpool(self._overview.look))
+        if found:
+            return _json({"status": "degraded", "problems": found}, 503)
+        return _json({"status": "ready"})
+
+    async def _status(self, _request: Request) -> Response:
+        figures = await run_in_threadpool(self._overview.look)
+        return _json(status_document(figures, self._config))
+
+    async def _metrics(self, request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        body, kind = await run_in_threadpool(exposition, self._overview.look, accept)
+        return Response(body, headers={"content-type": kind})
+
+    async def _stream_info(self, request: Request) -> Response:
+        sink = _first_sink(self._config)
+        if sink is None:
+            raise HTTPException(404, "no pipeline has a NATS sink")
+        name = request.query_params.get("stream", sink.stream.name)
+        try:
+            info = await jetstream.stream_info(sink, name)
+        except SinkError as error:
+            raise HTTPException(502, f"{error.code}: {error}") from error
+        if info is None:
+            raise HTTPException(404, f"there is no stream {name!r}")
+        return _json(info)
+
+    async def _shutdown(self, request: Request) -> Response:
+        if not from_here(request.headers, self._config.http.host):
+            raise HTTPException(403, "a web page of another site may not do this")
+        if self._shut_down is None:
+            raise HTTPException(409, "not run by `tailrace run`: stop each process by itself")
+        structlog.get_logger().info("serve.shutdown_requested")
+        return _json({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
+
+
+def from_here(headers: Any, own_host: str) -> bool:
+    """Whether a request comes from a program, or from a page that this server itself has served.
+
+    Browsers name the page's site in Origin (and Sec-Fetch-Site); programs such as curl do not.
+    That Origin and Host agree is not enough: a foreign name can be made to point here, so the name
+    has to be one that nobody else can own.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin is None and site is None:
+        return True
+    if site not in (None, "same-origin", "none"):
+        return False
+    host = headers.get("host", "")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        return False
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return name in ("localhost", own_host.lower()) or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _first_sink(config: Config) -> NatsSink | None:
+    sinks = (pipeline.sink for pipeline in config.pipelines.values())
+    return next((sink for sink in sinks if sink.type == "nats"), None)
+
+
+def _json(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
+    body = orjson.dumps(content, default=int) + b"\n"
+    return Response(body, code, media_type="application/json", background=after)
+
+
+async def _refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    content: dict[str, object] = {"error": error.detail}
+    if error.status_code in (404, 405):
+        content["endpoints"] = _ENDPOINTS
+    response = _json(content, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _failure(_request: Request, error: Exception) -> Response:
+    code = error.code if isinstance(error, TailraceError) else "ERROR"
+    return _json({"error": f"{code}: {error}"}, 500)
+
+
+def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    monitor = Monitor(config)
+    overview = Overview(config, lambda: monitor.figures)
+    shut_down = _parent_stopper() if supervised else None
+    server = _server(config, Endpoints(config, overview, shut_down).application())
+    serving = _Serving(server)
+    serving.beside("monitor", monitor.run)
+    serving.beside("schemas", lambda stop: schemas.run(config, stop))
+    if metrics_lines:
+        serving.beside("metrics", lambda stop: _print_metrics(overview, stop))
+    with _listening(config) as listener:
+        serving.run(listener)
+
+
+def _parent_stopper() -> Callable[[], None]:
+    """Stops the supervisor; nobody else, if that one is gone and another is our parent now."""
+    supervisor = os.getppid()
+
+    def stop() -> None:
+        if os.getppid() == supervisor:
+            os.kill(supervisor, signal.SIGTERM)
+
+    return stop
+
+
+def _server(config: Config, application: Starlette) -> uvicorn.Server | None:
+    if not config.http.port:
+        return None
+    settings = uvicorn.Config(
+        application,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return uvicorn.Server(settings)
+
+
+def _listening(config: Config) -> socket.socket:
+    """The listening socket; one that listens to nobody when HTTP is off."""
+    host, port = config.http.host, config.http.port
+    if not port:
+        return socket.socket()
+    try:
+        [family, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise TailraceError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="Set http.port (or --port) to a free one; 0 is no HTTP server.",
+        ) from error
+    structlog.get_logger().info("serve.listening", host=host, port=port)
+    return listener
+
+
+class _Serving:
+    """The server and the threads beside it; when one fails, all end, to be started again."""
+
+    def __init__(self, server: uvicorn.Server | None) -> None:
+        self._server = server
+        self._stop = threading.Event()
+        self._stopping = False
+        self._broken: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def beside(self, name: str, work: Callable[[threading.Event], None]) -> None:
+        """Run `work` in a thread until the end."""
+
+        def guarded() -> None:
+            try:
+                work(self._stop)
+            except Exception:
+                structlog.get_logger().exception("serve.broken", part=name)
+                self._broken.append(name)
+                self._end()
+
+        self._threads.append(threading.Thread(target=guarded, name=name, daemon=True))
+
+    def _end(self) -> None:
+        self._stopping = True
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def run(self, listener: socket.socket) -> None:
+        """Serve until a signal or a failure."""
+
+        def on_signal(_signum: int, _frame: FrameType | None) -> None:
+            self._end()
+
+        # uvicorn puts its own handlers over these while it runs, and calls them afterwards.
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, on_signal)
+        for thread in self._threads:
+            thread.start()
+        if self._server is not None and not self._stopping:
+            self._server.run(sockets=[listener])
+        while not self._stopping:
+            time.sleep(0.1)
+        self._stop.set()
+        for thread in self._threads:
+            # Daemons: one that hangs in a connection attempt does not hold the process.
+            thread.join(_GRACE_S)
+        if self._broken:
+            raise TailraceError(f"these parts failed: {', '.join(self._broken)}")
+
+
+def _print_metrics(overview: Overview, stop: threading.Event) -> None:
+    while not stop.wait(METRICS_S):
+        print(f"info(bridge): {metrics_line(overview.look())}", flush=True)  # noqa: T201

@@ -1,0 +1,62 @@
+"""The Spark application: one session, a runner for each pipeline."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ConfigError
+from tailrace.pipeline import session
+from tailrace.pipeline.running import Runner
+from tailrace.pipeline.source import TailraceSource
+
+if TYPE_CHECKING:
+    from tailrace.config import Config, Spark
+
+_STOP_S = 20.0
+
+
+class Application:
+    """All pipelines of a config."""
+
+    def __init__(self, config: Config) -> None:
+        if not config.pipelines:
+            raise ConfigError("there are no pipelines", hint="Name one under `pipelines:`.")
+        self._spark = session.build(_roomy(config))
+        self._spark.dataSource.register(TailraceSource)
+        self._runners = {name: Runner(self._spark, config, name) for name in config.pipelines}
+
+    def start(self) -> None:
+        """Start every pipeline."""
+        for runner in self._runners.values():
+            runner.start()
+
+    def progress(self) -> dict[str, object]:
+        """What each pipeline has done."""
+        return {name: runner.progress.fields() for name, runner in self._runners.items()}
+
+    @property
+    def lost(self) -> BaseException | None:
+        """Why Spark is gone, if it is."""
+        return next((found.lost for found in self._runners.values() if found.lost), None)
+
+    def stop(self) -> None:
+        """End every query, then Spark."""
+        for runner in self._runners.values():
+            runner.stop()
+        for runner in self._runners.values():
+            runner.join(_STOP_S)
+        if self.lost is None:
+            self._spark.stop()
+
+
+def _roomy(config: Config) -> Spark:
+    """With `local[*]`, a slot for each lane of each pipeline: a sink that hangs holds only its own.
+
+    Tasks spend their time in Python workers and on sockets, so more slots than cores do no harm.
+    """
+    if config.spark.master != "local[*]":
+        return config.spark
+    lanes = sum(pipeline.lanes for pipeline in config.pipelines.values())
+    slots = max(os.cpu_count() or 1, lanes + 1)
+    return config.spark.model_copy(update={"master": f"local[{slots}]"})

@@ -1,0 +1,145 @@
+"""Cells and their types: PostgreSQL's text to Spark's values, and Spark's values to such text.
+
+A cell of the cells frame is the text PostgreSQL gave it. An expression sees it as a value of a
+Spark type. A text that the type can not hold (an infinite timestamp, a numeric of a hundred
+digits) stops the query with a message; it never becomes NULL and never loses a digit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.pipeline import sql
+
+if TYPE_CHECKING:
+    from tailrace.schema import Column
+
+BOOL, BYTEA, INT8, INT2, INT4, OID = 16, 17, 20, 21, 23, 26
+JSON, FLOAT4, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, JSONB = (
+    *(114, 700, 701, 1082, 1114, 1184, 1700, 3802),
+)
+TEXT = 25
+
+_INTEGERS = {INT2: "SMALLINT", INT4: "INT", INT8: "BIGINT", OID: "BIGINT"}
+_FLOATS = {FLOAT4: "FLOAT", FLOAT8: "DOUBLE"}
+_DATES = {DATE: "DATE", TIMESTAMP: "TIMESTAMP_NTZ", TIMESTAMPTZ: "TIMESTAMP"}
+
+_FIXED = frozenset(
+    {BOOL, INT2, INT4, INT8, OID, FLOAT4, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ}
+    # "char", name, money, macaddr, macaddr8, time, interval, timetz, uuid
+    | {18, 19, 790, 829, 774, 1083, 1186, 1266, 2950}
+)
+"""Types of a fixed size: PostgreSQL never stores them out of line."""
+
+_DIGITS = 38
+_SCALE = 20
+"""Fraction of a numeric without one. PostgreSQL's own divisions give up to 20 digits."""
+
+
+def toastable(column: Column) -> bool:
+    """Whether an update may leave the column out as unchanged."""
+    return column.type_oid not in _FIXED
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """Precision and scale in Spark. `exact`: every value of the column has such a fraction."""
+
+    precision: int
+    scale: int
+    exact: bool
+
+    @classmethod
+    def of(cls, modifier: int) -> Decimal:
+        """For a numeric's type modifier.
+
+        >>> Decimal.of(((10 << 16) | 2) + 4)
+        Decimal(precision=10, scale=2, exact=True)
+        >>> Decimal.of(-1)
+        Decimal(precision=38, scale=20, exact=False)
+        """
+        if modifier < 4:
+            return cls(_DIGITS, _SCALE, exact=False)
+        precision = (modifier - 4) >> 16 & 0xFFFF
+        scale = (((modifier - 4) & 0x7FF) ^ 0x400) - 0x400
+        # From PostgreSQL 15 a scale may be negative or larger than the precision.
+        whole, fraction = max(precision - scale, 0), max(scale, 0)
+        if whole + fraction <= _DIGITS:
+            return cls(max(whole + fraction, 1), fraction, exact=True)
+        kept = min(fraction, _SCALE)
+        return cls(_DIGITS, kept, exact=kept == fraction)
+
+
+def spark_type(column: Column) -> str:
+    """The Spark type an expression sees the column as."""
+    oid = column.type_oid
+    if oid == NUMERIC:
+        decimal = Decimal.of(column.type_modifier)
+        return f"DECIMAL({decimal.precision},{decimal.scale})"
+    if oid in (BOOL, BYTEA):
+        return {BOOL: "BOOLEAN", BYTEA: "BINARY"}[oid]
+    return (_INTEGERS | _FLOATS | _DATES).get(oid, "STRING")
+
+
+def value(text: str, column: Column, *, place: str) -> str:
+    """Spark SQL for the value of a cell, from Spark SQL for its text."""
+    kind = spark_type(column)
+    if kind == "STRING":
+        return text
+    if kind == "BOOLEAN":
+        return f"({text} = 't')"
+    if kind == "BINARY":
+        return f"unhex(substring({text}, 3))"
+    cast = f"try_cast({text} AS {kind})"
+    if column.type_oid in _INTEGERS or column.type_oid in _FLOATS:
+        return cast
+    refusal = sql.stop(
+        f"{place} holds a value that {kind} can not hold; read it with text({column.name})"
+    )
+    checked = f"coalesce({cast}, CASE WHEN {text} IS NOT NULL THEN {refusal} END)"
+    if column.type_oid == NUMERIC and not Decimal.of(column.type_modifier).exact:
+        scale = Decimal.of(column.type_modifier).scale
+        # Spark would round.
+        longer = f"{text} RLIKE '[.][0-9]{{{scale},}}[1-9]'"
+        return f"CASE WHEN {longer} THEN {refusal} ELSE {checked} END"
+    return checked
+
+
+def text_of(value_sql: str, kind: str) -> tuple[str, int] | None:
+    """Spark SQL for the PostgreSQL-like text of a value and its type's oid.
+
+    None for a type that has no such text: arrays, structs, intervals. `kind` is Spark's own
+    spelling, such as `decimal(10,2)`.
+    """
+    plain = f"CAST({value_sql} AS STRING)"
+    if kind.startswith("decimal("):
+        return plain, NUMERIC
+    match kind:
+        case "boolean":
+            return f"left({plain}, 1)", BOOL
+        case "timestamp":
+            return f"concat({_wall(value_sql)}, '+00')", TIMESTAMPTZ
+        case "date" | "timestamp_ntz":
+            # Spark puts a plus before years of five digits.
+            return f"ltrim('+', {plain})", {"date": DATE}.get(kind, TIMESTAMP)
+        case "binary":
+            return f"concat({sql.string(chr(92) + 'x')}, lower(hex({value_sql})))", BYTEA
+        case "string" | "void":
+            return plain, TEXT
+        case _:
+            oid = _NUMBERS.get(kind)
+            return None if oid is None else (plain, oid)
+
+
+_NUMBERS = {
+    **{"tinyint": INT2, "smallint": INT2, "int": INT4, "bigint": INT8},
+    **{"float": FLOAT4, "double": FLOAT8},
+}
+
+
+def _wall(value_sql: str) -> str:
+    """A timestamp's date and time in UTC, whatever the session's time zone."""
+    epoch = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+    moment = f"timestampadd(MICROSECOND, unix_micros({value_sql}), {epoch})"
+    return f"ltrim('+', CAST({moment} AS STRING))"

@@ -1,0 +1,80 @@
+"""Frames: what rows the source makes of the log.
+
+A frame has one Spark schema for the life of a query and turns a range of the log into Arrow batches
+of exactly that schema, in order of position, the same ones every time it is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tailrace.decode.decoder import Decoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql.types import StructType
+
+    from tailrace.decode.group import Group
+    from tailrace.log.reader import Log
+    from tailrace.position import Position
+    from tailrace.schema import Relation
+    from tailrace.tables import Tables
+
+
+class Frame(Protocol):
+    """Rows of one schema out of the log."""
+
+    @property
+    def schema(self) -> StructType:
+        """The Spark schema of the rows."""
+
+    def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
+        """The rows of `(after, upto]`."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema Spark wants to see for a frame, to the letter."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def groups(
+    log: Log,
+    after: Position,
+    upto: Position,
+    *,
+    wanted: Callable[[Relation], bool],
+    messages: Callable[[str], bool],
+) -> Iterator[list[Group]]:
+    """The changes of a range, the groups of one entry at a time."""
+    decoder = Decoder(wanted=wanted, messages=messages)
+    for entry in log.read(after, upto):
+        found = decoder.decode(entry, after, upto)
+        if found:
+            yield found
+
+
+def in_order(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch out of several that have `lsn` and `ordinal`, sorted by position."""
+    if len(batches) == 1:
+        return batches[0]
+    merged = pa.concat_batches(batches)
+    lsn, ordinal = merged["lsn"].to_numpy(), merged["ordinal"].to_numpy()
+    return merged.take(pa.array(np.lexsort((ordinal, lsn))))
+
+
+def wanted_by(tables: Tables) -> Callable[[Relation], bool]:
+    """A test for relations, remembering its answers."""
+    known: dict[tuple[str, str], bool] = {}
+
+    def wanted(relation: Relation) -> bool:
+        name = (relation.namespace, relation.name)
+        if name not in known:
+            known[name] = tables.match(*name)
+        return known[name]
+
+    return wanted

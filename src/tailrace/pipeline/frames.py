@@ -1,0 +1,42 @@
+"""Which frame a query asked for, and reading it in a worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ConfigError
+from tailrace.log.reader import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from tailrace.pipeline.frame import Frame
+    from tailrace.pipeline.options import Options
+    from tailrace.position import Position
+
+_logs: dict[Path, Log] = {}
+"""Logs this worker has read: a warm one goes on where the last range ended."""
+
+
+def build(options: Options) -> Frame:
+    """The frame these options describe."""
+    match options.frame:
+        case "blocks":
+            from tailrace.pipeline.blocks import BlockFrame  # noqa: PLC0415
+
+            return BlockFrame.of(options)
+    raise ConfigError(f"there is no frame {options.frame!r}")
+
+
+def read(options: Options, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
+    """The rows of a range."""
+    frame = build(options)
+    if after == upto:
+        return
+    log = _logs.get(options.log)
+    if log is None:
+        log = _logs[options.log] = Log.open(options.log)
+    yield from frame.batches(log, after, upto)

@@ -1,0 +1,42 @@
+"""Sinks a worker holds open: one a pipeline, kept from micro-batch to micro-batch.
+
+A sink belongs to one run of its query. A new run opens its own and reads back what the old one may
+have left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.config import NatsSink
+    from tailrace.position import Position
+    from tailrace.sinks.contract import Sink
+
+_open: dict[str, tuple[str, Sink]] = {}
+
+
+def get(settings: NatsSink, *, name: str, run: str, after: Position) -> Sink:
+    """The sink of a pipeline, open and ready for what comes after a position."""
+    held = _open.get(name)
+    if held is None or held[0] != run:
+        discard(name)
+        held = _open[name] = (run, build(settings, name=name))
+    held[1].open(after)
+    return held[1]
+
+
+def discard(name: str) -> None:
+    """Close a sink that may be in any state."""
+    held = _open.pop(name, None)
+    if held is not None:
+        with contextlib.suppress(Exception):
+            held[1].close()
+
+
+def build(settings: NatsSink, *, name: str) -> Sink:
+    """The sink these settings describe."""
+    from tailrace.sinks.nats import JetStream  # noqa: PLC0415 - its client loads only where needed
+
+    return JetStream(settings, name=name)

@@ -1,0 +1,108 @@
+"""The options of `format("tailrace")`, read and checked once."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ConfigError
+from tailrace.log.reader import Earliest, Start
+from tailrace.log.start import parse_start
+from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HELP = {
+    "log": "Folder of the log to read.",
+    "dsn": "PostgreSQL to capture from inside this query, instead of a log kept by a daemon.",
+    "slot": "With dsn: the replication slot (default tailrace).",
+    "publication": "With dsn: the publication (default tailrace).",
+    "tables": "Tables as schema.table with * and ?, commas between; a leading ! takes away.",
+    "table": "One table: its columns with their own types instead of JSON text.",
+    "startingPosition": "earliest (default), latest, an LSN such as 0/16B3748, or an ISO time.",
+    "maxRowsPerTrigger": "Changes in a micro-batch, to the end of a whole entry of the log.",
+    "maxBytesPerTrigger": "Bytes of log in a micro-batch, likewise.",
+    "partitions": "Tasks a micro-batch is read by (default 1: rows arrive in order).",
+    "consumer": "Name under which the log keeps what this query has not read yet.",
+    "messages": "true: logical messages too (change frame only).",
+    "frame": "changes, table, blocks or cells; the last two are for pipelines.",
+    "pipeline": "For pipelines: their settings.",
+}
+_BY_LOWER = {name.lower(): name for name in HELP}
+_SPARKS_OWN = frozenset({"path", "__datasource_options__"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a query asks of the source."""
+
+    log: Path
+    dsn: str = ""
+    slot: str = "tailrace"
+    publication: str = "tailrace"
+    tables: Tables = field(default_factory=Tables)
+    table: str = ""
+    start: Start = field(default_factory=Earliest)
+    max_rows: int = 500_000
+    max_bytes: int = 64 << 20
+    partitions: int = 1
+    consumer: str = ""
+    messages: bool = False
+    frame: str = "changes"
+    pipeline: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Read Spark's options; unknown ones are errors that name the nearest."""
+        values = {}
+        for key, value in given.items():
+            name = _BY_LOWER.get(key.lower())
+            if name is None and key.lower() not in _SPARKS_OWN:
+                close = difflib.get_close_matches(key.lower(), list(_BY_LOWER), n=1)
+                hint = f"Did you mean {_BY_LOWER[close[0]]}?" if close else _known()
+                raise ConfigError(f"tailrace has no option {key!r}", hint=hint)
+            if name is not None:
+                values[name] = value
+        return cls._from(values)
+
+    @classmethod
+    def _from(cls, values: dict[str, str]) -> Options:
+        dsn, log = values.get("dsn", ""), values.get("log", "")
+        if not (dsn or log):
+            raise ConfigError('tailrace needs .option("log", folder) or .option("dsn", dsn)')
+        slot = values.get("slot", "tailrace")
+        frame = values.get("frame", "table" if "table" in values else "changes")
+        if frame not in {"changes", "table", "blocks", "cells"}:
+            raise ConfigError(f"frame is changes, table, blocks or cells, not {frame!r}")
+        table = values.get("table", "")
+        tables = values.get("tables", table)
+        return cls(
+            log=Path(log or f"tailrace-data/{slot}").absolute(),
+            dsn=dsn,
+            slot=slot,
+            publication=values.get("publication", "tailrace"),
+            tables=Tables.parse(tables) if tables else Tables(),
+            table=table,
+            start=parse_start(values.get("startingPosition", "earliest")),
+            max_rows=_number(values, "maxRowsPerTrigger", 500_000),
+            max_bytes=_number(values, "maxBytesPerTrigger", 64 << 20),
+            partitions=_number(values, "partitions", 1),
+            consumer=values.get("consumer", ""),
+            messages=values.get("messages", "false").lower() == "true",
+            frame=frame,
+            pipeline=values.get("pipeline", ""),
+        )
+
+
+def _number(values: dict[str, str], name: str, default: int) -> int:
+    text = values.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{name} should be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def _known() -> str:
+    return f"The options are {', '.join(HELP)}."

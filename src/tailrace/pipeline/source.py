@@ -1,0 +1,206 @@
+"""`format("tailrace")`: PostgreSQL's changes as a Spark source.
+
+Spark runs the planning methods of a reader in one process that lives as long as the query, and
+`read` in workers that come and go: planning may keep state, reading must not need any. What else is
+peculiar about this interface, and is answered here:
+
+* A reader is built twice, and pickled once: nothing is opened before the first planning call.
+* `commit` comes one batch late and never for the last. The `start` of `latestOffset` is always
+  fully processed, so that is what the log is told to let go of.
+* `stop` is never called; the process gets SIGTERM. A handler stops an inner capture in order.
+* Workers idle for a minute are killed, and a new one takes seconds to start: a heartbeat batch with
+  one empty task keeps them warm. It is the only difference between two offsets of one position.
+* Any exception in a planning method ends the query: only what is final is raised.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tailrace.log import retention
+from tailrace.log.reader import Log
+from tailrace.log.store import LocalStore
+from tailrace.pipeline import frames
+from tailrace.pipeline.options import Options
+from tailrace.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from tailrace.pipeline.inline import InlineCapture
+
+_WAIT_S = 0.05
+_BEAT_S = 30.0
+_PIN_S = 1.0
+_UNLIMITED = 1 << 62
+
+
+class TailraceSource(DataSource):
+    """The changes of a PostgreSQL database, from a log or straight from the server."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` calls it."""
+        return "tailrace"
+
+    @cached_property
+    def _options(self) -> Options:
+        return Options.of(self.options)
+
+    def schema(self) -> StructType:
+        """The columns of the frame that is asked for."""
+        return frames.build(self._options).schema
+
+    def streamReader(self, schema: StructType) -> TailraceReader:  # noqa: ARG002, N802
+        """A reader of the log."""
+        return TailraceReader(self._options)
+
+
+class Range(InputPartition):
+    """A stretch of the log for one task."""
+
+    def __init__(self, after: str, upto: str) -> None:
+        super().__init__((after, upto))
+        self.after, self.upto = after, upto
+
+
+class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches over the log, and reads them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._capture: InlineCapture | None = None
+        self._log: Log | None = None
+        self._target: Position | None = None
+        self._last_batch = time.monotonic()
+        self._pinned_at = 0.0
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        return _offset(self._opened().resolve(self._options.start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The option `maxRowsPerTrigger`; `maxBytesPerTrigger` holds beside it."""
+        return ReadMaxRows(self._options.max_rows)
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+        """The end of the next micro-batch: waits a moment for changes when there are none."""
+        log = self._opened()
+        after = _position(start)
+        self._pin(after)
+        if self._capture is not None:
+            self._capture.check()
+        upto = self._target
+        if upto is None and log.wait(after, _WAIT_S).position <= after:
+            return self._beat(start)
+        rows, size = self._limits(limit)
+        extent = log.extent(after, rows=rows, size=size, upto=upto)
+        if extent.upto <= after:
+            return self._beat(start) if upto is None else start
+        self._last_batch = time.monotonic()
+        return _offset(extent.upto)
+
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
+        """The end of the log, for Spark's progress reports."""
+        return None if self._log is None else _offset(self._log.end().position)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Everything that is committed in PostgreSQL now, and no more."""
+        log = self._opened()
+        if self._capture is not None:
+            self._capture.catch_up(log)
+        self._target = log.end().position
+
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[InputPartition]:
+        """The range in one piece, or in as many as the option `partitions` says."""
+        log = self._opened()
+        after, upto = _position(start), _position(end)
+        count = self._options.partitions
+        if count == 1 or after == upto:
+            return [Range(str(after), str(upto))]
+        total = log.extent(after, rows=_UNLIMITED, size=_UNLIMITED, upto=upto).bytes
+        ranges = []
+        while after < upto:
+            size = max(total // count, 1)
+            cut = log.extent(after, rows=_UNLIMITED, size=size, upto=upto).upto
+            cut = upto if cut <= after else cut
+            ranges.append(Range(str(after), str(cut)))
+            after = cut
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range, the same ones every time."""
+        assert isinstance(partition, Range)
+        after, upto = Position.parse(partition.after), Position.parse(partition.upto)
+        yield from frames.read(self._options, after, upto)
+
+    def stop(self) -> None:
+        """End an inner capture; called by our own signal handler."""
+        if self._capture is not None:
+            self._capture.stop()
+
+    def _opened(self) -> Log:
+        """The log; the first call starts the inner capture when there is a DSN."""
+        if self._log is None:
+            if self._options.dsn:
+                from tailrace.pipeline.inline import InlineCapture  # noqa: PLC0415
+
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+                self._capture = InlineCapture(self._options)
+                self._capture.start()
+            self._log = Log.open(self._options.log)
+        return self._log
+
+    def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
+        self.stop()
+        sys.exit(0)
+
+    def _beat(self, start: dict[str, object]) -> dict[str, object]:
+        if time.monotonic() - self._last_batch < _BEAT_S:
+            return start
+        self._last_batch = time.monotonic()
+        beat = start.get("beat", 0)
+        assert isinstance(beat, int)
+        return start | {"beat": beat + 1}
+
+    def _limits(self, limit: ReadLimit) -> tuple[int, int]:
+        if isinstance(limit, ReadAllAvailable):
+            return _UNLIMITED, _UNLIMITED
+        if isinstance(limit, ReadMaxBytes):
+            return self._options.max_rows, limit.max_bytes
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
+        return rows, self._options.max_bytes
+
+    def _pin(self, after: Position) -> None:
+        """Everything after a batch's start may still be asked for again."""
+        now = time.monotonic()
+        if self._options.consumer and now - self._pinned_at > _PIN_S:
+            self._pinned_at = now
+            retention.pin(LocalStore(self._options.log), self._options.consumer, after)
+
+
+def _offset(position: Position) -> dict[str, object]:
+    return {"position": str(position)}
+
+
+def _position(offset: dict[str, object]) -> Position:
+    return Position.parse(str(offset["position"]))

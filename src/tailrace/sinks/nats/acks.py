@@ -1,0 +1,138 @@
+"""What the server answers to published messages: counted, and read one by one only when need be.
+
+A plain positive ack is `MSG <inbox><number> 1 <n>␍␊{"stream":"CDC","seq":123}␍␊`. A run of them is
+told by counting: so many times the payload's beginning, no comma beyond, twice as many lines. Each
+payload stands behind a line of its own, so when the numbers agree there is nothing else in there.
+Whatever does not agree (a duplicate, an error, a ping in between) goes through the parser.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import (
+    PoisonedError,
+    SinkError,
+    SinkFullError,
+    SinkRefusedError,
+    SinkUnreachableError,
+)
+from tailrace.sinks.nats.protocol import header_value
+
+if TYPE_CHECKING:
+    from tailrace.sinks.nats.protocol import Message
+
+_PLAIN = re.compile(rb'(\{"stream":[^}]*"seq":)([0-9]+)\}')
+_END = b"}\r\n"
+
+_STORE_FAILED = 10077
+_TOO_LARGE = 10054
+_BATCH_DUPLICATE = 10201
+_RESOURCES = frozenset({10023, 10028, 10047})
+"""Insufficient resources; memory, storage exceeded."""
+_LIMITS = ("maximum messages", "maximum bytes", "maximum message")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A message, by its number, that was not stored, and why."""
+
+    number: int
+    code: int
+    err_code: int
+    description: str
+
+    def error(self, what: str, stream: str) -> SinkError:
+        """The error for it; `what` names the message."""
+        text = f"stream {stream} refused {what}: {self.description}"
+        full = self.err_code == _STORE_FAILED and self.description.startswith(_LIMITS)
+        if full or self.err_code in _RESOURCES:
+            return SinkFullError(text)
+        if self.err_code == _TOO_LARGE:
+            return PoisonedError(text)
+        if self.err_code == _BATCH_DUPLICATE:
+            # What we read back did not have it: it arrived since. The next attempt will see it.
+            return SinkUnreachableError(
+                text, hint="If it stays so, another pipeline writes the same ids to this stream."
+            )
+        if self.code == 503 and self.err_code:
+            return SinkUnreachableError(text)
+        return SinkRefusedError(text)
+
+
+class Acks:
+    """The answers on one connection. Numbers count from 0."""
+
+    def __init__(self, inbox: bytes, stream: str) -> None:
+        self.settled = 0
+        """Answers of any kind."""
+        self.duplicates = 0
+        self.failures: list[Failure] = []
+        self.repeated: tuple[int, int] | None = None
+        """The first message that was there before: its number, and the sequence it has."""
+        self.last_sequence = 0
+        self._head = b"MSG " + inbox
+        self._inbox = inbox
+        self._stream = stream
+        # How a payload begins is taken from the first one: it holds the stream and the domain.
+        self._lead = b""
+        self._commas = 0
+
+    def count(self, data: bytes) -> int:
+        """Count the plain acks `data` begins with; how many bytes they take, 0 if not only such."""
+        end = data.rfind(_END) + len(_END)
+        if not self._lead or end < len(_END) or not data.startswith(self._head):
+            return 0
+        number = data.count(self._lead, 0, end)
+        if data.count(b",", 0, end) != number * self._commas:
+            return 0
+        if data.count(b"\n", 0, end) != 2 * number:
+            return 0
+        self.settled += number
+        last = int(data[data.rindex(b":", 0, end) + 1 : end - len(_END)])
+        self.last_sequence = max(self.last_sequence, last)
+        return end
+
+    def take(self, message: Message) -> None:
+        """Read one answer; messages that answer something else are passed over."""
+        number = message.subject.removeprefix(self._inbox)
+        if not message.subject.startswith(self._inbox) or not number.isdigit():
+            return
+        self.settled += 1
+        plain = _PLAIN.fullmatch(message.payload)
+        if message.status:
+            self._fail(int(number), message)
+        elif plain and self._lead and plain[1] == self._lead:
+            self.last_sequence = max(self.last_sequence, int(plain[2]))
+        else:
+            self._read(int(number), json.loads(message.payload))
+            if plain and not self.failures:
+                self._lead, self._commas = plain[1], plain[1].count(b",")
+
+    def _read(self, number: int, answer: dict[str, Any]) -> None:
+        if error := answer.get("error"):
+            failure = Failure(
+                number=number,
+                code=int(error.get("code", 0)),
+                err_code=int(error.get("err_code", 0)),
+                description=str(error.get("description", "no reason given")),
+            )
+            self.failures.append(failure)
+            return
+        if answer["stream"] != self._stream:
+            reason = f"its subject belongs to stream {answer['stream']}, which stored it"
+            self.failures.append(Failure(number=number, code=0, err_code=0, description=reason))
+            return
+        self.last_sequence = max(self.last_sequence, int(answer["seq"]))
+        if answer.get("duplicate"):
+            self.duplicates += 1
+            self.repeated = self.repeated or (number, int(answer["seq"]))
+
+    def _fail(self, number: int, message: Message) -> None:
+        subject = header_value(message.header, b"Nats-Subject") or b""
+        reason = f"no stream takes the subject {subject.decode('utf-8', 'replace')}".rstrip()
+        failure = Failure(number=number, code=message.status, err_code=0, description=reason)
+        self.failures.append(failure)

@@ -1,0 +1,152 @@
+"""What a stream holds beyond a position: the messages of an attempt that was cut off.
+
+Found in two steps. Backwards, in growing strides, until a message of ours that the checkpoint
+knows; a few requests however long the stream. Forwards from there, headers only, keeping subject
+and id of everything beyond the checkpoint. Lanes write side by side, so the last message says
+nothing about the others: the set is the truth.
+
+A micro-batch begins after the one before it is whole in the stream, so nothing beyond the
+checkpoint stands before something the checkpoint knows. That holds for one pipeline; it is why a
+stream belongs to one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.position import Lsn, Position
+from tailrace.sinks.nats.protocol import header_value
+from tailrace.sinks.nats.stream import checked
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tailrace.sinks.nats.line import Line
+
+_ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-)?([0-9]{1,19})", re.DOTALL)
+_ID_FIELD = b"Nats-Msg-Id"
+_API = "$JS.API"
+_NO_MESSAGE = 10037
+_STRIDE = 256
+_PULL = 5000
+
+
+def position_of(message_id: bytes) -> Position | None:
+    """The position in an id, of either form; None if it is none of ours.
+
+    >>> position_of(b"000000000000001a-3"), position_of(b"1a-my-table-insert-3")
+    (Position(lsn=Lsn('0/1A'), ordinal=3), Position(lsn=Lsn('0/1A'), ordinal=3))
+    """
+    match = _ID.fullmatch(message_id)
+    return Position(Lsn(int(match[1], 16)), int(match[2])) if match else None
+
+
+class Stored:
+    """Messages beyond the checkpoint, by subject and id, in order of LSN."""
+
+    def __init__(self, lsns: list[int], keys: list[bytes]) -> None:
+        order = np.argsort(np.array(lsns, np.uint64), kind="stable")
+        self._lsns = np.array(lsns, np.uint64)[order]
+        self._keys = pa.array(keys, pa.binary()).take(pa.array(order))
+
+    def __len__(self) -> int:
+        return len(self._lsns)
+
+    def missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows the stream does not hold."""
+        if not len(self) or not batch.num_rows:
+            return batch
+        bounds = pc.min_max(batch.column("lsn")).as_py()
+        low = int(np.searchsorted(self._lsns, np.uint64(bounds["min"]), side="left"))
+        high = int(np.searchsorted(self._lsns, np.uint64(bounds["max"]), side="right"))
+        if low == high:
+            return batch
+        keys = pc.binary_join_element_wise(
+            batch.column("destination"), batch.column("id"), pa.scalar(b" ", pa.binary())
+        )
+        held = pc.is_in(keys, self._keys.slice(low, high - low))
+        return batch.filter(pc.invert(held))
+
+
+def read_back(
+    line: Line, stream: str, state: dict[str, Any], *, after: Position, known: int = 0
+) -> Stored:
+    """What the stream holds beyond `after`; nothing up to the sequence `known` is looked at."""
+    first, last = max(int(state["first_seq"]), known + 1), int(state["last_seq"])
+    if first > last:
+        return Stored([], [])
+    start = _last_delivered(line, stream, after, first, last) + 1
+    return _forward(line, stream, start, after) if start <= last else Stored([], [])
+
+
+def _last_delivered(line: Line, stream: str, after: Position, first: int, last: int) -> int:
+    """The sequence of a message of ours that is not beyond `after`, or the one before `first`."""
+    sequence, stride = last, _STRIDE
+    while True:
+        # The message there or the next one: some are deleted, some have outlived their age.
+        found = message_at(line, stream, sequence)
+        position = position_of(found[2]) if found else None
+        if position is not None and position <= after:
+            assert found is not None
+            return found[0]
+        if sequence <= first:
+            return first - 1
+        sequence, stride = max(first, last - stride), stride * 4
+
+
+def message_at(line: Line, stream: str, sequence: int) -> tuple[int, str, bytes, bytes] | None:
+    """Sequence, subject, id and payload of the first message at or behind a sequence."""
+    body = {"seq": sequence, "next_by_subj": ">"}
+    answer = line.ask(f"{_API}.STREAM.MSG.GET.{stream}", body)
+    if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
+        return None
+    message = checked(answer, f"read stream {stream}")["message"]
+    header = base64.b64decode(message.get("hdrs", ""))
+    payload = base64.b64decode(message.get("data", ""))
+    return message["seq"], message["subject"], header_value(header, _ID_FIELD) or b"", payload
+
+
+def _forward(line: Line, stream: str, start: int, after: Position) -> Stored:
+    consumer = f"tailrace-{secrets.token_hex(6)}"
+    config = {
+        "name": consumer,
+        "description": "Tailrace reads back what it has stored.",
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": start,
+        "ack_policy": "none",
+        "replay_policy": "instant",
+        "headers_only": True,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": 30 * 10**9,
+    }
+    made = checked(
+        line.ask(
+            f"{_API}.CONSUMER.CREATE.{stream}.{consumer}",
+            {"stream_name": stream, "config": config},
+        ),
+        f"read stream {stream} back",
+    )
+    left = int(made["num_pending"])
+    lsns: list[int] = []
+    keys: list[bytes] = []
+    while left > 0:
+        pulled = line.pull(f"{_API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", min(left, _PULL))
+        if not pulled:
+            break
+        left -= len(pulled)
+        for message in pulled:
+            message_id = header_value(message.header, _ID_FIELD) or b""
+            position = position_of(message_id)
+            if position is not None and position > after:
+                lsns.append(int(position.lsn))
+                keys.append(message.subject + b" " + message_id)
+    line.ask(f"{_API}.CONSUMER.DELETE.{stream}.{consumer}")
+    return Stored(lsns, keys)

@@ -1,0 +1,93 @@
+"""Subjects: which are well formed, and which a stream takes.
+
+A destination comes from a user's expression. One with a blank or a line break in it would be read
+by the server as something else than a subject, so none reaches the line unchecked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TOKEN = rb"[^\x00-\x20\x7f.*>]+"
+_SUBJECT = re.compile(rb"%s(?:\.%s)*" % (_TOKEN, _TOKEN))
+_SUBJECT_BYTES = 3000
+"""A server reads control lines of 4,096 bytes unless told otherwise."""
+_REMEMBERED = 100_000
+_PLACE = re.compile(r"\{[a-z]+\}")
+
+
+def well_formed(subject: bytes) -> bool:
+    """Whether a message can be published to it.
+
+    >>> well_formed(b"cdc.orders.insert"), well_formed(b"cdc..insert"), well_formed(b"cdc.*")
+    (True, False, False)
+    """
+    return len(subject) <= _SUBJECT_BYTES and _SUBJECT.fullmatch(subject) is not None
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a pattern with `*` and `>` takes a subject, or all that another pattern takes.
+
+    >>> matches("cdc.>", "cdc.orders.insert"), matches("cdc.*", "cdc.orders.insert")
+    (True, False)
+    >>> matches("cdc.*.*", "cdc.>")
+    False
+    """
+    mine, other = pattern.split("."), subject.split(".")
+    for index, token in enumerate(mine):
+        if token == ">":
+            return len(other) > index
+        if index >= len(other) or other[index] == ">":
+            return False
+        if token not in ("*", other[index]):
+            return False
+    return len(mine) == len(other)
+
+
+def pattern_of(template: str) -> str:
+    """The pattern of all subjects a template such as `cdc.{table}.{operation}` can give."""
+    tokens = template.split(".")
+    return ".".join("*" if _PLACE.search(token) else token for token in tokens)
+
+
+class Subjects:
+    """What a stream takes. Each destination is looked at once."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = tuple(patterns)
+        self._known: set[bytes] = set()
+
+    def unfit(self, destinations: pa.Array) -> tuple[int, str] | None:
+        """The first row whose destination cannot be used, and why; None when all can."""
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        reasons = {}
+        for destination in pc.unique(destinations).to_pylist():
+            if destination not in self._known:
+                reason = self._reason(destination)
+                if reason:
+                    reasons[destination] = reason
+                else:
+                    self._known.add(destination)
+        if not reasons:
+            return None
+        bad = pc.is_in(destinations, pa.array(list(reasons), destinations.type))
+        row = pc.index(bad, True).as_py()
+        return row, reasons[destinations[row].as_py()]
+
+    def _reason(self, destination: bytes) -> str:
+        shown = repr(destination[:200].decode("utf-8", "replace"))
+        if not well_formed(destination):
+            return f"its destination {shown} is not a NATS subject"
+        text = destination.decode("utf-8", "replace")
+        if not any(matches(pattern, text) for pattern in self._patterns):
+            takes = ", ".join(self._patterns)
+            return f"the stream does not take its subject {shown}, only {takes}"
+        return ""
