@@ -13,12 +13,15 @@ from rich.console import Console
 from rich.text import Text
 
 from tailrace import __version__
+from tailrace.cli.bridge import bridge
 from tailrace.cli.capture import capture
 from tailrace.cli.demo import demo
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
 from tailrace.cli.log import log_app
 from tailrace.cli.pipelines import pipelines
+from tailrace.cli.run import run
+from tailrace.cli.serve import serve
 from tailrace.cli.tail import tail
 from tailrace.errors import TailraceError
 
@@ -31,11 +34,14 @@ app = typer.Typer(
 )
 app.command()(init)
 app.command()(doctor)
+app.command()(run)
+app.command()(bridge)
 app.command()(capture)
 app.command()(pipelines)
 app.command()(tail)
 app.add_typer(log_app)
 app.command()(demo)
+app.command(hidden=True)(serve)
 
 
 def _version(wanted: bool) -> None:

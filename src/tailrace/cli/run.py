@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
 
 import typer
 
 from tailrace.cli import options
+
+VARIABLES = ("TAILRACE_DSN", "TAILRACE_SLOT", "TAILRACE_PUBLICATION", "TAILRACE_LOG")
 
 
 def run(
@@ -17,6 +20,11 @@ def run(
         Path,
         typer.Argument(envvar="TAILRACE_CONFIG", help="Settings file.", show_default=True),
     ] = options.DEFAULT_FILE,
+    *,
+    dsn: options.Dsn = None,
+    slot: options.Slot = None,
+    publication: options.Publication = None,
+    log: options.LogPath = None,
 ) -> None:
     """Run capture, the pipelines and the HTTP endpoints, and keep them up.
 
@@ -38,5 +46,8 @@ def run(
     from tailrace.observe import logs
 
     logs.configure()
-    settings = options.settings(file)
+    settings = options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
+    # To the processes by environment: everybody may read a command line.
+    given = zip(VARIABLES, (dsn, slot, publication, log), strict=True)
+    os.environ.update({name: str(value) for name, value in given if value is not None})
     raise typer.Exit(supervise(processes(settings, file), settings.data))

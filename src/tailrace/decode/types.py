@@ -276,17 +276,17 @@ def _sql_name(row: _BuiltIn, modifier: int) -> str:
     match row.name:
         case "numeric":
             precision, scale = _digits(modifier)
-            return f"numeric({precision},{scale})"
+            name = f"numeric({precision},{scale})"
         case "varchar" | "bpchar":
-            return f"{row.sql}({modifier - 4})"
+            name = f"{row.sql}({modifier - 4})"
         case "bit" | "varbit":
-            return f"{row.sql}({modifier})"
+            name = f"{row.sql}({modifier})"
         case "time" | "timetz" | "timestamp" | "timestamptz":
-            first, rest = row.sql.split(" ", 1)
-            return f"{first}({modifier}) {rest}"
+            name = row.sql.replace(" ", f"({modifier}) ", 1)
         case "interval":
             fields = _INTERVAL_FIELDS.get(modifier >> 16 & 0x7FFF, "")
             precision = modifier & 0xFFFF
-            return f"interval{fields}" + (f"({precision})" if precision != 0xFFFF else "")
+            name = f"interval{fields}" + (f"({precision})" if precision != 0xFFFF else "")
         case _:
-            return row.sql
+            name = row.sql
+    return name

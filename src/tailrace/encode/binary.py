@@ -1,31 +1,20 @@
-"""bytea cells: PostgreSQL's hexadecimal text → bytes → base64, whole columns at a time."""
+"""Base64, whole columns at a time."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pyarrow as pa
 
-from tailrace.encode import columns
+from tailrace.decode import columns
+from tailrace.decode.typed import unhex
 
-_NIBBLES = np.zeros(256, np.uint8)
-_NIBBLES[np.frombuffer(b"0123456789", np.uint8)] = np.arange(10)
-_NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _ALPHABET = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
 )
-
-
-def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
-    r"""The bytes that `\x…` stands for; the stream is pinned to that form."""
-    starts = columns.offsets(values)
-    given = columns.valid(values)
-    digits = np.ones(starts[-1], bool)
-    digits[starts[:-1][given]] = False
-    digits[starts[:-1][given] + 1] = False
-    nibbles = _NIBBLES[columns.content(values)[digits]]
-    data = nibbles[0::2] << 4 | nibbles[1::2]
-    lengths = np.where(given, (np.diff(starts) - 2) // 2, 0)
-    return columns.column(data, columns.starts_of(lengths), columns.validity(values))
 
 
 def base64(values: pa.BinaryArray) -> pa.BinaryArray:
@@ -49,3 +38,8 @@ def base64(values: pa.BinaryArray) -> pa.BinaryArray:
     text[last[lengths % 3 == 1], 2:] = ord("=")
     text[last[lengths % 3 == 2], 3] = ord("=")
     return columns.column(text.reshape(-1), columns.starts_of(groups * 4), columns.validity(values))
+
+
+def base64_of_hex(values: pa.BinaryArray) -> pa.BinaryArray:
+    """bytea as JSON has it."""
+    return base64(unhex(values))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tailrace.encode import columns
+from tailrace.decode import columns
 from tailrace.encode.pieces import join
 
 if TYPE_CHECKING:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.encode import columns, digits
+from tailrace.decode import columns
+from tailrace.encode import digits
 from tailrace.encode.pieces import PerRun, Pieces, Runs, join
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Group
     from tailrace.encode.syntax import Syntax
+
+    _T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class Facts:
         """Rows of one transaction."""
         return Runs.of(self.group.lsn, self.group.xid, self.group.committed_at)
 
-    def _each_run(self, facts: NDArray[np.integer]) -> NDArray[np.integer]:
+    def _each_run(self, facts: NDArray[_T]) -> NDArray[_T]:
         return facts[self.runs.starts]
 
     @cached_property

@@ -10,23 +10,17 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.decode import columns
 from tailrace.decode.types import Kind, Type
-from tailrace.encode import arrays, binary, columns, hstore, text
-from tailrace.encode.pieces import Piece, Pieces, join, where
-from tailrace.encode.syntax import Field
+from tailrace.encode import arrays, binary, hstore, text
+from tailrace.encode.pieces import Piece, Pieces, only, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-_TRUE, _FALSE = pa.scalar(b"true", pa.binary()), pa.scalar(b"false", pa.binary())
-_NEEDS_NO_ESCAPE = frozenset(
-    {
-        Kind.NUMERIC, Kind.DATE, Kind.TIME, Kind.TIMETZ, Kind.INTERVAL, Kind.UUID, Kind.NETWORK,
-        Kind.BITS, Kind.LSN,
-    }
-)  # fmt: skip
+    from tailrace.encode.syntax import Field
 
 
 class Json:
@@ -58,36 +52,40 @@ class Json:
 
     def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
         """PostgreSQL's text of values as JSON."""
-        match type_.kind:
-            case Kind.INT2 | Kind.INT4 | Kind.INT8 | Kind.OID | Kind.JSON | Kind.JSONB:
-                return (values,)
-            case Kind.BOOL:
-                return (pc.if_else(pc.equal(values, b"t"), _TRUE, _FALSE),)
-            case Kind.FLOAT4 | Kind.FLOAT8:
-                return (_floats(values),)
-            case Kind.TIMESTAMP:
-                return self.plain(text.iso_timestamps(values))
-            case Kind.TIMESTAMPTZ:
-                return self.plain(text.iso_instants(values))
-            case Kind.BYTEA:
-                return self.plain(binary.base64(binary.unhex(values)))
-            case kind if kind in _NEEDS_NO_ESCAPE:
-                return self.plain(values)
-            case _ if native and (opened := self._opened(type_, values)):
-                return opened
-            case _:
-                return self.text(values)
+        if native and type_.kind in _OPENED:
+            return self._opened(type_, values)
+        if type_.kind in _AS_THEY_ARE:
+            return (values,)
+        if make := _MADE.get(type_.kind):
+            return (make(values),)
+        if make := _STRINGS.get(type_.kind):
+            return self.plain(make(values))
+        return self.plain(values) if type_.kind in _PLAIN else self.text(values)
 
-    def _opened(self, type_: Type, values: pa.BinaryArray) -> Pieces | None:
+    def _opened(self, type_: Type, values: pa.BinaryArray) -> Pieces:
         match type_.kind:
-            case Kind.ARRAY if type_.element is not None:
-                return arrays.to_json(type_.element, values, self)
-            case Kind.VECTOR:
-                return (values,)
+            case Kind.ARRAY:
+                return arrays.cells(type_, values, self)
             case Kind.HSTORE:
-                return hstore.to_json(values, self)
+                return hstore.cells(values, self)
             case _:
-                return None
+                return (values,)
+
+    def brackets(self, marks: arrays.Marks) -> pa.BinaryArray:
+        """JSON's own brackets and commas."""
+        letters = np.full((len(marks.opens), 1), ord(","), np.uint8)
+        letters[marks.opens] = ord("[")
+        letters[marks.closes] = ord("]")
+        return columns.fixed(letters)
+
+    def pair_marks(self, keys: NDArray[np.bool_], last: NDArray[np.bool_]) -> pa.BinaryArray:
+        """Colons and commas; nothing behind the last value."""
+        letters = np.where(keys, ord(":"), ord(",")).astype(np.uint8)
+        return columns.column(letters[~last], columns.starts_of(~last))
+
+    def mapping(self, members: pa.BinaryArray, counts: NDArray[np.integer]) -> Pieces:  # noqa: ARG002
+        """Braces around."""
+        return (_around(b"{", members, b"}"),)
 
     def object(self, fields: Sequence[Field]) -> Pieces:
         """Objects; a comma stands before a member that is not the first of its row."""
@@ -98,22 +96,18 @@ class Json:
                 pieces += [_name(field.name, some), *field.value]
                 some = True
                 continue
-            lead: Piece = (
+            lead = (
                 _name(field.name, some)
                 if isinstance(some, bool)
                 else where(some, _name(field.name, True), _name(field.name, False))
             )
-            pieces.append(_present(field, lead, self.null))
-            some = True if field.present is None or some is True else some | field.present
+            if field.present is None:
+                pieces += [lead, *field.value]
+                some = True
+            else:
+                pieces.append(only(field.present, [lead, *field.value], null=self.null))
+                some = some | field.present
         return (*pieces, b"}")
-
-
-def _present(field: Field, lead: Piece, null: bytes) -> pa.BinaryArray:
-    if isinstance(lead, bytes) and all(isinstance(piece, bytes) for piece in field.value):
-        assert field.present is not None
-        return where(field.present, b"".join([lead, *map(bytes, field.value)]), b"")
-    member = join([lead, *field.value], null=null)
-    return member if field.present is None else where(field.present, member, b"")
 
 
 @lru_cache(maxsize=65536)
@@ -123,7 +117,15 @@ def _name(name: str, comma: bool) -> bytes:
 
 def quoted(values: pa.BinaryArray) -> pa.BinaryArray:
     """Values in quotes; nulls stay null."""
-    return pc.binary_join_element_wise(b'"', values, b'"', b"")
+    return _around(b'"', values, b'"')
+
+
+def _around(before: bytes, values: pa.BinaryArray, after: bytes) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(before, values, after, b"")
+
+
+def _bools(values: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.if_else(pc.equal(values, b"t"), b"true", b"false")
 
 
 def _floats(values: pa.BinaryArray) -> pa.BinaryArray:
@@ -135,3 +137,19 @@ def _floats(values: pa.BinaryArray) -> pa.BinaryArray:
     mask = np.zeros(len(values), bool)
     mask[columns.rows_of(np.flatnonzero(odd), columns.offsets(values))] = True
     return pc.if_else(pa.array(mask), quoted(values), values)
+
+
+_AS_THEY_ARE = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.JSON, Kind.JSONB})
+_OPENED = frozenset({Kind.ARRAY, Kind.HSTORE, Kind.VECTOR})
+_MADE = {Kind.BOOL: _bools, Kind.FLOAT4: _floats, Kind.FLOAT8: _floats}
+_STRINGS = {
+    Kind.TIMESTAMP: text.iso_timestamps,
+    Kind.TIMESTAMPTZ: text.iso_instants,
+    Kind.BYTEA: binary.base64_of_hex,
+}
+_PLAIN = frozenset(
+    {
+        Kind.NUMERIC, Kind.DATE, Kind.TIME, Kind.TIMETZ, Kind.INTERVAL, Kind.UUID, Kind.NETWORK,
+        Kind.BITS, Kind.LSN,
+    }
+)  # fmt: skip

@@ -17,7 +17,7 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from tailrace.encode import columns
+from tailrace.decode import columns
 from tailrace.encode.pieces import join
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def _pack_exactly(text: bytes) -> bytes:
 
 
 def _number(text: str) -> Any:
-    """
+    """A JSON number as the value that holds it exactly.
+
     >>> [_number(text) for text in ("18446744073709551615", "18446744073709551616", "0.10")]
     [18446744073709551615, '18446744073709551616', 0.1]
     """

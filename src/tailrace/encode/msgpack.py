@@ -14,15 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.decode import columns
+from tailrace.decode.typed import unhex
 from tailrace.decode.types import Kind, Type
-from tailrace.encode import arrays, binary, columns, hstore, jsonb, text
-from tailrace.encode.pieces import Piece, Pieces, join, where
-from tailrace.encode.syntax import Field
+from tailrace.encode import arrays, hstore, jsonb, text
+from tailrace.encode.pieces import Piece, Pieces, only
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+    from tailrace.encode.syntax import Field
 
 
 class MessagePack:
@@ -52,36 +55,38 @@ class MessagePack:
 
     def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
         """PostgreSQL's text of values as MessagePack."""
-        match type_.kind:
-            case Kind.INT2 | Kind.INT4 | Kind.INT8 | Kind.OID:
-                return (integers(numbers(values, pa.int64()), columns.validity(values)),)
-            case Kind.JSON | Kind.JSONB:
-                return self.document(values)
-            case Kind.BOOL:
-                return (_bools(values),)
-            case Kind.FLOAT4 | Kind.FLOAT8:
-                return (floats(numbers(values, pa.float64()), columns.validity(values)),)
-            case Kind.TIMESTAMP:
-                return self.plain(text.iso_timestamps(values))
-            case Kind.TIMESTAMPTZ:
-                return self.plain(text.iso_instants(values))
-            case Kind.BYTEA:
-                return headed(binary.unhex(values), binary_headers)
-            case _ if native and (opened := self._opened(type_, values)):
-                return opened
-            case _:
-                return self.text(values)
+        if native and type_.kind in _OPENED:
+            return self._opened(type_, values)
+        if make := _MADE.get(type_.kind):
+            return (make(values),)
+        if type_.kind is Kind.BYTEA:
+            return headed(unhex(values), binary_headers)
+        form = _STRINGS.get(type_.kind)
+        return self.text(form(values) if form else values)
 
-    def _opened(self, type_: Type, values: pa.BinaryArray) -> Pieces | None:
+    def _opened(self, type_: Type, values: pa.BinaryArray) -> Pieces:
         match type_.kind:
-            case Kind.ARRAY if type_.element is not None:
-                return arrays.to_msgpack(type_.element, values, self)
-            case Kind.VECTOR:
-                return arrays.vectors_to_msgpack(values)
+            case Kind.ARRAY:
+                return arrays.cells(type_, values, self)
             case Kind.HSTORE:
-                return hstore.to_msgpack(values, self)
+                return hstore.cells(values, self)
             case _:
-                return None
+                return arrays.vectors(values, self)
+
+    def brackets(self, marks: arrays.Marks) -> pa.BinaryArray:
+        """A header where an array opens, nothing elsewhere."""
+        headers = array_headers(marks.counts())
+        lengths = np.zeros(len(marks.opens), np.int64)
+        lengths[marks.opens] = np.diff(columns.offsets(headers))
+        return columns.column(columns.content(headers), columns.starts_of(lengths))
+
+    def pair_marks(self, keys: NDArray[np.bool_], last: NDArray[np.bool_]) -> pa.BinaryArray:  # noqa: ARG002
+        """Nothing: the map's header says it all."""
+        return columns.column(np.empty(0, np.uint8), np.zeros(len(keys) + 1, np.int32))
+
+    def mapping(self, members: pa.BinaryArray, counts: NDArray[np.integer]) -> Pieces:
+        """A header that counts the members, then these."""
+        return _headers(counts, _MAP, columns.validity(members)), columns.dense(members)
 
     def object(self, fields: Sequence[Field]) -> Pieces:
         """Maps; the header counts the members each row has."""
@@ -95,11 +100,8 @@ class MessagePack:
             lead = _name(field.name)
             if field.present is None:
                 pieces += [lead, *field.value]
-            elif all(isinstance(piece, bytes) for piece in field.value):
-                pieces.append(where(field.present, b"".join([lead, *map(bytes, field.value)]), b""))
             else:
-                member = join([lead, *field.value], null=self.null)
-                pieces.append(where(field.present, member, b""))
+                pieces.append(only(field.present, [lead, *field.value], null=self.null))
         return tuple(pieces)
 
 
@@ -112,7 +114,7 @@ def pack(value: Any) -> bytes:
     """A Python value: None, bool, int, str, lists and dicts of these.
 
     >>> pack({"a": [1, None, "é"]}).hex()
-    '81a16193 01c0a2c3a9'.replace(' ', '')
+    '81a1619301c0a2c3a9'
     """
     match value:
         case None:
@@ -125,7 +127,7 @@ def pack(value: Any) -> bytes:
             return packed
         case str():
             data = value.encode()
-            return _header(len(data), *_STRING) + data
+            return _header(len(data), _STRING) + data
         case dict():
             return map_header(len(value)) + b"".join(
                 pack(name) + pack(item) for name, item in value.items()
@@ -134,6 +136,8 @@ def pack(value: Any) -> bytes:
             return array_header(len(value)) + b"".join(map(pack, value))
 
 
+_Form = tuple[int, int, int, int, int]
+
 # First byte of the short form and how many it can count, then of the forms with 1, 2 and 4 bytes.
 _STRING = (0xA0, 32, 0xD9, 0xDA, 0xDB)
 _BINARY = (0, 0, 0xC4, 0xC5, 0xC6)
@@ -141,7 +145,8 @@ _ARRAY = (0x90, 16, 0, 0xDC, 0xDD)
 _MAP = (0x80, 16, 0, 0xDE, 0xDF)
 
 
-def _header(length: int, short: int, few: int, one: int, two: int, four: int) -> bytes:
+def _header(length: int, form: _Form) -> bytes:
+    short, few, one, two, four = form
     if length < few:
         return bytes([short | length])
     if one and length < 1 << 8:
@@ -153,17 +158,15 @@ def _header(length: int, short: int, few: int, one: int, two: int, four: int) ->
 
 def map_header(length: int) -> bytes:
     """Before the members of a map."""
-    return _header(length, *_MAP)
+    return _header(length, _MAP)
 
 
 def array_header(length: int) -> bytes:
     """Before the elements of an array."""
-    return _header(length, *_ARRAY)
+    return _header(length, _ARRAY)
 
 
-def _headers(
-    lengths: NDArray[np.integer], form: tuple[int, int, int, int, int], nulls: pa.Buffer | None
-) -> pa.BinaryArray:
+def _headers(lengths: NDArray[np.integer], form: _Form, nulls: pa.Buffer | None) -> pa.BinaryArray:
     short, few, one, two, four = form
     most = int(lengths.max(initial=0))
     if most < few:
@@ -202,7 +205,10 @@ def array_headers(counts: NDArray[np.integer]) -> pa.BinaryArray:
     return _headers(counts, _ARRAY, None)
 
 
-def headed(values: pa.BinaryArray, headers: Any) -> Pieces:
+def headed(
+    values: pa.BinaryArray,
+    headers: Callable[[NDArray[np.integer], pa.Buffer | None], pa.BinaryArray],
+) -> Pieces:
     """A header column that knows the nulls, then the bytes."""
     lengths = np.diff(columns.offsets(values))
     return headers(lengths, columns.validity(values)), columns.dense(values)
@@ -226,7 +232,7 @@ def floats(values: NDArray[np.float64], nulls: pa.Buffer | None = None) -> pa.Bi
 def integers(values: NDArray[np.integer], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
     """Integers in their shortest form."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
-    if -32 <= low and high < 128:
+    if low >= -32 and high < 128:
         return columns.fixed(values.astype(np.int8).view(np.uint8)[:, None], nulls)
     rows = np.empty((len(values), 9), np.uint8)
     rows[:, 1:] = values.astype(">u8" if low >= 0 else ">i8")[:, None].view(np.uint8)
@@ -255,3 +261,26 @@ def _bools(values: pa.BinaryArray) -> pa.BinaryArray:
     return columns.fixed(
         np.where(true, 0xC3, 0xC2).astype(np.uint8)[:, None], columns.validity(values)
     )
+
+
+def _integer_cells(values: pa.BinaryArray) -> pa.BinaryArray:
+    return integers(numbers(values, pa.int64()), columns.validity(values))
+
+
+def _float_cells(values: pa.BinaryArray) -> pa.BinaryArray:
+    return floats(numbers(values, pa.float64()), columns.validity(values))
+
+
+_OPENED = frozenset({Kind.ARRAY, Kind.HSTORE, Kind.VECTOR})
+_MADE = {
+    Kind.BOOL: _bools,
+    Kind.INT2: _integer_cells,
+    Kind.INT4: _integer_cells,
+    Kind.INT8: _integer_cells,
+    Kind.OID: _integer_cells,
+    Kind.FLOAT4: _float_cells,
+    Kind.FLOAT8: _float_cells,
+    Kind.JSON: jsonb.to_msgpack,
+    Kind.JSONB: jsonb.to_msgpack,
+}
+_STRINGS = {Kind.TIMESTAMP: text.iso_timestamps, Kind.TIMESTAMPTZ: text.iso_instants}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -61,8 +61,8 @@ class PerRun:
     runs: Runs
 
 
-Piece = bytes | pa.BinaryArray | PerRun
-Pieces = tuple[Piece, ...]
+Piece: TypeAlias = "bytes | pa.BinaryArray | PerRun"
+Pieces: TypeAlias = tuple[Piece, ...]
 
 
 def join(pieces: Iterable[Piece], *, null: bytes = b"") -> pa.BinaryArray:
@@ -110,3 +110,13 @@ def where(
         pa.scalar(side, _BINARY) if isinstance(side, bytes) else side for side in (this, other)
     ]
     return pc.if_else(pa.array(mask), *sides)
+
+
+def only(present: NDArray[np.bool_], pieces: Iterable[Piece], *, null: bytes) -> pa.BinaryArray:
+    """The pieces as a column, with nothing in the rows where they are not present."""
+    merged = _merged(pieces)
+    match merged:
+        case [bytes() as constant]:
+            return where(present, constant, b"")
+        case _:
+            return where(present, join(merged, null=null), b"")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tailrace.decode import columns
 from tailrace.decode.types import Kind, Type, resolve
-from tailrace.encode import text
 from tailrace.encode.pieces import Pieces, join, where
 from tailrace.encode.syntax import Field
 from tailrace.errors import PoisonedError
@@ -73,7 +73,8 @@ class Rows:
 
     def cells(self, column: Column, type_: Type, values: pa.BinaryArray) -> Pieces:
         """A column's cells."""
-        if type_.kind not in _ALWAYS_ASCII and not text.is_utf8(values):
+        values = columns.tidy(values)
+        if type_.kind not in _ALWAYS_ASCII and not columns.is_utf8(values):
             raise PoisonedError(
                 f"column {column.name} of {self.relation.qualified_name} "
                 "holds text that is not UTF-8",
@@ -120,9 +121,11 @@ class Rows:
         for at, (column, type_, cells) in enumerate(self.columns(image)):
             if column.key and cells is not None:
                 mask = _some(cells.unchanged)
-                old = group.before[at] if mask is not None and group.before is not None else None
-                values = cells.values if old is None else where(mask, old.values, cells.values)
-                yield column, type_, values
+                old = None if group.before is None else group.before[at]
+                if mask is None or old is None:
+                    yield column, type_, cells.values
+                else:
+                    yield column, type_, where(mask, old.values, cells.values)
 
     def unchanged(self, image: Image | None) -> tuple[Pieces, NDArray[np.bool_]] | None:
         """The names of unchanged columns as a list a row, and which rows have any."""
@@ -142,7 +145,8 @@ class Rows:
             for row in first
         ]
         column_of_lists = pa.array(lists, pa.binary()).take(pa.array(which.reshape(-1)))
-        return (column_of_lists,), table.any(axis=1)
+        some: NDArray[np.bool_] = np.any(table, axis=1)
+        return (column_of_lists,), some
 
 
 def _some(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:

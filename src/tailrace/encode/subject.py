@@ -11,10 +11,10 @@ import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tailrace.change import Op
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tailrace.change import Op
     from tailrace.schema import Relation
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
@@ -56,6 +56,7 @@ class Subject:
 
     `{table}` brings its schema along unless the template names `{schema}` itself.
 
+    >>> from tailrace.change import Op
     >>> Subject("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
     'cdc.sales.orders.insert'
     """

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.types import Type
+    from tailrace.encode.arrays import Marks
     from tailrace.encode.pieces import Pieces
 
 
@@ -47,6 +48,15 @@ class Syntax(Protocol):
 
     def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
         """PostgreSQL's text of values. `native` opens arrays, hstore and vectors."""
+
+    def brackets(self, marks: Marks) -> pa.BinaryArray:
+        """What stands at each bracket and delimiter of arrays, behind the element before it."""
+
+    def pair_marks(self, keys: NDArray[np.bool_], last: NDArray[np.bool_]) -> pa.BinaryArray:
+        """What stands behind each key and each value, of which some are the last of their row."""
+
+    def mapping(self, members: pa.BinaryArray, counts: NDArray[np.integer]) -> Pieces:
+        """Objects of members that are joined already, so many a row."""
 
     def object(self, fields: Sequence[Field]) -> Pieces:
         """Objects, member by member."""

@@ -1,31 +1,16 @@
-"""Text cells: is it UTF-8, does JSON have to escape it, and how timestamps look in ISO 8601."""
+"""Text cells: what JSON has to escape, and timestamps in ISO 8601."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.encode import columns
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from tailrace.decode import columns
+from tailrace.decode.typed import four_digit_years
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _SHORT = {8: rb"\b", 9: rb"\t", 10: rb"\n", 12: rb"\f", 13: rb"\r", 34: rb"\"", 92: rb"\\"}
-
-
-def is_utf8(values: pa.BinaryArray) -> bool:
-    """Whether every value is UTF-8; ASCII, the common case, is one pass over the bytes."""
-    if columns.content(values).max(initial=0) < 0x80:
-        return True
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def escaped(values: pa.BinaryArray) -> pa.BinaryArray:
@@ -48,21 +33,9 @@ def escaped(values: pa.BinaryArray) -> pa.BinaryArray:
     return pc.replace_with_mask(values, chosen, slow)
 
 
-def _iso(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]:
-    """Which values are a date and a time of the years 1 to 9999."""
-    starts = columns.offsets(values)
-    data = columns.content(values)
-    lengths = np.diff(starts)
-    long = lengths >= shortest
-    found = long.copy()
-    at = starts[:-1][long]
-    found[long] = (data[at + 10] == ord(" ")) & (data[starts[1:][long] - 1] != ord("C"))
-    return found
-
-
 def iso_timestamps(values: pa.BinaryArray) -> pa.BinaryArray:
     """`2025-12-12 12:00:34.5` with a T for the blank; other text as it is."""
-    good = _iso(values, 19)
+    good = four_digit_years(values, 19)
     if not good.any():
         return values
     starts = columns.offsets(values)
@@ -73,7 +46,7 @@ def iso_timestamps(values: pa.BinaryArray) -> pa.BinaryArray:
 
 def iso_instants(values: pa.BinaryArray) -> pa.BinaryArray:
     """`2025-12-12 12:00:34.5+00` as `2025-12-12T12:00:34.5Z`; other text as it is."""
-    good = _iso(values, 22)
+    good = four_digit_years(values, 22)
     if not good.any():
         return values
     starts = columns.offsets(values)

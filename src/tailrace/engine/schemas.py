@@ -27,6 +27,7 @@ from nats.js.api import KeyValueConfig
 
 from tailrace.capture.connection import connect, failure
 from tailrace.capture.publication import TableName, read_publication
+from tailrace.config import NatsSink
 from tailrace.engine.jetstream import connected
 from tailrace.errors import SinkRefusedError, TailraceError
 from tailrace.log.reader import Log
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from tailrace.capture.publication import PublicationState, PublishedTable
-    from tailrace.config import Config, NatsSink, Pipeline
+    from tailrace.config import Config, Pipeline
     from tailrace.log.mark import Mark
     from tailrace.schema import Relation
 
@@ -280,7 +281,7 @@ def publishers(config: Config) -> list[Publisher]:
     return [
         Publisher(config, pipeline)
         for pipeline in config.pipelines.values()
-        if pipeline.shape == "bridge" and pipeline.sink.type == "nats"
+        if pipeline.shape == "bridge" and isinstance(pipeline.sink, NatsSink)
     ]
 
 

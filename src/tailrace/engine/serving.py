@@ -29,6 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tailrace.config import NatsSink
 from tailrace.engine import jetstream, schemas
 from tailrace.engine.monitor import Monitor
 from tailrace.engine.overview import Overview, problems, status_document
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from tailrace.config import Config, NatsSink
+    from tailrace.config import Config
 
 METRICS_S = 15.0
 _GRACE_S = 2
@@ -131,13 +132,16 @@ def from_here(headers: Any, own_host: str) -> bool:
         return True
     if site not in (None, "same-origin", "none"):
         return False
-    host = headers.get("host", "")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        return False
+    host = headers.get("host", "").lower()
     try:
+        page = host if origin is None else urlsplit(origin).netloc.lower()
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
+    return page == host and _own(name, own_host)
+
+
+def _own(name: str, own_host: str) -> bool:
     return name in ("localhost", own_host.lower()) or _is_address(name)
 
 
@@ -150,12 +154,15 @@ def _is_address(name: str) -> bool:
 
 
 def _first_sink(config: Config) -> NatsSink | None:
-    sinks = (pipeline.sink for pipeline in config.pipelines.values())
-    return next((sink for sink in sinks if sink.type == "nats"), None)
+    for pipeline in config.pipelines.values():
+        if isinstance(pipeline.sink, NatsSink):
+            return pipeline.sink
+    return None
 
 
 def _json(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
-    body = orjson.dumps(content, default=int) + b"\n"
+    # LSNs are ints that people read as text.
+    body = orjson.dumps(content, default=str, option=orjson.OPT_PASSTHROUGH_SUBCLASS) + b"\n"
     return Response(body, code, media_type="application/json", background=after)
 
 

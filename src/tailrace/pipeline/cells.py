@@ -113,28 +113,27 @@ def text_of(value_sql: str, kind: str) -> tuple[str, int] | None:
     spelling, such as `decimal(10,2)`.
     """
     plain = f"CAST({value_sql} AS STRING)"
-    if kind.startswith("decimal("):
-        return plain, NUMERIC
-    match kind:
-        case "boolean":
-            return f"left({plain}, 1)", BOOL
-        case "timestamp":
-            return f"concat({_wall(value_sql)}, '+00')", TIMESTAMPTZ
-        case "date" | "timestamp_ntz":
-            # Spark puts a plus before years of five digits.
-            return f"ltrim('+', {plain})", {"date": DATE}.get(kind, TIMESTAMP)
-        case "binary":
-            return f"concat({sql.string(chr(92) + 'x')}, lower(hex({value_sql})))", BYTEA
-        case "string" | "void":
-            return plain, TEXT
-        case _:
-            oid = _NUMBERS.get(kind)
-            return None if oid is None else (plain, oid)
+    known = {
+        "boolean": (f"left({plain}, 1)", BOOL),
+        "timestamp": (f"concat({_wall(value_sql)}, '+00')", TIMESTAMPTZ),
+        # Spark puts a plus before years of five digits.
+        "timestamp_ntz": (f"ltrim('+', {plain})", TIMESTAMP),
+        "date": (f"ltrim('+', {plain})", DATE),
+        "binary": (f"concat({sql.string(chr(92) + 'x')}, lower(hex({value_sql})))", BYTEA),
+        "string": (plain, TEXT),
+        "void": (plain, TEXT),
+        **{number: (plain, oid) for number, oid in _NUMBERS.items()},
+    }
+    return (plain, NUMERIC) if kind.startswith("decimal(") else known.get(kind)
 
 
 _NUMBERS = {
-    **{"tinyint": INT2, "smallint": INT2, "int": INT4, "bigint": INT8},
-    **{"float": FLOAT4, "double": FLOAT8},
+    "tinyint": INT2,
+    "smallint": INT2,
+    "int": INT4,
+    "bigint": INT8,
+    "float": FLOAT4,
+    "double": FLOAT8,
 }
 
 

@@ -7,6 +7,7 @@ back-off; what cannot leaves the pipeline in a named state until somebody change
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import re
 import threading
@@ -74,7 +75,7 @@ class Progress:
 
     def note(self, batch: dict[str, Any]) -> None:
         """Add a finished micro-batch, as Spark reports it."""
-        delivered = (batch.get("observedMetrics") or {}).get("delivered") or {}
+        delivered = batch.get("observedMetrics", {}).get("delivered", {})
         count = delivered.get("messages") or 0
         self.batches += 1
         self.batch_ms = float(batch["durationMs"].get("triggerExecution", 0))
@@ -129,8 +130,9 @@ class Runner:
                 if not self._again(error, failures):
                     return
                 failures += 1
-            except (Py4JError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - nothing may end this thread unseen
                 self.lost = error
+                self._events.exception("pipeline.lost")
                 self._say("failed", "SPARK_LOST", str(error))
                 return
         self._say("stopped")
@@ -172,8 +174,8 @@ class Runner:
 
     def _watch(self, query: StreamingQuery) -> None:
         for batch in _reports(query):
-            if batch["batchId"] > self._seen or not batch["numInputRows"]:
-                self._seen = max(self._seen, batch["batchId"])
+            if batch["batchId"] > self._seen:
+                self._seen = batch["batchId"]
                 self.progress.note(batch)
 
     def _again(self, error: TailraceError, failures: int) -> bool:
@@ -201,8 +203,9 @@ class Runner:
 def _reports(query: StreamingQuery) -> Iterator[dict[str, Any]]:
     """Spark's reports of finished batches, oldest first."""
     for report in query.recentProgress:
-        if "triggerExecution" in report["durationMs"] and "addBatch" in report["durationMs"]:
-            yield report
+        batch: dict[str, Any] = json.loads(report.json)
+        if "addBatch" in batch["durationMs"]:
+            yield batch
 
 
 def _meaning(error: StreamingQueryException | None) -> TailraceError:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.parser import Parser
-from sqlglot.tokens import Token, TokenType
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tailrace.errors import ExpressionError
 
@@ -35,20 +36,18 @@ class _Dialect(Spark):
     """Spark's tokens and operators, without functions, lambdas or JSON arrows."""
 
     class Tokenizer(Spark.Tokenizer):
-        STRING_ESCAPES = ["'", "\\"]  # noqa: RUF012 - sqlglot's own way to configure
+        STRING_ESCAPES: ClassVar = ["'", "\\"]
 
-    class Parser(Spark.Parser):
-        STRICT_CAST = True
-        COLON_IS_VARIANT_EXTRACT = True
-        FUNCTIONS: dict[str, Any] = {}  # noqa: RUF012
-        LAMBDAS: dict[Any, Any] = {}  # noqa: RUF012
-        NO_PAREN_FUNCTIONS: dict[Any, Any] = {}  # noqa: RUF012
-        FUNCTION_PARSERS = {  # noqa: RUF012
+    class Parser(SparkParser):
+        STRICT_CAST: ClassVar = True
+        COLON_IS_VARIANT_EXTRACT: ClassVar = True
+        FUNCTIONS: ClassVar = {}
+        LAMBDAS: ClassVar = {}
+        NO_PAREN_FUNCTIONS: ClassVar = {}
+        FUNCTION_PARSERS: ClassVar = {
             name: Parser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
         }
-        NO_PAREN_FUNCTION_PARSERS = {  # noqa: RUF012
-            "CASE": Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]
-        }
+        NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
 
 
 _T = TokenType
@@ -273,7 +272,7 @@ def _not_too_deep(text: Text, tree: exp.Expr) -> None:
 
 def _children(node: exp.Expr) -> list[exp.Expr]:
     if isinstance(node, exp.Connector):
-        return [part for part in node.flatten(unnest=False)]
+        return list(node.flatten(unnest=False))
     return list(node.iter_expressions())
 
 

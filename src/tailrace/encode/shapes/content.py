@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
-from tailrace.encode import binary, text
+from tailrace.decode import columns
+from tailrace.encode import binary
 from tailrace.encode.pieces import where
 from tailrace.encode.syntax import Field
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tailrace.encode.facts import Facts
     from tailrace.encode.pieces import Pieces
 
@@ -35,21 +33,12 @@ def content_fields(facts: Facts) -> list[Field]:
     contents = facts.group.contents
     assert contents is not None
     fields = [Field("prefix", prefix(facts))]
-    if text.is_utf8(contents):
+    readable = columns.utf8_mask(contents)
+    if readable.all():
         return [*fields, Field("content", facts.syntax.text(contents))]
-    readable = _readable(contents)
     shown = facts.syntax.text(where(readable, contents, b""))
     return [
         *fields,
         Field("content", shown, readable),
         Field("content_base64", content_base64(facts), ~readable),
     ]
-
-
-def _readable(contents: pa.BinaryArray) -> NDArray[np.bool_]:
-    """Which contents are UTF-8. Looks at each: only where some message holds other bytes."""
-    return np.fromiter(
-        (text.is_utf8(contents.slice(row, 1)) for row in range(len(contents))),
-        bool,
-        len(contents),
-    )

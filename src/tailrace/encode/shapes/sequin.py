@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import pyarrow.compute as pc
 
 from tailrace.change import Op
-from tailrace.encode import binary, columns
+from tailrace.decode import columns
+from tailrace.encode import binary
 from tailrace.encode.pieces import join
 from tailrace.encode.shapes.content import content_fields
 from tailrace.encode.syntax import Field
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.nats.protocol import Message
 
 _PLAIN = re.compile(rb'(\{"stream":[^}]*"seq":)([0-9]+)\}')
+_NUMBER = re.compile(rb"([0-9]+)(?:-([0-9]+))?")
 _END = b"}\r\n"
 
 _STORE_FAILED = 10077
@@ -38,9 +39,10 @@ _LIMITS = ("maximum messages", "maximum bytes", "maximum message")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A message, by its number, that was not stored, and why."""
+    """A message, or the messages of an atomic batch, that were not stored, and why."""
 
     number: int
+    count: int
     code: int
     err_code: int
     description: str
@@ -98,41 +100,41 @@ class Acks:
 
     def take(self, message: Message) -> None:
         """Read one answer; messages that answer something else are passed over."""
-        number = message.subject.removeprefix(self._inbox)
-        if not message.subject.startswith(self._inbox) or not number.isdigit():
+        match = _NUMBER.fullmatch(message.subject.removeprefix(self._inbox))
+        if match is None:
             return
-        self.settled += 1
+        number, count = int(match[1]), int(match[2] or 1)
+        self.settled += count
         plain = _PLAIN.fullmatch(message.payload)
-        if message.status:
-            self._fail(int(number), message)
-        elif plain and self._lead and plain[1] == self._lead:
+        if plain and plain[1] == self._lead:
             self.last_sequence = max(self.last_sequence, int(plain[2]))
+        elif message.status:
+            subject = header_value(message.header, b"Nats-Subject") or b""
+            reason = f"no stream takes the subject {subject.decode('utf-8', 'replace')}"
+            self._fail(number, count, {"code": message.status, "description": reason})
         else:
-            self._read(int(number), json.loads(message.payload))
+            self._read(number, count, json.loads(message.payload))
             if plain and not self.failures:
                 self._lead, self._commas = plain[1], plain[1].count(b",")
 
-    def _read(self, number: int, answer: dict[str, Any]) -> None:
+    def _read(self, number: int, count: int, answer: dict[str, Any]) -> None:
         if error := answer.get("error"):
-            failure = Failure(
-                number=number,
-                code=int(error.get("code", 0)),
-                err_code=int(error.get("err_code", 0)),
-                description=str(error.get("description", "no reason given")),
-            )
-            self.failures.append(failure)
-            return
-        if answer["stream"] != self._stream:
-            reason = f"its subject belongs to stream {answer['stream']}, which stored it"
-            self.failures.append(Failure(number=number, code=0, err_code=0, description=reason))
-            return
-        self.last_sequence = max(self.last_sequence, int(answer["seq"]))
-        if answer.get("duplicate"):
-            self.duplicates += 1
-            self.repeated = self.repeated or (number, int(answer["seq"]))
+            self._fail(number, count, error)
+        elif answer["stream"] != self._stream:
+            reason = f"its subject belongs to stream {answer['stream']}, which has stored it"
+            self._fail(number, count, {"description": reason})
+        else:
+            self.last_sequence = max(self.last_sequence, int(answer["seq"]))
+            if answer.get("duplicate"):
+                self.duplicates += 1
+                self.repeated = self.repeated or (number, int(answer["seq"]))
 
-    def _fail(self, number: int, message: Message) -> None:
-        subject = header_value(message.header, b"Nats-Subject") or b""
-        reason = f"no stream takes the subject {subject.decode('utf-8', 'replace')}".rstrip()
-        failure = Failure(number=number, code=message.status, err_code=0, description=reason)
+    def _fail(self, number: int, count: int, error: dict[str, Any]) -> None:
+        failure = Failure(
+            number=number,
+            count=count,
+            code=int(error.get("code", 0)),
+            err_code=int(error.get("err_code", 0)),
+            description=str(error.get("description", "no reason given")),
+        )
         self.failures.append(failure)

@@ -27,6 +27,7 @@ from tailrace.sinks.nats.protocol import Control, Event, Message, parse
 if TYPE_CHECKING:
     from tailrace.config import NatsSink
 
+_SEND_BYTES = 2**20
 _RECEIVE_BYTES = 256 * 1024
 _BUFFER_BYTES = 4 * 2**20
 _REFUSALS = ("permission", "authoriz", "authentic", "account", "tls", "not allowed")
@@ -129,10 +130,11 @@ class Line:
         return int(self.info.get("max_payload", 1 << 20))
 
     def send(self, data: bytes | memoryview) -> None:
-        """Hand bytes to the kernel, waiting at most the timeout."""
+        """Hand bytes to the kernel, waiting at most the timeout for each piece."""
         try:
             self._link.settimeout(self._timeout_s)
-            self._link.sendall(data)
+            for start in range(0, len(data), _SEND_BYTES):
+                self._link.sendall(data[start : start + _SEND_BYTES])
         except OSError as error:
             raise self._lost(error) from error
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import nkeys
+import nkeys  # type: ignore[import-untyped]
 
 from tailrace.errors import ConfigError
 
@@ -93,24 +93,33 @@ def wants_tls(settings: NatsSink, address: Address) -> bool:
 
 def credentials(settings: NatsSink, address: Address, nonce: str) -> Mapping[str, Any]:
     """The fields of CONNECT that prove who we are."""
-    if address.user and not address.password:
-        return {"auth_token": address.user}
+    token = settings.token.get_secret_value()
     if address.user:
-        return {"user": address.user, "pass": address.password}
+        return _from_address(address)
     if settings.credentials:
-        text = _read(settings.credentials)
-        jwt, seed = _block(text, _JWT), _block(text, _SEED)
-        if not jwt or not seed:
-            raise ConfigError(f"{settings.credentials} is not a NATS credentials file")
-        return {"jwt": jwt, "sig": _sign(seed, nonce)[1]}
+        return _from_file(settings.credentials, nonce)
     if settings.nkey:
         public, signature = _sign(_read(settings.nkey).strip(), nonce)
         return {"nkey": public, "sig": signature}
-    if settings.token.get_secret_value():
-        return {"auth_token": settings.token.get_secret_value()}
+    if token:
+        return {"auth_token": token}
     if settings.user:
         return {"user": settings.user, "pass": settings.password.get_secret_value()}
     return {}
+
+
+def _from_address(address: Address) -> Mapping[str, Any]:
+    if address.password:
+        return {"user": address.user, "pass": address.password}
+    return {"auth_token": address.user}
+
+
+def _from_file(path: Path, nonce: str) -> Mapping[str, Any]:
+    text = _read(path)
+    jwt, seed = _block(text, _JWT), _block(text, _SEED)
+    if not jwt or not seed:
+        raise ConfigError(f"{path} is not a NATS credentials file")
+    return {"jwt": jwt, "sig": _sign(seed, nonce)[1]}
 
 
 def _sign(seed: str, nonce: str) -> tuple[str, str]:

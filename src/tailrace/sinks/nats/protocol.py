@@ -76,9 +76,7 @@ payload=b'hi')], 24)
     return events, start
 
 
-def _message(
-    data: bytes, verb: bytes, argument: bytes, body: int
-) -> tuple[Message | None, int]:
+def _message(data: bytes, verb: bytes, argument: bytes, body: int) -> tuple[Message | None, int]:
     words = argument.split()
     if len(words) + 1 not in _MSG_WORDS[verb]:
         raise MalformedError(f"{verb.decode()} with {len(words)} words")

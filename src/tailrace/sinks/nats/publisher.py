@@ -21,13 +21,18 @@ from tailrace.errors import SinkError
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.acks import Acks
 from tailrace.sinks.nats.protocol import Message
+from tailrace.sinks.nats.transactions import starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from tailrace.sinks.nats.line import Line
+
+    Row = dict[str, Any]
 
 _FRAME_ROWS = 4096
 _FRAME_BYTES = 8 * 2**20
@@ -37,15 +42,15 @@ _SEND_BYTES = 2**20
 class Publisher:
     """Publishes rows that are known to be fit, and knows how many are not answered."""
 
-    def __init__(
-        self, line: Line, *, stream: str, max_outstanding: int, timeout_s: float
-    ) -> None:
+    def __init__(self, line: Line, *, stream: str, max_outstanding: int, timeout_s: float) -> None:
         self.acks = Acks(line.inbox, stream)
         self._line = line
         self._stream = stream
         self._most = max_outstanding
         self._timeout_s = timeout_s
         self._sent = 0
+        self.repeated: tuple[int, Row] | None = None
+        """The first message the stream had before: the sequence it has there, and our row."""
         # What is on its way, to name a message by its number: first number, rows.
         self._flight: deque[tuple[int, pa.RecordBatch]] = deque()
 
@@ -54,26 +59,32 @@ class Publisher:
         """Messages sent and not answered."""
         return self._sent - self.acks.settled
 
-    def publish(self, batch: pa.RecordBatch) -> None:
-        """Send rows in order; waits while too many are on their way."""
-        for part in _parts(batch):
-            framed = frames.frame(part, inbox=self._line.inbox, first=self._sent)
+    def publish(self, batch: pa.RecordBatch, *, atomic: bool = False) -> None:
+        """Send rows in order, whole transactions if `atomic`; waits while many are on their way."""
+        borders = starts(batch)[1:] if atomic else np.arange(1, batch.num_rows)
+        ends = np.r_[borders, batch.num_rows]
+        bounds = frames.byte_bounds(batch.column("payload"))
+        for row, end in _slices(ends, bounds, rows=_FRAME_ROWS, size=_FRAME_BYTES):
+            part = batch.slice(row, end - row)
             self._flight.append((self._sent, part))
-            self._send(framed)
+            inside = ends[(ends > row) & (ends <= end)] - row
+            if atomic:
+                begins = np.r_[0, inside[:-1]]
+                options = {"inbox": self._line.inbox, "first": self._sent}
+                self._send(frames.frame_atomic(part, begins, **options), inside)
+            else:
+                self._send(frames.frame(part, inbox=self._line.inbox, first=self._sent), inside)
 
-    def _send(self, framed: pa.Array) -> None:
-        bounds = np.frombuffer(framed.buffers()[1], np.int32)
+    def _send(self, framed: pa.Array, ends: npt.NDArray[np.int64]) -> None:
+        bounds = frames.byte_bounds(framed)
         data = memoryview(framed.buffers()[2])
         # A quarter at a time: the server has three to go on with while we wait for room.
         quarter = max(1, self._most // 4)
-        row, rows = 0, len(framed)
-        while row < rows:
-            fitting = int(np.searchsorted(bounds, bounds[row] + _SEND_BYTES, side="right")) - 1
-            end = min(max(fitting, row + 1), row + quarter, rows)
-            self.settle(self._most - (end - row))
+        for row, end in _slices(ends, bounds, rows=quarter, size=_SEND_BYTES):
+            # An atomic batch is answered once it is whole, so it goes out however large it is.
+            self.settle(max(0, self._most - (end - row)))
             self._line.send(data[bounds[row] : bounds[end]])
             self._sent += end - row
-            row = end
 
     def settle(self, most: int = 0) -> None:
         """Wait until at most this many messages are without an answer."""
@@ -83,7 +94,9 @@ class Publisher:
                 deadline = time.monotonic() + self._timeout_s
             if self.acks.failures:
                 self._fail()
-        while self._flight and self.acks.settled >= self._flight[0][0] + self._flight[0][1].num_rows:
+        while (
+            self._flight and self.acks.settled >= self._flight[0][0] + self._flight[0][1].num_rows
+        ):
             self._flight.popleft()
 
     def _receive(self, deadline: float) -> int:
@@ -93,53 +106,48 @@ class Publisher:
         for event in self._line.digest(data[self.acks.count(data) :]):
             if isinstance(event, Message):
                 self.acks.take(event)
+        if self.acks.repeated and self.repeated is None:
+            # Looked up at once: soon its batch is let go.
+            number, sequence = self.acks.repeated
+            self.repeated = sequence, self._row(number)
         return self.acks.settled - before
 
-    def row(self, number: int) -> tuple[bytes, bytes, bytes] | None:
-        """Destination, id and payload of a message on its way."""
+    def _row(self, number: int) -> Row:
+        """What is on its way under a number."""
         for first, batch in self._flight:
             if first <= number < first + batch.num_rows:
-                at = number - first
-                return tuple(
-                    batch.column(name)[at].as_py() for name in ("destination", "id", "payload")
-                )
-        return None
+                (row,) = batch.slice(number - first, 1).to_pylist()
+                return dict(row)
+        return {}
 
     def _fail(self) -> None:
         """Hear what became of the messages behind the refused one, and raise."""
-        deadline = time.monotonic() + self._timeout_s
-        unheard = ""
         try:
             while self.outstanding:
-                self._receive(deadline)
-        except SinkError as error:
-            unheard = f"; then {error}"
-        failure = min(self.acks.failures, key=lambda failure: failure.number)
-        # Everything before it was stored, so what was stored beyond that stands behind it.
-        behind = self.acks.settled - len(self.acks.failures) - failure.number
+                self._receive(time.monotonic() + self._timeout_s)
+        except SinkError as cut:
+            structlog.get_logger().warning("nats.unheard", unheard=self.outstanding, cause=str(cut))
+        failure = min(self.acks.failures, key=lambda each: each.number)
+        # Everything before it was stored, so whatever else was stored stands behind it.
+        behind = self.acks.settled - sum(each.count for each in self.acks.failures) - failure.number
+        name = self._row(failure.number).get("id", b"of unknown id").decode("utf-8", "replace")
+        error = failure.error(f"message {name}", self._stream)
         if behind > 0:
             structlog.get_logger().error(
-                "nats.order-damaged",
-                stream=self._stream,
-                stored_behind=behind,
-                refused=failure.description,
+                "nats.order-damaged", stream=self._stream, refused=name, stored_behind=behind
             )
-        row = self.row(failure.number)
-        what = f"message {row[1].decode('utf-8', 'replace')}" if row else "a message"
-        error = failure.error(what, self._stream)
-        if behind > 0:
-            text = f"{error}; {behind} later messages were stored before it{unheard}"
+            text = f"{error}; {behind} later ones were stored before it"
             error = type(error)(text, hint=error.hint)
         raise error
 
 
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices of bounded size, whatever the batch's."""
-    row, rows = 0, batch.num_rows
-    payload = batch.column("payload")
-    bounds = np.frombuffer(payload.buffers()[1], np.int32)[payload.offset :][: rows + 1]
-    while row < rows:
-        fitting = int(np.searchsorted(bounds, bounds[row] + _FRAME_BYTES, side="right")) - 1
-        end = min(max(fitting, row + 1), row + _FRAME_ROWS, rows)
-        yield batch.slice(row, end - row)
-        row = end
+def _slices(
+    ends: npt.NDArray[np.int64], bounds: npt.NDArray[np.int32], *, rows: int, size: int
+) -> Iterator[tuple[int, int]]:
+    """Ranges of at most so many rows and bytes that stop at one of `ends`, each at least one."""
+    row, at = 0, 0
+    while at < len(ends):
+        fitting = int(np.searchsorted(bounds, bounds[row] + size, side="right")) - 1
+        at = max(int(np.searchsorted(ends, min(fitting, row + rows), side="right")), at + 1)
+        yield row, int(ends[at - 1])
+        row = int(ends[at - 1])

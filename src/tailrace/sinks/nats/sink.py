@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 import structlog
 
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
+from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.line import Line
 from tailrace.sinks.nats.publisher import Publisher
-from tailrace.sinks.nats.stored import Stored, message_at, position_of, read_back
+from tailrace.sinks.nats.stored import Stored, message_at, read_back
 from tailrace.sinks.nats.stream import look, ready
 from tailrace.sinks.nats.subjects import Subjects
+from tailrace.sinks.nats.transactions import Transactions
 
 if TYPE_CHECKING:
     from typing import Any
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from tailrace.config import NatsSink
     from tailrace.errors import SinkError
-    from tailrace.position import Position
 
 
 class JetStream:
@@ -39,42 +40,34 @@ class JetStream:
         self._settings = settings
         self._name = name
         self._stream = settings.stream.name
+        self._transactions = Transactions()
         self._line: Line | None = None
         self._publisher: Publisher | None = None
-        self._stored = Stored([], [])
         self._subjects = Subjects(())
         self._limit_bytes = 0
+        self._stored = Stored()
         self._known = 0
-        """The stream's last sequence when everything in it was known to us; 0: never."""
+        """The stream's sequence up to which we know what it holds; 0: we know nothing."""
+        self._written = ORIGIN
+        """The last position we have published since we began to know."""
         self._rows = self._bytes = self._skipped = self._counted = 0
 
     def open(self, after: Position) -> None:
         """Connect, see that the stream is there, and read back what it holds beyond `after`."""
         try:
-            self._open(after)
+            answer = self._still_open() or self._connect()
+            state = answer["state"]
+            # The stream is another one under the old name, or what we wrote has to be written
+            # again: nothing we know helps with that.
+            if state["last_seq"] < self._known or after < self._written:
+                self._forget()
+            self._resume(after, state)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, after: Position) -> None:
-        answer = self._still_open()
-        known = self._known
-        if answer is None:
-            self._shut()
-            answer = self._connect()
-        state = answer["state"]
-        if state["last_seq"] < known:
-            # Another stream under the same name: what we knew is about the old one.
-            known = 0
-        self._stored = self._beyond(after, state, known)
-        if len(self._stored):
-            structlog.get_logger().info(
-                "nats.resumed", stream=self._stream, after=str(after), stored=len(self._stored)
-            )
-        self._known = state["last_seq"]
-
     def _still_open(self) -> dict[str, Any] | None:
-        """The stream's state, over the line we have; None if it has to be made anew."""
+        """The stream's state, over the line we have; None if a new one is needed."""
         if self._line is None or self._rows or self._skipped:
             return None
         try:
@@ -83,6 +76,7 @@ class JetStream:
             return None
 
     def _connect(self) -> dict[str, Any]:
+        self._hang_up()
         settings = self._settings
         line = self._line = Line.connect(settings, name=self._name)
         answer = ready(line, settings, pipeline=self._name)
@@ -90,18 +84,25 @@ class JetStream:
         self._subjects = Subjects(config["subjects"])
         own = int(config.get("max_msg_size", -1))
         self._limit_bytes = min(line.max_payload, own) if own > 0 else line.max_payload
+        if settings.atomic == "transaction":
+            self._limit_bytes -= frames.BATCH_FIELDS_BYTES
         self._publisher = Publisher(
             line,
             stream=self._stream,
             max_outstanding=settings.max_outstanding,
             timeout_s=settings.timeout_s,
         )
-        self._counted = 0
         return answer
 
-    def _beyond(self, after: Position, state: dict[str, Any], known: int) -> Stored:
+    def _resume(self, after: Position, state: dict[str, Any]) -> None:
         assert self._line is not None
-        return read_back(self._line, self._stream, state, after=after, known=known)
+        found = read_back(self._line, self._stream, state, after=after, known=self._known)
+        if len(found):
+            structlog.get_logger().info(
+                "nats.resumed", stream=self._stream, after=str(after), stored=len(found)
+            )
+        self._stored = self._stored.extended(found, after=after)
+        self._known = state["last_seq"]
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Publish what the stream does not hold yet."""
@@ -110,9 +111,9 @@ class JetStream:
             missing = self._stored.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
             fit, error = self._fit(missing)
-            publisher.publish(fit)
-            self._rows += fit.num_rows
-            self._bytes += pc.sum(pc.binary_length(fit.column("payload"))).as_py() or 0
+            if fit.num_rows:
+                self._note(fit)
+                self._publish(publisher, fit)
             if error is not None:
                 publisher.settle()
                 raise error
@@ -120,10 +121,25 @@ class JetStream:
             self.close()
             raise
 
+    def _publish(self, publisher: Publisher, rows: pa.RecordBatch) -> None:
+        if self._settings.atomic == "none":
+            publisher.publish(rows)
+            return
+        for run in self._transactions.take(rows):
+            publisher.publish(run.rows, atomic=run.atomic)
+
+    def _note(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        self._bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
+        lsn, ordinal = (batch.column(name)[-1].as_py() for name in ("lsn", "ordinal"))
+        self._written = max(self._written, Position(Lsn(lsn), ordinal))
+
     def flush(self) -> Receipt:
         """Wait for every answer."""
         publisher = self._opened()
         try:
+            for run in self._transactions.rest():
+                publisher.publish(run.rows, atomic=run.atomic)
             publisher.settle()
             self._examine_repeated(publisher)
         except BaseException:
@@ -142,15 +158,18 @@ class JetStream:
 
     def close(self) -> None:
         """Let go of the connection; what is not flushed is read back by the next `open`."""
-        self._shut()
-        self._known = 0
+        self._hang_up()
+        self._forget()
 
-    def _shut(self) -> None:
+    def _hang_up(self) -> None:
         line, self._line, self._publisher = self._line, None, None
-        self._rows = self._bytes = self._skipped = 0
-        self._stored = Stored([], [])
+        self._transactions = Transactions()
+        self._rows = self._bytes = self._skipped = self._counted = 0
         if line is not None:
             line.close()
+
+    def _forget(self) -> None:
+        self._stored, self._known, self._written = Stored(), 0, ORIGIN
 
     def _opened(self) -> Publisher:
         if self._publisher is None:
@@ -160,28 +179,46 @@ class JetStream:
     def _fit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, SinkError | None]:
         """The rows before the first one that can not be published, and what is wrong with it."""
         ids = batch.column("id")
+        found: list[tuple[int, SinkError]] = []
         sizes = frames.header_bytes(ids) + frames.lengths(batch.column("payload"))
-        reasons: list[tuple[int, str, bool]] = []
         if (large := np.flatnonzero(sizes > self._limit_bytes)).size:
-            row = int(large[0])
-            reasons.append((row, f"has {sizes[row]} bytes, the limit is {self._limit_bytes}", True))
-        if (row_of_id := frames.broken_id(ids)) is not None:
-            reasons.append((row_of_id, "has a line break in its id", True))
-        if unfit := self._subjects.unfit(batch.column("destination")):
-            reasons.append(unfit)
-        if not reasons:
+            size = sizes[large[0]]
+            reason = f"it has {size} bytes with its header, the limit is {self._limit_bytes}"
+            found.append((int(large[0]), PoisonedError(reason)))
+        if (broken := frames.broken_id(ids)) is not None:
+            found.append((broken, PoisonedError("its id holds a line break")))
+        if (unfit := self._subjects.unfit(batch.column("destination"))) is not None:
+            found.append(unfit)
+        if not found:
             return batch, None
-        row, reason, poisoned = min(reasons)
-        text = f"message {ids[row].as_py().decode('utf-8', 'replace')!r}: {reason}"
-        return batch.slice(0, row), (PoisonedError if poisoned else SinkRefusedError)(text)
+        row, error = min(found, key=lambda pair: pair[0])
+        name = ids[row].as_py().decode("utf-8", "replace")
+        text = f"message {name!r} cannot go to stream {self._stream}: {error}"
+        return batch.slice(0, row), type(error)(text, hint=error.hint)
 
     def _examine_repeated(self, publisher: Publisher) -> None:
         """Make sure that what the server calls a repetition is one.
 
-        An id is unique in its source only. If the stream holds it for another message, that of
-        another pipeline or database, ours was dropped.
+        An id is unique in its source only. If the stream has it for another message, of another
+        pipeline or another database, the server has dropped ours.
         """
-        if publisher.acks.repeated is None:
+        if publisher.repeated is None or self._line is None:
             return
-        (number, sequence), publisher.acks.repeated = publisher.acks.repeated, None
-        ...
+        (sequence, row), publisher.repeated, publisher.acks.repeated = (
+            publisher.repeated,
+            None,
+            None,
+        )
+        there = message_at(self._line, self._stream, sequence)
+        if not row or there is None or there[0] != sequence:
+            return
+        name = row["id"].decode("utf-8", "replace")
+        if there[1].encode() != row["destination"]:
+            raise SinkRefusedError(
+                f"stream {self._stream} dropped message {name}: it holds that id under {there[1]}",
+                hint="Two pipelines or databases share the stream. Give each a stream of its own.",
+            )
+        if there[3] != row["payload"]:
+            structlog.get_logger().warning(
+                "nats.repeated-differently", stream=self._stream, id=name, sequence=sequence
+            )

@@ -26,6 +26,7 @@ from tailrace.sinks.nats.protocol import header_value
 from tailrace.sinks.nats.stream import checked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from tailrace.sinks.nats.line import Line
@@ -51,10 +52,21 @@ def position_of(message_id: bytes) -> Position | None:
 class Stored:
     """Messages beyond the checkpoint, by subject and id, in order of LSN."""
 
-    def __init__(self, lsns: list[int], keys: list[bytes]) -> None:
-        order = np.argsort(np.array(lsns, np.uint64), kind="stable")
-        self._lsns = np.array(lsns, np.uint64)[order]
+    def __init__(self, lsns: Sequence[int] = (), keys: Sequence[bytes] = ()) -> None:
+        unsorted = np.array(lsns, np.uint64)
+        order = np.argsort(unsorted, kind="stable")
+        self._lsns = unsorted[order]
         self._keys = pa.array(keys, pa.binary()).take(pa.array(order))
+
+    def extended(self, more: Stored, *, after: Position) -> Stored:
+        """These and more, without what lies before `after`."""
+        lsns = np.concatenate([self._lsns, more._lsns])
+        keys = pa.concat_arrays([self._keys, more._keys])
+        order = np.argsort(lsns, kind="stable")
+        order = order[np.searchsorted(lsns[order], np.uint64(after.lsn), side="left") :]
+        joined = Stored()
+        joined._lsns, joined._keys = lsns[order], keys.take(pa.array(order))
+        return joined
 
     def __len__(self) -> int:
         return len(self._lsns)
@@ -81,9 +93,9 @@ def read_back(
     """What the stream holds beyond `after`; nothing up to the sequence `known` is looked at."""
     first, last = max(int(state["first_seq"]), known + 1), int(state["last_seq"])
     if first > last:
-        return Stored([], [])
+        return Stored()
     start = _last_delivered(line, stream, after, first, last) + 1
-    return _forward(line, stream, start, after) if start <= last else Stored([], [])
+    return _forward(line, stream, start, after) if start <= last else Stored()
 
 
 def _last_delivered(line: Line, stream: str, after: Position, first: int, last: int) -> int:

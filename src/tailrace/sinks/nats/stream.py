@@ -96,9 +96,7 @@ def ready(line: Line, settings: NatsSink, *, pipeline: str) -> dict[str, Any]:
     answer = look(line, name)
     if answer is None:
         wanted = _wanted(settings, pipeline)
-        answer = checked(
-            line.ask(f"{_API}.STREAM.CREATE.{name}", wanted), f"create stream {name}"
-        )
+        answer = checked(line.ask(f"{_API}.STREAM.CREATE.{name}", wanted), f"create stream {name}")
         structlog.get_logger().info("nats.stream-created", stream=name, subjects=wanted["subjects"])
     findings = list(compare(settings, answer["config"], pipeline=pipeline))
     for finding in findings:
@@ -163,9 +161,7 @@ def _losing(settings: NatsSink, config: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _surprising(
-    settings: NatsSink, config: dict[str, Any], pipeline: str
-) -> Iterator[Finding]:
+def _surprising(settings: NatsSink, config: dict[str, Any], pipeline: str) -> Iterator[Finding]:
     name, wanted = config["name"], settings.stream
     limited = max(config.get("max_msgs", -1), config.get("max_bytes", -1)) > 0
     if config.get("discard", "old") == "old" and limited:

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import PoisonedError, SinkRefusedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tailrace.errors import SinkError
 
 _TOKEN = rb"[^\x00-\x20\x7f.*>]+"
 _SUBJECT = re.compile(rb"%s(?:\.%s)*" % (_TOKEN, _TOKEN))
@@ -41,12 +45,12 @@ def matches(pattern: str, subject: str) -> bool:
     False
     """
     mine, other = pattern.split("."), subject.split(".")
-    for index, token in enumerate(mine):
-        if token == ">":
+    for index, part in enumerate(mine):
+        if part == ">":
             return len(other) > index
         if index >= len(other) or other[index] == ">":
             return False
-        if token not in ("*", other[index]):
+        if part not in ("*", other[index]):
             return False
     return len(mine) == len(other)
 
@@ -64,15 +68,15 @@ class Subjects:
         self._patterns = tuple(patterns)
         self._known: set[bytes] = set()
 
-    def unfit(self, destinations: pa.Array) -> tuple[int, str] | None:
+    def unfit(self, destinations: pa.Array) -> tuple[int, SinkError] | None:
         """The first row whose destination cannot be used, and why; None when all can."""
         if len(self._known) > _REMEMBERED:
             self._known.clear()
-        reasons = {}
+        reasons: dict[bytes, SinkError] = {}
         for destination in pc.unique(destinations).to_pylist():
             if destination not in self._known:
                 reason = self._reason(destination)
-                if reason:
+                if reason is not None:
                     reasons[destination] = reason
                 else:
                     self._known.add(destination)
@@ -82,12 +86,18 @@ class Subjects:
         row = pc.index(bad, True).as_py()
         return row, reasons[destinations[row].as_py()]
 
-    def _reason(self, destination: bytes) -> str:
+    def _reason(self, destination: bytes) -> SinkError | None:
         shown = repr(destination[:200].decode("utf-8", "replace"))
         if not well_formed(destination):
-            return f"its destination {shown} is not a NATS subject"
+            return PoisonedError(
+                f"its destination {shown} is not a NATS subject",
+                hint="Subjects are tokens with dots between, without blanks, * and >.",
+            )
         text = destination.decode("utf-8", "replace")
         if not any(matches(pattern, text) for pattern in self._patterns):
             takes = ", ".join(self._patterns)
-            return f"the stream does not take its subject {shown}, only {takes}"
-        return ""
+            return SinkRefusedError(
+                f"the stream does not take its subject {shown}, only {takes}",
+                hint="Change `route` or `subject`, or add the subject to the stream.",
+            )
+        return None

@@ -1,7 +1,7 @@
 """Binary columns as numpy sees them: offsets, bytes, validity; and the way back to Arrow.
 
-A null takes no part in the bytes of any column made here. Offsets count from the first byte of
-`content`, whatever slice of a larger array the column is.
+Offsets count from the first byte of `content`, whatever slice of a larger array the column is. Most
+of this and all of the encoders rely on nulls that take up no bytes: `tidy` makes sure of it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,6 +56,27 @@ def bitmap(mask: NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
+def is_utf8(values: pa.BinaryArray) -> bool:
+    """Whether every value is UTF-8; ASCII, the common case, is one pass over the bytes."""
+    if content(values).max(initial=0) < 0x80:
+        return True
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def utf8_mask(values: pa.BinaryArray) -> NDArray[np.bool_]:
+    """Which values are UTF-8. Halves the column where something in it is not."""
+    if is_utf8(values):
+        return np.ones(len(values), bool)
+    if len(values) == 1:
+        return np.zeros(1, bool)
+    half = len(values) // 2
+    return np.concatenate([utf8_mask(values.slice(0, half)), utf8_mask(values.slice(half))])
+
+
 def column(
     data: NDArray[np.uint8], starts: NDArray[np.int32], nulls: pa.Buffer | None = None
 ) -> pa.BinaryArray:
@@ -63,7 +85,7 @@ def column(
     return pa.BinaryArray.from_buffers(_BINARY, len(starts) - 1, buffers)
 
 
-def starts_of(lengths: NDArray[np.integer]) -> NDArray[np.int32]:
+def starts_of(lengths: NDArray[np.integer] | NDArray[np.bool_]) -> NDArray[np.int32]:
     """Offsets of values with these lengths."""
     found = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=found[1:])
@@ -73,7 +95,7 @@ def starts_of(lengths: NDArray[np.integer]) -> NDArray[np.int32]:
 def fixed(rows: NDArray[np.uint8], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
     """A column whose values are the rows of a matrix."""
     count, width = rows.shape
-    starts = np.arange(0, (count + 1) * width, width, dtype=np.int32)[: count + 1]
+    starts = np.arange(count + 1, dtype=np.int32) * np.int32(width)
     return column(np.ascontiguousarray(rows).reshape(-1), starts, nulls)
 
 
@@ -84,11 +106,21 @@ def ragged(
     return column(rows[keep], starts_of(np.count_nonzero(keep, axis=1)), nulls)
 
 
-def dense(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The same bytes with empty values in place of nulls."""
+def tidy(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The same column with no bytes under its nulls, which Arrow leaves open."""
     if not values.null_count:
         return values
-    return values.fill_null(b"")
+    given = valid(values)
+    if not np.diff(offsets(values))[~given].any():
+        return values
+    return pc.if_else(pa.array(given), values, None)
+
+
+def dense(values: pa.BinaryArray) -> pa.BinaryArray:
+    """A tidy column with empty values in place of nulls."""
+    if not values.null_count:
+        return values
+    return column(content(values), offsets(values))
 
 
 def text_of(values: pa.Array) -> pa.BinaryArray:

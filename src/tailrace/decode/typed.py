@@ -1,0 +1,114 @@
+"""PostgreSQL's text → typed Arrow columns, for frames.
+
+Whatever the Arrow type cannot hold is masked before the kernel sees it: infinity, dates before
+Christ or after 9999, NaN as a decimal. Such a value becomes null *and* is reported, so that nobody
+takes it for NULL. Types without an equal in Arrow, arrays among them, stay text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.decode import columns
+from tailrace.decode.types import Kind, Type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PRECISION: Final = 38
+"""Digits a decimal of 128 bits can hold; Spark's limit too."""
+
+_ARROW = {
+    Kind.BOOL: pa.bool_(),
+    Kind.INT2: pa.int16(),
+    Kind.INT4: pa.int32(),
+    Kind.INT8: pa.int64(),
+    Kind.OID: pa.int64(),
+    Kind.FLOAT4: pa.float32(),
+    Kind.FLOAT8: pa.float64(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP: pa.timestamp("us"),
+    Kind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
+    Kind.BYTEA: pa.binary(),
+}
+
+_NIBBLES = np.zeros(256, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789", np.uint8)] = np.arange(10)
+_NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
+
+
+def arrow_type(type_: Type) -> pa.DataType:
+    """The Arrow type of a column.
+
+    >>> arrow_type(Type(kind=Kind.NUMERIC, precision=3, scale=-2))
+    Decimal128Type(decimal128(5, 0))
+    """
+    if type_.kind is Kind.NUMERIC and type_.precision is not None:
+        scale = max(type_.scale, 0)
+        digits = max(type_.precision - type_.scale, 0) + scale
+        if digits <= _PRECISION:
+            return pa.decimal128(digits, scale)
+    return _ARROW.get(type_.kind, pa.string())
+
+
+def to_arrow(values: pa.BinaryArray, type_: Type) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """A typed column, and a mask of the values it could not hold, which are null in it."""
+    target = arrow_type(type_)
+    values = columns.tidy(values)
+    if type_.kind is Kind.BYTEA:
+        return unhex(values), np.zeros(len(values), bool)
+    if type_.kind is Kind.BOOL:
+        return pc.equal(values, b"t"), np.zeros(len(values), bool)
+    fit = _representable(values, target)
+    refused = ~fit & columns.valid(values)
+    if refused.any():
+        values = pc.if_else(pa.array(fit), values, None)
+    text = columns.as_text(values)
+    return text if target == pa.string() else pc.cast(text, target), refused
+
+
+def _representable(values: pa.BinaryArray, target: pa.DataType) -> NDArray[np.bool_]:
+    if target == pa.string():
+        return columns.utf8_mask(values)
+    if pa.types.is_timestamp(target):
+        return four_digit_years(values, 19)
+    if pa.types.is_date(target):
+        long: NDArray[np.bool_] = np.diff(columns.offsets(values)) == len("0001-01-01")
+        return long
+    if pa.types.is_decimal(target):
+        return ~_any_letter(values)
+    return np.ones(len(values), bool)
+
+
+def _any_letter(values: pa.BinaryArray) -> NDArray[np.bool_]:
+    """Which numerics are words: NaN, Infinity."""
+    found = np.zeros(len(values), bool)
+    letters = np.flatnonzero(columns.content(values) >= ord("A"))
+    found[columns.rows_of(letters, columns.offsets(values))] = True
+    return found
+
+
+def four_digit_years(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]:
+    """Which timestamps are of the years 1 to 9999: a blank after ten bytes, no BC at the end."""
+    starts, data = columns.offsets(values), columns.content(values)
+    found = np.diff(starts) >= shortest
+    begins, ends = starts[:-1][found], starts[1:][found]
+    found[found] = (data[begins + 10] == ord(" ")) & (data[ends - 1] != ord("C"))
+    return found
+
+
+def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
+    r"""The bytes that `\x…` stands for; the stream is pinned to that form."""
+    starts = columns.offsets(values)
+    given = columns.valid(values)
+    digits = np.ones(starts[-1], bool)
+    digits[starts[:-1][given]] = False
+    digits[starts[:-1][given] + 1] = False
+    nibbles = _NIBBLES[columns.content(values)[digits]]
+    data: NDArray[np.uint8] = nibbles[0::2] * np.uint8(16) + nibbles[1::2]
+    lengths = np.where(given, (np.diff(starts) - 2) // 2, 0)
+    return columns.column(data, columns.starts_of(lengths), columns.validity(values))

@@ -1,0 +1,160 @@
+"""The SQL of a pipeline: `where`, `select`, `route` and `key`, parsed and checked.
+
+Everything that can be said without a table is said here; names are resolved against a table's
+columns in `tailrace.pipeline.compile`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from tailrace.pipeline import syntax
+from tailrace.pipeline.render import Reference, Renderer
+from tailrace.pipeline.syntax import Text, offset
+
+if TYPE_CHECKING:
+    from tailrace import config
+    from tailrace.pipeline.render import Names
+
+_NAME_BYTES = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """One expression that passed the allow-list.
+
+    `references` are the columns whose values it reads; `guards` says it asks whether a value is
+    known.
+    """
+
+    text: Text
+    tree: exp.Expr
+    references: tuple[Reference, ...]
+    guards: bool
+
+    def render(self, names: Names) -> str:
+        """As Spark SQL, for one meaning of its names."""
+        return Renderer(self.text, names).sql(self.tree)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One column of `select`. `name` is None for a plain column that keeps its own."""
+
+    name: str | None
+    expression: Expression
+
+    @property
+    def column(self) -> Reference | None:
+        """The reference, if the item is a column and nothing else."""
+        tree = self.expression.tree
+        plain = isinstance(tree, exp.Column) and len(self.expression.references) == 1
+        return self.expression.references[0] if plain else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expressions:
+    """The expressions of one pipeline; None where it has none."""
+
+    where: Expression | None = None
+    select: tuple[Item, ...] | None = None
+    route: Expression | None = None
+    key: Expression | None = None
+
+    def __bool__(self) -> bool:
+        return any(part is not None for part in (self.where, self.select, self.route, self.key))
+
+    def all(self) -> tuple[Expression, ...]:
+        """Every expression, in the order of the settings."""
+        items = tuple(item.expression for item in self.select or ())
+        found = (self.where, *items, self.route, self.key)
+        return tuple(expression for expression in found if expression is not None)
+
+
+def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
+    """Parse and check the expressions of a pipeline; `name` is for the messages."""
+    prefix = f"pipelines.{name}." if name else ""
+    return Expressions(
+        where=_single(f"{prefix}where", pipeline.where),
+        select=_items(f"{prefix}select", pipeline.select) if pipeline.select else None,
+        route=_single(f"{prefix}route", pipeline.route),
+        key=_single(f"{prefix}key", pipeline.key),
+    )
+
+
+def _single(place: str, sql: str) -> Expression | None:
+    if not sql.strip():
+        return None
+    text = Text(place, sql)
+    return _checked(text, syntax.parse(text), _Seen(text))
+
+
+def _items(place: str, select: tuple[str, ...]) -> tuple[Item, ...]:
+    items = tuple(_item(Text(f"{place}[{index}]", sql)) for index, sql in enumerate(select))
+    names = [item.name or (item.column.name if item.column else "") for item in items]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            items[index].expression.text.refuse(0, f"the name {name} is taken by an item before")
+    return items
+
+
+def _item(text: Text) -> Item:
+    tree = syntax.parse(text, named=True)
+    name: str | None = None
+    if isinstance(tree, exp.Alias):
+        name, tree = _alias(text, tree)
+    item = Item(name=name, expression=_checked(text, tree, _Seen(text, one_image=True)))
+    if item.column is None and name is None:
+        text.refuse(0, "an expression needs a name: write AS name after it")
+    return item
+
+
+def _alias(text: Text, tree: exp.Alias) -> tuple[str, exp.Expr]:
+    alias = tree.args.get("alias")
+    if not isinstance(alias, exp.Identifier) or not alias.name:
+        text.refuse(offset(tree), "AS takes a name")
+    if len(alias.name.encode()) > _NAME_BYTES or "\0" in alias.name:
+        text.refuse(offset(alias), f"a name has at most {_NAME_BYTES} bytes")
+    return alias.name, tree.this
+
+
+def _checked(text: Text, tree: exp.Expr, seen: _Seen) -> Expression:
+    Renderer(text, seen).sql(tree)
+    return Expression(text=text, tree=tree, references=tuple(seen.references), guards=seen.guards)
+
+
+class _Seen:
+    """Names that stand for anything: writes nothing of use, and notes what was asked for."""
+
+    def __init__(self, text: Text, *, one_image: bool = False) -> None:
+        self._text = text
+        self._one_image = one_image
+        self.references: list[Reference] = []
+        self.guards = False
+
+    def value(self, reference: Reference) -> str:
+        self._note(reference)
+        self.references.append(reference)
+        return "NULL"
+
+    def text(self, reference: Reference) -> str:
+        return self.value(reference)
+
+    def unchanged(self, reference: Reference) -> str:
+        self._note(reference)
+        self.guards = True
+        return "NULL"
+
+    def absent(self, reference: Reference) -> str:
+        return self.unchanged(reference)
+
+    def _note(self, reference: Reference) -> None:
+        if self._one_image and reference.qualifier in ("before", "after"):
+            self._text.refuse(
+                reference.offset,
+                f"select shapes the old and the new row alike: write {reference.name} without "
+                f"{reference.qualifier}.",
+            )

@@ -1,0 +1,406 @@
+"""The allow-list of expressions: only a node that has a way to be written here is allowed.
+
+Checking and writing are the same walk, so there is nothing that is checked one way and written
+another. Each node names the parts it may have; a part nobody thought of refuses the expression.
+Every composite is written in parentheses, so that Spark can not bind it differently.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from sqlglot import exp
+
+from tailrace.pipeline import functions, sql
+from tailrace.pipeline.syntax import offset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.pipeline.syntax import Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A column's name as an expression writes it. `exact`: in backticks, so case matters."""
+
+    qualifier: str
+    name: str
+    exact: bool
+    offset: int
+
+
+class Names(Protocol):
+    """What the names of an expression stand for. Each method gives Spark SQL, or refuses."""
+
+    def value(self, reference: Reference, /) -> str:
+        """The value of a column."""
+
+    def text(self, reference: Reference, /) -> str:
+        """PostgreSQL's text of a table's column."""
+
+    def unchanged(self, reference: Reference, /) -> str:
+        """Whether the value was left out by an update that did not touch it."""
+
+    def absent(self, reference: Reference, /) -> str:
+        """Whether the value was not sent because it is not part of the old key."""
+
+
+_BINARY: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.NullSafeEQ: "<=>",
+    exp.Like: "LIKE",
+    exp.ILike: "ILIKE",
+    exp.RegexpLike: "RLIKE",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.IntDiv: "DIV",
+    exp.Mod: "%",
+    exp.DPipe: "||",
+}
+_TRUTHS = (
+    *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
+    *(exp.NullSafeEQ, exp.NullSafeNEQ, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape),
+    *(exp.Is, exp.In, exp.Between),
+)
+"""Nodes that Spark and sqlglot bind differently when one is an operand of another."""
+
+_IGNORED = {"safe", "variant_extract", "requires_json", "only_json_types"}
+_TYPES = {
+    exp.DType.BOOLEAN: "BOOLEAN",
+    exp.DType.TINYINT: "TINYINT",
+    exp.DType.SMALLINT: "SMALLINT",
+    exp.DType.INT: "INT",
+    exp.DType.BIGINT: "BIGINT",
+    exp.DType.FLOAT: "FLOAT",
+    exp.DType.DOUBLE: "DOUBLE",
+    exp.DType.TEXT: "STRING",
+    exp.DType.BINARY: "BINARY",
+    exp.DType.DATE: "DATE",
+    exp.DType.TIMESTAMP: "TIMESTAMP",
+    exp.DType.TIMESTAMPTZ: "TIMESTAMP",
+    exp.DType.TIMESTAMPLTZ: "TIMESTAMP",
+    exp.DType.TIMESTAMPNTZ: "TIMESTAMP_NTZ",
+}
+_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
+_FIELDS = {
+    *("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOW", "DOY"),
+    *("HOUR", "MINUTE", "SECOND", "YEAROFWEEK", "DAYOFWEEK_ISO"),
+}
+_REASONS: dict[type[exp.Expr], str] = {
+    exp.Select: "subqueries are not allowed",
+    exp.Subquery: "subqueries are not allowed",
+    exp.Exists: "subqueries are not allowed",
+    exp.Star: "* is not allowed: name the columns",
+    exp.Window: "window functions are not allowed",
+    exp.Distinct: "DISTINCT is for aggregates, and those are not allowed",
+    exp.Lambda: "lambdas are not allowed",
+    exp.Placeholder: "parameters are not read in expressions",
+    exp.Parameter: "session variables are not read in expressions",
+    exp.Alias: "AS is only for `select`",
+    exp.Concat: "two strings side by side: write ||, or '' for a quote inside one",
+    exp.Dot: "only before.column, after.column and frame.column have a dot",
+    exp.Tuple: "a list in parentheses is only for IN",
+    exp.JSONExtractScalar: "write a JSON path with a colon, as in doc:name, or get_json_object",
+    exp.AtTimeZone: "write from_utc_timestamp or to_utc_timestamp",
+}
+
+
+class Renderer:
+    """Writes one expression as Spark SQL, for one meaning of its names."""
+
+    def __init__(self, text: Text, names: Names) -> None:
+        self._text = text
+        self._names = names
+        self._writers: dict[type[exp.Expr], Callable[..., str]] = {
+            exp.Paren: self._paren,
+            exp.And: self._connected,
+            exp.Or: self._connected,
+            exp.Not: self._not,
+            exp.NullSafeNEQ: self._distinct,
+            exp.Escape: self._escape,
+            exp.Is: self._is,
+            exp.In: self._in,
+            exp.Between: self._between,
+            exp.Neg: self._negative,
+            exp.Case: self._case,
+            exp.Cast: self._cast,
+            exp.TryCast: self._cast,
+            exp.Extract: self._extract,
+            exp.Interval: self._interval,
+            exp.JSONExtract: self._path,
+            exp.Column: self._column,
+            exp.Anonymous: self._function,
+            exp.Literal: self._literal,
+            exp.HexString: self._bytes,
+            exp.Boolean: self._boolean,
+            exp.Null: self._null,
+        }
+
+    def sql(self, node: exp.Expr) -> str:
+        """The node as Spark SQL, or the reason why not."""
+        if type(node) in _BINARY:
+            return self._binary(node)
+        writer = self._writers.get(type(node))
+        if writer is None:
+            self._refuse(node, _REASONS.get(type(node), f"{_plain(node)} is not allowed"))
+        return writer(node)
+
+    def _refuse(self, node: exp.Expr, reason: str) -> NoReturn:
+        self._text.refuse(offset(node), reason)
+
+    def _only(self, node: exp.Expr, *parts: str) -> None:
+        """Refuse a node with a part that its writer would drop."""
+        for part, value in node.args.items():
+            if part not in parts and part not in _IGNORED and value not in (None, False, []):
+                self._refuse(node, f"{_plain(node)} with {part!r} is not allowed")
+
+    def _part(self, node: exp.Expr, part: str) -> exp.Expr:
+        found = node.args.get(part)
+        if not isinstance(found, exp.Expr):
+            self._refuse(node, f"{_plain(node)} is not complete")
+        return found
+
+    def _operand(self, node: exp.Expr, part: str) -> str:
+        """An operand that is a value; a condition in its place needs parentheses."""
+        found = self._part(node, part)
+        if isinstance(found, _TRUTHS):
+            self._refuse(found, "put parentheses around a condition that is compared or tested")
+        return self.sql(found)
+
+    def _binary(self, node: exp.Expr) -> str:
+        self._only(node, "this", "expression", "negate")
+        left, right = self._part(node, "this"), self._part(node, "expression")
+        for side in (left, right):
+            if isinstance(node, exp.DPipe) and isinstance(side, exp.Add | exp.Sub):
+                self._refuse(side, "put parentheses around + and - beside ||")
+        operator = _BINARY[type(node)]
+        if node.args.get("negate"):
+            operator = f"NOT {operator}"
+        return f"({self._operand(node, 'this')} {operator} {self._operand(node, 'expression')})"
+
+    def _paren(self, node: exp.Expr) -> str:
+        self._only(node, "this")
+        return self.sql(self._part(node, "this"))
+
+    def _connected(self, node: exp.Connector) -> str:
+        self._only(node, "this", "expression")
+        word = " AND " if isinstance(node, exp.And) else " OR "
+        return "(" + word.join(self.sql(part) for part in node.flatten(unnest=False)) + ")"
+
+    def _not(self, node: exp.Expr) -> str:
+        self._only(node, "this")
+        return f"(NOT {self.sql(self._part(node, 'this'))})"
+
+    def _distinct(self, node: exp.Expr) -> str:
+        self._only(node, "this", "expression")
+        return f"(NOT ({self._operand(node, 'this')} <=> {self._operand(node, 'expression')}))"
+
+    def _escape(self, node: exp.Expr) -> str:
+        self._only(node, "this", "expression")
+        like, mark = self._part(node, "this"), self._part(node, "expression")
+        if not isinstance(like, exp.Like | exp.ILike) or not isinstance(mark, exp.Literal):
+            self._refuse(node, "ESCAPE takes one character and stands after LIKE")
+        if mark.this == "\\":
+            return self._binary(like)
+        if not mark.is_string or not re.fullmatch(r"[!-~]", mark.this) or mark.this in "'$":
+            self._refuse(mark, "ESCAPE takes one ASCII character other than a quote or $")
+        return f"{self._binary(like)[:-1]} ESCAPE '{mark.this}')"
+
+    def _is(self, node: exp.Expr) -> str:
+        self._only(node, "this", "expression")
+        right = self._part(node, "expression")
+        if not isinstance(right, exp.Null | exp.Boolean):
+            self._refuse(right, "IS takes NULL, TRUE, FALSE or DISTINCT FROM")
+        return f"({self._operand(node, 'this')} IS {self.sql(right)})"
+
+    def _in(self, node: exp.Expr) -> str:
+        if node.args.get("query"):
+            self._refuse(node, "subqueries are not allowed")
+        self._only(node, "this", "expressions")
+        items = node.expressions
+        if not items:
+            self._refuse(node, "IN takes a list in parentheses")
+        return f"({self._operand(node, 'this')} IN ({', '.join(map(self.sql, items))}))"
+
+    def _between(self, node: exp.Expr) -> str:
+        self._only(node, "this", "low", "high")
+        this, low, high = (self._operand(node, part) for part in ("this", "low", "high"))
+        return f"({this} BETWEEN {low} AND {high})"
+
+    def _negative(self, node: exp.Expr) -> str:
+        self._only(node, "this")
+        return f"(- {self._operand(node, 'this')})"
+
+    def _case(self, node: exp.Expr) -> str:
+        self._only(node, "this", "ifs", "default")
+        if not node.args.get("ifs"):
+            self._refuse(node, "CASE takes WHEN ... THEN ...")
+        words = ["CASE"]
+        if node.args.get("this"):
+            words.append(self._operand(node, "this"))
+        for branch in node.args["ifs"]:
+            self._only(branch, "this", "true")
+            condition, result = self._part(branch, "this"), self._part(branch, "true")
+            words.append(f"WHEN {self.sql(condition)} THEN {self.sql(result)}")
+        if node.args.get("default"):
+            words.append(f"ELSE {self.sql(self._part(node, 'default'))}")
+        return f"({' '.join(words)} END)"
+
+    def _cast(self, node: exp.Expr) -> str:
+        self._only(node, "this", "to")
+        word = "TRY_CAST" if isinstance(node, exp.TryCast) else "CAST"
+        return f"{word}({self.sql(self._part(node, 'this'))} AS {self._type(node)})"
+
+    def _type(self, node: exp.Expr) -> str:
+        kind = self._part(node, "to")
+        if not isinstance(kind, exp.DataType) or kind.args.get("nested"):
+            self._refuse(node, "only simple types can be cast to")
+        self._only(kind, "this", "expressions", "nested")
+        if kind.this is exp.DType.DECIMAL:
+            return f"DECIMAL{self._precision(node, kind)}"
+        if kind.this not in _TYPES or kind.expressions:
+            self._refuse(node, f"casts to {kind.sql()} are not allowed")
+        return _TYPES[kind.this]
+
+    def _precision(self, node: exp.Expr, kind: exp.DataType) -> str:
+        numbers = [str(parameter.this) for parameter in kind.expressions]
+        if len(numbers) > 2 or not all(re.fullmatch(r"[0-9]{1,2}", number) for number in numbers):
+            self._refuse(node, "decimal takes a precision and a scale")
+        return f"({','.join(numbers)})" if numbers else ""
+
+    def _extract(self, node: exp.Expr) -> str:
+        self._only(node, "this", "expression")
+        field = self._part(node, "this").name.upper()
+        if field not in _FIELDS:
+            self._refuse(node, f"EXTRACT takes one of {', '.join(sorted(_FIELDS))}")
+        return f"extract({field} FROM {self.sql(self._part(node, 'expression'))})"
+
+    def _interval(self, node: exp.Expr) -> str:
+        self._only(node, "this", "unit", "fraction_in_string")
+        number, unit = self._part(node, "this"), node.args.get("unit")
+        word = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
+        if not isinstance(number, exp.Literal) or word not in _UNITS:
+            self._refuse(node, "INTERVAL takes a number and a unit, as in INTERVAL '3' DAY")
+        if not re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,9})?", number.this):
+            self._refuse(node, "INTERVAL takes a number and a unit, as in INTERVAL '3' DAY")
+        return f"INTERVAL '{number.this}' {word}"
+
+    def _path(self, node: exp.Expr) -> str:
+        self._only(node, "this", "expression")
+        path = self._part(node, "expression")
+        steps = [self._step(node, part) for part in path.expressions]
+        document = self.sql(self._part(node, "this"))
+        return f"get_json_object({document}, {sql.string(''.join(steps))})"
+
+    def _step(self, node: exp.Expr, part: exp.Expr) -> str:
+        if isinstance(part, exp.JSONPathRoot):
+            return "$"
+        if isinstance(part, exp.JSONPathKey) and isinstance(part.this, str):
+            if re.search(r"['\[\]\\?*]", part.this) or not part.this:
+                self._refuse(node, f"the key {part.this!r} can not stand in a JSON path")
+            return f"['{part.this}']"
+        if not isinstance(part, exp.JSONPathSubscript) or not isinstance(part.this, int):
+            self._refuse(node, "a JSON path has names and numbers only")
+        return f"[{part.this}]"
+
+    def _column(self, node: exp.Expr) -> str:
+        return self._names.value(self._reference(node))
+
+    def _reference(self, node: exp.Expr) -> Reference:
+        name, qualifier = node.args.get("this"), node.args.get("table")
+        if isinstance(name, exp.Star):
+            self._refuse(node, _REASONS[exp.Star])
+        if not isinstance(node, exp.Column) or not isinstance(name, exp.Identifier):
+            self._refuse(node, "a column's name is expected here")
+        if node.args.get("db"):
+            self._refuse(node, _REASONS[exp.Dot])
+        self._only(node, "this", "table")
+        place = qualifier.name if isinstance(qualifier, exp.Identifier) else ""
+        if place and place.lower() not in ("before", "after", "frame"):
+            self._refuse(node, f"{place}. is unknown: write before., after. or frame.")
+        if not place and not name.quoted and name.name.lower() in functions.REFUSED:
+            self._known_refusal(node, name.name)
+        return Reference(
+            qualifier=place.lower(), name=name.name, exact=bool(name.quoted), offset=offset(node)
+        )
+
+    def _known_refusal(self, node: exp.Expr, name: str) -> None:
+        """`current_date` is a function without parentheses in Spark, and `user` often a column."""
+        reason = functions.REFUSED[name.lower()]
+        if name.lower().startswith(("current_", "local")):
+            self._refuse(node, f"{name} is not allowed: it {reason}")
+
+    def _function(self, node: exp.Expr) -> str:
+        self._only(node, "this", "expressions")
+        if not isinstance(node.this, str):
+            self._refuse(node, "a function's name is written without backticks")
+        name, arguments = node.this.lower(), node.expressions
+        if name in functions.OURS:
+            return self._own_function(node, name, arguments)
+        if name in functions.REFUSED:
+            self._refuse(node, f"{name}() is not allowed: it {functions.REFUSED[name]}")
+        if name not in functions.ALLOWED:
+            self._refuse(node, f"{name}() is not a function of expressions{_nearest(name)}")
+        fewest, most = functions.ALLOWED[name]
+        if not fewest <= len(arguments) <= most:
+            self._refuse(node, f"{name}() takes {_count(fewest, most)}, not {len(arguments)}")
+        return f"{name}({', '.join(map(self.sql, arguments))})"
+
+    def _own_function(self, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> str:
+        if len(arguments) != 1:
+            self._refuse(node, f"{name}() takes one column")
+        reference = self._reference(arguments[0])
+        if name == functions.TEXT:
+            return self._names.text(reference)
+        if name == functions.UNCHANGED:
+            return f"({self._names.unchanged(reference)})"
+        if name == functions.ABSENT:
+            return f"({self._names.absent(reference)})"
+        unchanged, absent = self._names.unchanged(reference), self._names.absent(reference)
+        return f"(NOT ({unchanged}) AND NOT ({absent}))"
+
+    def _literal(self, node: exp.Expr) -> str:
+        self._only(node, "this", "is_string")
+        if node.args.get("is_string"):
+            return sql.string(node.this)
+        if not re.fullmatch(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", node.this):
+            self._refuse(node, f"{node.this} is not a number")
+        return str(node.this)
+
+    def _bytes(self, node: exp.Expr) -> str:
+        self._only(node, "this", "is_integer")
+        if not re.fullmatch(r"([0-9A-Fa-f]{2})*", node.this):
+            self._refuse(node, "X'...' takes pairs of hexadecimal digits")
+        return f"X'{node.this}'"
+
+    def _boolean(self, node: exp.Expr) -> str:
+        return "TRUE" if node.this else "FALSE"
+
+    def _null(self, _node: exp.Expr) -> str:
+        return "NULL"
+
+
+def _plain(node: exp.Expr) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
+
+
+def _count(fewest: int, most: int) -> str:
+    if fewest == most:
+        return f"{fewest} argument{'s' * (fewest > 1)}"
+    return f"{fewest} or more arguments" if most == functions.MANY else f"{fewest} to {most}"
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, [*functions.ALLOWED, *functions.OURS], n=1)
+    return f", did you mean {close[0]}()?" if close else ""

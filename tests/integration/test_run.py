@@ -1,0 +1,189 @@
+"""`tailrace run` with real capture and real HTTP over a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from tailrace.engine.process import alive
+from tailrace.log.changes import read_changes
+from tailrace.log.reader import Log
+from tailrace.testing.process import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Running:
+    """A `tailrace run` process and its endpoints."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder = folder
+        self.database = database
+        self.slot = database.name[-63:]
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.file = folder / "tailrace.yml"
+        settings = {
+            "source": {"dsn": database.socket_dsn, "slot": self.slot},
+            "log": {"path": str(folder / "data" / "log")},
+            "data": str(folder / "data"),
+            "http": {"port": int(self.url.rpartition(":")[2])},
+        }
+        self.file.write_text(yaml.safe_dump(settings))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))}
+        with (self.folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace.cli", "run", str(self.file)],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env=clean,
+            )
+        return self.process
+
+    def get(self, path: str) -> httpx.Response | None:
+        try:
+            return httpx.get(self.url + path)
+        except httpx.TransportError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        answer = self.get("/status")
+        found: dict[str, Any] = answer.json() if answer else {}
+        return found
+
+    def capture(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.status().get("processes", {}).get("capture", {})
+        return found
+
+    def streaming(self) -> bool:
+        return bool(self.status().get("is_connected"))
+
+    def rows(self) -> int:
+        log = Log.open(self.folder / "data" / "log")
+        return sum(1 for change in read_changes(log, log.earliest()) if change.relation)
+
+
+@pytest.fixture
+def running(tmp_path: Path, database: Database) -> Iterator[Running]:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+    made = Running(tmp_path, database)
+    database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", made.slot)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()
+        made.process.wait()
+        wait_for(lambda: not _slot_is_read(made))
+
+
+def _slot_is_read(running: Running) -> bool:
+    sql = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+    return bool(running.database.query(sql, running.slot)[0][0])
+
+
+def test_capture_is_killed_and_comes_back_without_loss(running: Running) -> None:
+    """GIVEN a run WHEN capture is killed THEN it goes on, and every row is in the log once."""
+    process = running.start()
+    wait_for(running.streaming)
+    running.database.execute("INSERT INTO t SELECT g FROM generate_series(1, 10) g")
+    wait_for(lambda: running.status()["capture"]["changes"] == 10)
+    told = running.status()
+    assert told["wal_messages_received"] >= 13
+    assert told["slot_active"] in (True, False)
+    wait_for(lambda: running.status()["log"]["end"] == str(_log(running).end().position))
+
+    first = running.capture()["pid"]
+    os.kill(first, signal.SIGKILL)
+    running.database.execute("INSERT INTO t SELECT g FROM generate_series(11, 20) g")
+    wait_for(lambda: running.streaming() and running.capture()["pid"] != first)
+    assert running.capture()["restarts"] == 1
+    wait_for(lambda: running.rows() == 20)
+
+    answer = httpx.post(f"{running.url}/shutdown")
+    assert answer.status_code == 202
+    assert process.wait(60) == 0
+    assert running.rows() == 20
+    assert not _slot_is_read(running)
+
+
+def _log(running: Running) -> Log:
+    return Log.open(running.folder / "data" / "log")
+
+
+def test_reconnects_are_counted(running: Running) -> None:
+    process = running.start()
+    wait_for(running.streaming)
+    sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s"
+    running.database.query(sql, running.slot)
+    wait_for(lambda: running.status().get("reconnect_count") == 1 and running.streaming())
+    assert running.capture()["restarts"] == 0
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def test_without_a_worker_left_it_ends_with_the_workers_code(running: Running) -> None:
+    running.database.query("SELECT pg_drop_replication_slot(%s)", running.slot)
+    assert running.start().wait(90) == 22
+    output = (running.folder / "output").read_text()
+    assert "there is no slot" in output
+    assert "process.failed" in output
+
+
+def test_a_server_that_is_away_is_waited_for(running: Running) -> None:
+    """A first connection that fails ends capture with UNREACHABLE, which is no final state."""
+    text = running.file.read_text()
+    running.file.write_text(text.replace(running.database.socket_dsn, "host=127.0.0.1 port=1"))
+    process = running.start()
+    wait_for(lambda: running.capture().get("restarts", 0) >= 1)
+    ready = running.get("/ready")
+    assert ready is not None
+    assert ready.status_code == 503
+    assert running.status()["source"]["error"].startswith("UNREACHABLE")
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def test_children_end_with_a_supervisor_that_is_killed(running: Running) -> None:
+    process = running.start()
+    wait_for(running.streaming)
+    children = [found["pid"] for found in running.status()["processes"].values()]
+    assert len(children) == 2
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(alive(pid) for pid in children))
+
+
+def test_the_wait_for_a_port_ends(running: Running) -> None:
+    """HTTP is no worker: capture goes on while its port is taken, and it comes when it is free."""
+    address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
+    with socket.create_server(address):
+        process = running.start()
+        wait_for(lambda: "cannot listen" in (running.folder / "output").read_text())
+        wait_for(lambda: _slot_is_read(running))
+    wait_for(running.streaming)
+    process.terminate()
+    assert process.wait(60) == 0
