@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import bigtx, capture
+from benchmarks import bigtx, capture, decode, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.report import Report
 
-BENCHMARKS: dict[str, Callable[[bool], Report]] = {"bigtx": bigtx.run, "capture": capture.run}
+BENCHMARKS: dict[str, Callable[[bool], Report]] = {
+    "bigtx": bigtx.run,
+    "capture": capture.run,
+    "decode": decode.run,
+    "deliver": deliver.run,
+}
 
 
 def main(

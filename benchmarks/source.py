@@ -148,12 +148,13 @@ class Streaming:
         return Run(ended - self._began, self.rss_mb)
 
 
-def recvlogical(made: Source, slot: str, until: Lsn) -> Streaming:
+def recvlogical(made: Source, slot: str, until: Lsn, *, tcp: bool = False) -> Streaming:
     """The reference: PostgreSQL's own client, throwing everything away."""
     server = made.server
+    host = "127.0.0.1" if tcp else str(server.folder)
     command = [
         str(server.binary("pg_recvlogical")),
-        *("-h", str(server.folder), "-p", str(server.port), "-U", "postgres"),
+        *("-h", host, "-p", str(server.port), "-U", "postgres"),
         *("-d", made.database, "-S", slot, "--start", "-f", "/dev/null", "--no-loop", "-v"),
         *("-o", "proto_version=1", "-o", "publication_names=tailrace"),
         *("--endpos", str(until)),

@@ -15,6 +15,7 @@ from rich.text import Text
 from tailrace import __version__
 from tailrace.cli.bridge import bridge
 from tailrace.cli.capture import capture
+from tailrace.cli.check import check
 from tailrace.cli.demo import demo
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command()(init)
 app.command()(doctor)
+app.command()(check)
 app.command()(run)
 app.command()(bridge)
 app.command()(capture)

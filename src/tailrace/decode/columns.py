@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,9 +110,16 @@ def tidy(values: pa.BinaryArray) -> pa.BinaryArray:
     if not values.null_count:
         return values
     given = valid(values)
-    if not np.diff(offsets(values))[~given].any():
-        return values
-    return pc.if_else(pa.array(given), values, None)
+    return blanked(values, given) if np.diff(offsets(values))[~given].any() else values
+
+
+def blanked(values: pa.BinaryArray, keep: NDArray[np.bool_]) -> pa.BinaryArray:
+    """A tidy column of the values to keep, null elsewhere."""
+    if values.null_count:
+        keep = keep & valid(values)
+    lengths = np.diff(offsets(values))
+    data = content(values)[np.repeat(keep, lengths)]
+    return column(data, starts_of(np.where(keep, lengths, 0)), bitmap(keep))
 
 
 def dense(values: pa.BinaryArray) -> pa.BinaryArray:

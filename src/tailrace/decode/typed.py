@@ -66,7 +66,7 @@ def to_arrow(values: pa.BinaryArray, type_: Type) -> tuple[pa.Array, NDArray[np.
     fit = _representable(values, target)
     refused = ~fit & columns.valid(values)
     if refused.any():
-        values = pc.if_else(pa.array(fit), values, None)
+        values = columns.blanked(values, fit)
     text = columns.as_text(values)
     return text if target == pa.string() else pc.cast(text, target), refused
 

@@ -107,7 +107,7 @@ def cells(type_: Type, values: pa.BinaryArray, syntax: Syntax, brackets: bytes =
         return syntax.text(values)
     if given.all():
         return (nested,)
-    rest = join(syntax.text(pc.if_else(chosen, None, values)), null=syntax.null)
+    rest = join(syntax.text(columns.blanked(values, ~given)), null=syntax.null)
     return (pc.replace_with_mask(rest, chosen, nested),)
 
 

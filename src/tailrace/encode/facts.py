@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace.decode import columns
 from tailrace.encode import digits
@@ -93,7 +92,7 @@ class Facts:
         xid = self._each_run(self.group.xid)
         pieces = self.syntax.integers(xid)
         if not xid.all():
-            pieces = (_blank(join(pieces), xid != 0),)
+            pieces = (columns.blanked(join(pieces), xid != 0),)
         return self.runs.spread(pieces)
 
     @cached_property
@@ -134,8 +133,3 @@ class Facts:
         coded = self.group.annotations.cast(pa.binary()).dictionary_encode()
         documents = join(self.syntax.document(coded.dictionary), null=self.syntax.null)
         return (documents.take(coded.indices),)
-
-
-def _blank(values: pa.BinaryArray, keep: NDArray[np.bool_]) -> pa.BinaryArray:
-    """Null where `keep` is false."""
-    return pc.if_else(pa.array(keep), values, None)

@@ -21,53 +21,76 @@ from tailrace.decode import columns
 from tailrace.encode.pieces import join
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-# A double prints every number of up to 15 digits as it was written; a sign or point may be with it.
+# A double prints every number of up to 15 digits as it was written; a point may be with them.
 _LONG = 16
-_NUMERAL = np.zeros(256, bool)
-_NUMERAL[np.frombuffer(b"0123456789.", np.uint8)] = True
+_FULL = np.uint64(0x0101_0101_0101_0101)
+_EXPONENT = np.zeros(256, bool)
+_EXPONENT[np.frombuffer(b"0123456789+-", np.uint8)] = True
+# Documents decoded at a time: many enough to spare calls, few enough to stay in the cache.
+_TOGETHER = 128
 
 
-def to_msgpack(values: pa.BinaryArray) -> pa.BinaryArray:
+def json_to_msgpack(values: pa.BinaryArray) -> pa.BinaryArray:
     """Each JSON text as the MessagePack of its value; nulls stay null."""
+    return _to_msgpack(values, exponents=True)
+
+
+def jsonb_to_msgpack(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The same for jsonb, which PostgreSQL prints without exponents."""
+    return _to_msgpack(values, exponents=False)
+
+
+def _to_msgpack(values: pa.BinaryArray, *, exponents: bool) -> pa.BinaryArray:
     given = values.drop_null() if values.null_count else values
     if not len(given):
         return pa.nulls(len(values), pa.binary())
-    packed = _packed(given)
+    packed = _packed(given, exponents)
     lengths = np.zeros(len(values), np.int64)
     lengths[columns.valid(values)] = np.fromiter(map(len, packed), np.int64, len(packed))
     data = np.frombuffer(b"".join(packed), np.uint8)
     return columns.column(data, columns.starts_of(lengths), columns.validity(values))
 
 
-def _packed(values: pa.BinaryArray) -> Sequence[bytes]:
-    awkward = _awkward(values)
-    body = columns.content(join([values, b","]))[:-1].tobytes()
-    try:
-        packed = [*map(ormsgpack.packb, orjson.loads(b"[" + body + b"]"))]
-    except (orjson.JSONDecodeError, ormsgpack.MsgpackEncodeError):
-        awkward = np.arange(len(values))
-        packed = [b""] * len(values)
-    for row in awkward.tolist():
+def _packed(values: pa.BinaryArray, exponents: bool) -> list[bytes]:
+    listed = join([values, b","])
+    starts = columns.offsets(listed)
+    body = columns.content(listed).tobytes()
+    packed: list[bytes] = []
+    for first in range(0, len(values), _TOGETHER):
+        last = min(first + _TOGETHER, len(values))
+        try:
+            documents = orjson.loads(b"[" + body[starts[first] : starts[last] - 1] + b"]")
+            packed += map(ormsgpack.packb, documents)
+        except (orjson.JSONDecodeError, ormsgpack.MsgpackEncodeError):
+            packed[first:] = [_pack_exactly(text.as_py()) for text in values[first:last]]
+    for row in _awkward(listed, exponents).tolist():
         packed[row] = _pack_exactly(values[row].as_py())
     return packed
 
 
-def _awkward(values: pa.BinaryArray) -> NDArray[np.int64]:
-    """Rows with a number that a double may not hold: many digits, or an exponent."""
+def _awkward(values: pa.BinaryArray, exponents: bool) -> NDArray[np.int64]:
+    """Rows with a number that a double may not hold: many digits, or an exponent.
+
+    A comma ends each value, so that no number runs on into the next one.
+    """
     data = columns.content(values)
-    numeral = _NUMERAL[data]
-    other = np.flatnonzero(~numeral)
-    edges = np.concatenate([[-1], other, [len(data)]])
-    long = edges[1:][np.diff(edges) > _LONG] - 1
-    before = np.flatnonzero(((data | 0x20) == ord("e"))[1:-1] & numeral[:-2] & (data[2:] != 34))
-    sign = (data[before + 2] == ord("+")) | (data[before + 2] == ord("-"))
-    exponents = before[numeral[before + 2] | sign]
-    positions = np.concatenate([long, exponents])
-    return np.unique(columns.rows_of(positions, columns.offsets(values)))
+    numeral = data - np.uint8(ord(".")) < 12  # the point, a slash and the digits
+    places = np.empty(0, np.int64)
+    if _any_long(numeral):
+        other = np.flatnonzero(~numeral)
+        places = other[np.diff(other, prepend=-1) > _LONG] - 1
+    if exponents:
+        letters = np.flatnonzero(((data[1:-1] | 0x20) == ord("e")) & numeral[:-2]) + 1
+        places = np.append(places, letters[_EXPONENT[data[letters + 1]]])
+    return np.unique(columns.rows_of(places, columns.offsets(values)))
+
+
+def _any_long(numeral: NDArray[np.bool_]) -> bool:
+    """Whether a long run is possible: one would fill an aligned word of eight."""
+    words = numeral[: len(numeral) // 8 * 8].view(np.uint64)
+    return bool((words == _FULL).any())
 
 
 def _pack_exactly(text: bytes) -> bytes:

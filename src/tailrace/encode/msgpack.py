@@ -51,7 +51,7 @@ class MessagePack:
 
     def document(self, values: pa.BinaryArray) -> Pieces:
         """JSON text, decoded."""
-        return (jsonb.to_msgpack(values),)
+        return (jsonb.json_to_msgpack(values),)
 
     def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
         """PostgreSQL's text of values as MessagePack."""
@@ -280,7 +280,7 @@ _MADE = {
     Kind.OID: _integer_cells,
     Kind.FLOAT4: _float_cells,
     Kind.FLOAT8: _float_cells,
-    Kind.JSON: jsonb.to_msgpack,
-    Kind.JSONB: jsonb.to_msgpack,
+    Kind.JSON: jsonb.json_to_msgpack,
+    Kind.JSONB: jsonb.jsonb_to_msgpack,
 }
 _STRINGS = {Kind.TIMESTAMP: text.iso_timestamps, Kind.TIMESTAMPTZ: text.iso_instants}

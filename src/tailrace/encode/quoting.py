@@ -69,4 +69,5 @@ def spans(
     """The kept bytes between each begin and end as a column. Nothing kept lies between spans."""
     before = columns.starts_of(kept)
     starts = np.append(before[begins], before[ends[-1]] if len(ends) else np.int32(0))
-    return columns.column(data[kept], starts, columns.bitmap(~nulls) if nulls.any() else None)
+    bits = columns.bitmap(~nulls) if nulls.any() else None
+    return columns.tidy(columns.column(data[kept], starts, bits))

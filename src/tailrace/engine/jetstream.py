@@ -55,7 +55,7 @@ def _options(sink: NatsSink) -> dict[str, Any]:
         "servers": [url.strip() for url in sink.url.split(",") if url.strip()],
         "name": "tailrace",
         "allow_reconnect": False,
-        # Also without reconnecting, nats-py goes round the servers until it has tried each this often.
+        # Without reconnecting, too, nats-py goes round the servers: this many times each.
         "max_reconnect_attempts": 1,
         "reconnect_time_wait": 0.1,
         "connect_timeout": _PATIENCE_S,

@@ -66,9 +66,10 @@ class Monitor:
             self._events.error("monitor.no_slot")
             return
         self.figures = _figures(slot, now)
-        self._warn(self.figures.kept_wal_bytes or 0)
+        self.warn(self.figures.kept_wal_bytes or 0)
 
-    def _warn(self, kept_bytes: int) -> None:
+    def warn(self, kept_bytes: int) -> None:
+        """Say so when the server keeps much for us."""
         if kept_bytes >= CRITICAL_BYTES:
             self._events.error("monitor.wal_lag", bytes=kept_bytes, limit=CRITICAL_BYTES)
         elif kept_bytes >= WARNING_BYTES:

@@ -141,7 +141,7 @@ def _not_known(expression: Expression, names: Image, relation: Relation) -> tupl
     """
     found = [names.column(reference) for reference in expression.references]
     columns = sorted({index for index in found if index is not None})
-    if expression.guards or not columns:
+    if expression.guarded or not columns:
         return "FALSE", "FALSE"
     lost = [unchanged(relation, index) for index in columns]
     framed = None in found or "FALSE" in lost

@@ -26,14 +26,14 @@ _NAME_BYTES = 63
 class Expression:
     """One expression that passed the allow-list.
 
-    `references` are the columns whose values it reads; `guards` says it asks whether a value is
-    known.
+    `references` are the columns whose values it reads, `guarded` those it asks about: whether
+    their values are known.
     """
 
     text: Text
     tree: exp.Expr
     references: tuple[Reference, ...]
-    guards: bool
+    guarded: tuple[Reference, ...]
 
     def render(self, names: Names) -> str:
         """As Spark SQL, for one meaning of its names."""
@@ -123,7 +123,9 @@ def _alias(text: Text, tree: exp.Alias) -> tuple[str, exp.Expr]:
 
 def _checked(text: Text, tree: exp.Expr, seen: _Seen) -> Expression:
     Renderer(text, seen).sql(tree)
-    return Expression(text=text, tree=tree, references=tuple(seen.references), guards=seen.guards)
+    return Expression(
+        text=text, tree=tree, references=tuple(seen.references), guarded=tuple(seen.guarded)
+    )
 
 
 class _Seen:
@@ -133,7 +135,7 @@ class _Seen:
         self._text = text
         self._one_image = one_image
         self.references: list[Reference] = []
-        self.guards = False
+        self.guarded: list[Reference] = []
 
     def value(self, reference: Reference) -> str:
         self._note(reference)
@@ -145,7 +147,7 @@ class _Seen:
 
     def unchanged(self, reference: Reference) -> str:
         self._note(reference)
-        self.guards = True
+        self.guarded.append(reference)
         return "NULL"
 
     def absent(self, reference: Reference) -> str:

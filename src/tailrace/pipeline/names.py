@@ -256,8 +256,9 @@ class Typed(_Table):
 
     def _named(self, qualifier: str, index: int, name: str, kinds: Mapping[str, str]) -> str:
         shown = f"{qualifier}.{name}".removeprefix(".")
-        # Spark does not tell names apart that differ in case alone.
-        if sum(column.name.casefold() == name.casefold() for column in self.relation.columns) > 1:
+        # Spark does not tell names apart that differ in case alone, and `op` is the frame's.
+        twins = [column for column in self.relation.columns if column.name.lower() == name.lower()]
+        if len(twins) > 1 or shown.lower() == "op":
             shown = f"{shown}#{index}"
         self.columns[shown] = kinds[name]
         return sql.name(shown)

@@ -20,11 +20,15 @@ from tailrace.testing.process import end, free_port, private_folder, remove
 
 
 class EmbeddedNats:
-    """One NATS server with file-backed JetStream. A given `data` folder survives `destroy`."""
+    """One NATS server with file-backed JetStream. A given `data` folder survives `destroy`.
 
-    def __init__(self, *, data: Path | None = None) -> None:
+    `config` is text for the server's configuration file: users, accounts, TLS, limits.
+    """
+
+    def __init__(self, *, data: Path | None = None, config: str = "") -> None:
         self.port = free_port()
         self.folder = private_folder("trnats-", None)
+        self.config = config
         self.data = data or self.folder / "jetstream"
         self.log_file = self.folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,8 +50,11 @@ class EmbeddedNats:
 
     def start(self) -> Self:
         """Run the server and wait until it accepts connections."""
+        config_file = self.folder / "server.conf"
+        config_file.write_text(self.config)
         command = [
             str(self.binary()),
+            *("--config", str(config_file)),
             *("--addr", "127.0.0.1", "--port", str(self.port)),
             *("--jetstream", "--store_dir", str(self.data)),
             *("--log", str(self.log_file)),

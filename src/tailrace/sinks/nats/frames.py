@@ -8,8 +8,10 @@
 
 The reply ends with the message's number on this connection, so that an answer can name what it
 answers. In an atomic batch only the last message has a reply: the number of the first, a dash, and
-how many there are. The columns must be clean: `tailrace.sinks.nats.subjects` sees to the destinations, and
-`broken_id` finds an id that would end its header line.
+how many there are.
+
+The columns must be clean: `tailrace.sinks.nats.subjects` sees to the destinations, and `broken_id`
+finds an id that would end its header line.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def frame(batch: pa.RecordBatch, *, inbox: bytes, first: int) -> pa.Array:
 def frame_atomic(
     batch: pa.RecordBatch, starts: npt.NDArray[np.int64], *, inbox: bytes, first: int
 ) -> pa.Array:
-    """Every transaction as one atomic batch. A single message is atomic as it is."""
+    """An atomic batch from each of `starts` on. A single message is atomic as it is."""
     rows = np.arange(batch.num_rows)
     sizes = np.diff(np.r_[starts, batch.num_rows])
     start, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)

@@ -21,7 +21,7 @@ from tailrace.errors import SinkError
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.acks import Acks
 from tailrace.sinks.nats.protocol import Message
-from tailrace.sinks.nats.transactions import starts
+from tailrace.sinks.nats.transactions import MOST_ROWS, starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,20 +60,22 @@ class Publisher:
         return self._sent - self.acks.settled
 
     def publish(self, batch: pa.RecordBatch, *, atomic: bool = False) -> None:
-        """Send rows in order, whole transactions if `atomic`; waits while many are on their way."""
-        borders = starts(batch)[1:] if atomic else np.arange(1, batch.num_rows)
-        ends = np.r_[borders, batch.num_rows]
+        """Send rows in order, waiting while too many are on their way.
+
+        `atomic` rows are whole transactions.
+        """
         bounds = frames.byte_bounds(batch.column("payload"))
+        ends = _atomic_ends(batch, bounds) if atomic else np.arange(1, batch.num_rows + 1)
         for row, end in _slices(ends, bounds, rows=_FRAME_ROWS, size=_FRAME_BYTES):
             part = batch.slice(row, end - row)
-            self._flight.append((self._sent, part))
             inside = ends[(ends > row) & (ends <= end)] - row
+            self._flight.append((self._sent, part))
             if atomic:
                 begins = np.r_[0, inside[:-1]]
-                options = {"inbox": self._line.inbox, "first": self._sent}
-                self._send(frames.frame_atomic(part, begins, **options), inside)
+                framed = frames.frame_atomic(part, begins, inbox=self._line.inbox, first=self._sent)
             else:
-                self._send(frames.frame(part, inbox=self._line.inbox, first=self._sent), inside)
+                framed = frames.frame(part, inbox=self._line.inbox, first=self._sent)
+            self._send(framed, inside)
 
     def _send(self, framed: pa.Array, ends: npt.NDArray[np.int64]) -> None:
         bounds = frames.byte_bounds(framed)
@@ -139,6 +141,14 @@ class Publisher:
             text = f"{error}; {behind} later ones were stored before it"
             error = type(error)(text, hint=error.hint)
         raise error
+
+
+def _atomic_ends(batch: pa.RecordBatch, bounds: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Where atomic batches end. Small transactions share one: a server takes some milliseconds for
+    each, and nobody can see a part of a transaction all the same."""
+    whole = np.r_[starts(batch)[1:], batch.num_rows]
+    slices = _slices(whole, bounds, rows=MOST_ROWS, size=_FRAME_BYTES)
+    return np.array([end for _, end in slices], np.int64)
 
 
 def _slices(

@@ -1,0 +1,186 @@
+"""From the log through Spark into JetStream, against `pg_recvlogical` over TCP.
+
+The backlog: a log of a million changes, delivered by `tailrace pipelines` into a file-backed stream
+with message ids on. JetStream's own timestamps of the first and the last message give the time. The
+reference reads the same changes from the server and throws them away. Runs come in pairs.
+
+Live: PostgreSQL, capture, Spark and JetStream share the machine while rows are written at a rate;
+the highest rate held without growing lag for a minute is the figure.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from datetime import datetime
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psycopg
+
+from benchmarks.delivery import Pipelines, memory_mb, stream_state
+from benchmarks.report import Report
+from benchmarks.source import Source, capture, log_folder, recvlogical, source
+from tailrace.testing import EmbeddedNats
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+    from pathlib import Path
+
+    from benchmarks.source import Streaming
+    from tailrace.position import Lsn
+
+_ROWS = 100
+_TRANSACTIONS = 10_000
+_REPETITIONS = 3
+_PROBE_S, _HELD_S = 20, 60
+_TICK_S = 0.02
+_WRITE = """
+INSERT INTO item
+SELECT %s + g, 'name ' || g, 'user' || g || '@example.com', g, g * 1.25,
+       mod(g, 2) = 0, jsonb_build_object('a', g, 'b', 'text'), now()
+FROM generate_series(1, %s) g
+"""
+
+
+def run(quick: bool) -> Report:
+    """`ratio_json`, `ratio_msgpack`, `live_events_per_s`, `rss_total_mb`."""
+    report = Report("deliver: events/s from the log through Spark into JetStream")
+    transactions = _TRANSACTIONS // 20 if quick else _TRANSACTIONS
+    with source() as made, log_folder() as folder:
+        _backlog(made, folder, report, transactions, 1 if quick else _REPETITIONS)
+    with source() as made, log_folder() as folder:
+        _live(made, folder, report, quick)
+    return report
+
+
+def _backlog(
+    made: Source, folder: Path, report: Report, transactions: int, repetitions: int
+) -> None:
+    made.create_slot("base")
+    made.connection.execute("CALL fill(%s, %s)", (transactions, _ROWS))
+    made.connection.execute("CHECKPOINT")
+    until, rows = made.end(), transactions * _ROWS
+    with made.copied_slot("base") as slot:
+        capture(made, slot, folder, until).finish()
+    rates: dict[str, list[float]] = {"json": [], "msgpack": []}
+    ratios: dict[str, list[float]] = {"json": [], "msgpack": []}
+    references = []
+    for _ in range(repetitions):
+        for encoding, found in rates.items():
+            reference = rows / _reference(made, until)
+            rate = _deliver(folder, encoding, rows)
+            references.append(reference)
+            found.append(rate)
+            ratios[encoding].append(rate / reference)
+    report.add("pg_recvlogical, TCP", f"{median(references):,.0f} rows/s")
+    for encoding, found in rates.items():
+        report.add(f"backlog, {encoding}", f"{median(found):,.0f} events/s")
+        report.figure(f"ratio_{encoding}", median(ratios[encoding]), "÷ pg_recvlogical")
+
+
+def _reference(made: Source, until: Lsn) -> float:
+    with made.copied_slot("base") as slot:
+        return recvlogical(made, slot, until, tcp=True).finish().seconds
+
+
+def _deliver(folder: Path, encoding: str, rows: int) -> float:
+    with log_folder() as place, EmbeddedNats() as server:
+        (place / "log").symlink_to(folder / "log")
+        pipelines = Pipelines(place, server.url, encoding=encoding)
+        pipelines.wait(lambda: pipelines.status().get("events", 0) >= rows)
+        state = stream_state(server.url)
+        pipelines.stop()
+    if state["messages"] != rows:
+        raise RuntimeError(f"{rows} changes, {state['messages']} messages")
+    return rows / (_seconds(state["last_ts"]) - _seconds(state["first_ts"]))
+
+
+def _seconds(text: str) -> float:
+    """RFC 3339 with up to nine digits; Python reads six."""
+    head, _, rest = text.partition(".")
+    digits = rest.rstrip("Z")
+    return datetime.fromisoformat(f"{head}+00:00").timestamp() + float(f"0.{digits or 0}")
+
+
+def _live(made: Source, folder: Path, report: Report, quick: bool) -> None:
+    made.create_slot("live")
+    with EmbeddedNats() as server:
+        child = capture(made, "live", folder)
+        child.wait_until_streaming()
+        pipelines = Pipelines(folder, server.url, encoding="msgpack")
+        live = _Live(made, server.url, pipelines, child)
+        made.connection.execute("CALL fill(10, 100)")
+        pipelines.wait(lambda: pipelines.status().get("events", 0) >= 1000)
+        live.hold(10_000, 5 if quick else 20)
+        rate = 20_000
+        while live.hold(rate, 5 if quick else _PROBE_S) and not quick:
+            rate = int(rate * 1.2)
+        while not quick:
+            rate = int(rate / 1.1)
+            if live.hold(rate, _HELD_S):
+                break
+        memory = live.memory
+        pipelines.stop()
+        child.process.terminate()
+        child.finish()
+    report.figure("live_events_per_s", rate, f"held for {_HELD_S} s")
+    for name, size in memory.items():
+        report.add(f"memory of {name}", f"{size:,.0f} MB")
+    report.figure("rss_total_mb", sum(memory.values()), "capture, Spark and its workers")
+
+
+class _Live:
+    """Writes at a rate and watches how far JetStream is behind."""
+
+    def __init__(self, made: Source, url: str, pipelines: Pipelines, child: Streaming) -> None:
+        self._made = made
+        self._url = url
+        self._pipelines = pipelines
+        self._capture = child
+        self._next = 10_000_000
+        self.memory: dict[str, float] = {}
+
+    def hold(self, rate: int, seconds: float) -> bool:
+        """Whether delivery keeps up with `rate` rows a second: the lag must not grow."""
+        stop = multiprocessing.Event()
+        written = multiprocessing.Value("q", 0)
+        writer = multiprocessing.Process(
+            target=_write, args=(self._made.dsn, rate, self._next, written, stop), daemon=True
+        )
+        before = stream_state(self._url)["messages"]
+        writer.start()
+        lags, began = [], time.monotonic()
+        while time.monotonic() - began < seconds:
+            time.sleep(1)
+            self._pipelines.check()
+            lags.append(written.value - (stream_state(self._url)["messages"] - before))
+            self._measure()
+        stop.set()
+        writer.join(10)
+        achieved = written.value / (time.monotonic() - began)
+        self._next += written.value
+        total = before + written.value
+        self._pipelines.wait(lambda: stream_state(self._url)["messages"] >= total)
+        later = lags[len(lags) // 3 :]
+        slope = float(np.polyfit(np.arange(len(later)), later, 1)[0]) if len(later) > 1 else 0.0
+        return achieved > 0.97 * rate and slope < 0.01 * rate and later[-1] < 2 * rate
+
+    def _measure(self) -> None:
+        now = memory_mb(self._pipelines.process.pid, self._capture.process.pid)
+        if sum(now.values()) > sum(self.memory.values()):
+            self.memory = now
+
+
+def _write(dsn: str, rate: int, start: int, written: object, stop: Event) -> None:
+    """Insert `rate` rows a second, a transaction every twenty milliseconds."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        began, done = time.monotonic(), 0
+        while not stop.is_set():
+            due = int((time.monotonic() - began) * rate) - done
+            if due > 0:
+                connection.execute(_WRITE, (start + done, due))
+                done += due
+                written.value = done  # type: ignore[attr-defined]
+            time.sleep(_TICK_S)

@@ -1,0 +1,96 @@
+"""What the benchmarks of the whole path share: pipelines as users run them, JetStream, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import nats
+import psutil
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+STREAM = "CDC"
+
+
+class Pipelines:
+    """`tailrace pipelines` with one pipeline to JetStream, over a log in `folder`."""
+
+    def __init__(self, folder: Path, url: str, **pipeline: object) -> None:
+        self.folder = folder
+        settings = {
+            "log": {"path": "log"},
+            "data": "data",
+            "pipelines": {"bench": {"sink": {"type": "nats", "url": url}, **pipeline}},
+        }
+        path = folder / "pipelines.yml"
+        path.write_text(yaml.safe_dump(settings))
+        self._output = (folder / "pipelines.out").open("w")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tailrace.cli", "pipelines", "-c", str(path)],
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """The pipeline's part of the status file; empty before there is one."""
+        try:
+            said = json.loads((self.folder / "data/status/pipelines.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        found: dict[str, Any] = said.get("pipelines", {}).get("bench", {})
+        return found
+
+    def check(self) -> None:
+        if self.process.poll() is not None or self.status().get("state") == "failed":
+            said = (self.folder / "pipelines.out").read_text()[-4000:]
+            raise RuntimeError(f"the pipeline failed: {self.status()}\n{said}")
+
+    def wait(self, reached: Callable[[], bool], timeout_s: float = 300) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not reached():
+            self.check()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"timed out; the pipeline says {self.status()}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        self._output.close()
+
+
+def stream_state(url: str) -> dict[str, Any]:
+    """How many messages JetStream holds, and when the first and the last were stored."""
+
+    async def ask() -> dict[str, Any]:
+        client = await nats.connect(url)
+        try:
+            reply = await client.request(f"$JS.API.STREAM.INFO.{STREAM}", b"", timeout=30)
+        finally:
+            await client.close()
+        state: dict[str, Any] = json.loads(reply.data).get("state", {"messages": 0})
+        return state
+
+    return asyncio.run(ask())
+
+
+def memory_mb(*roots: int) -> dict[str, float]:
+    """Resident memory of these processes and all they started, by name and id."""
+    found = {}
+    for root in roots:
+        for process in [psutil.Process(root), *psutil.Process(root).children(recursive=True)]:
+            try:
+                name, rss = process.name(), process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            found[f"{name} {process.pid}"] = rss / 2**20
+    return found

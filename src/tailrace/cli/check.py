@@ -1,0 +1,74 @@
+"""`tailrace check`: the pipelines of a settings file against the live database."""
+
+# ruff: noqa: PLC0415 - psycopg and Spark are loaded when the command runs, not for --help
+
+from __future__ import annotations
+
+import json
+from pathlib import Path  # noqa: TC003 - typer looks at it
+from typing import Annotated
+
+import typer
+
+from tailrace.cli import findings, options
+
+
+def check(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            envvar="TAILRACE_CONFIG",
+            help="Settings file. Without it, tailrace.yml in the current folder.",
+        ),
+    ] = None,
+    *,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Ask Spark for the types of expressions.")
+    ] = True,
+    sinks: Annotated[
+        bool, typer.Option("--sinks/--no-sinks", help="Look at the sinks as well.")
+    ] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print tables, types and findings as JSON.")
+    ] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show the checks that passed as well.")
+    ] = False,
+    dsn: options.Dsn = None,
+    publication: options.Publication = None,
+) -> None:
+    """Check the pipelines: tables, SQL expressions, destinations, sinks.
+
+    Changes nothing. Every expression is parsed, resolved against the columns of every table its
+    pipeline covers, and shown to Spark's analyser. `tailrace doctor` checks the source itself.
+
+    Exit code: 0 without errors (warnings are allowed), 1 with any error, 2 when the settings are
+    wrong, 20 when the database does not answer, 22 when it refuses the connection.
+
+    \b
+    Examples:
+      tailrace check
+      tailrace check tailrace.yml --no-spark
+      tailrace check --json | jq '.findings[] | select(.severity == "error")'
+    """
+    from tailrace.engine.checking import check as run
+
+    settings = options.settings(file, dsn=dsn, publication=publication)
+    report = run(settings, spark=spark, sinks=sinks)
+    if as_json:
+        pipelines = {
+            name: {"tables": tables, "types": report.types[name]}
+            for name, tables in report.tables.items()
+        }
+        said = {
+            "healthy": report.healthy,
+            "pipelines": pipelines,
+            "findings": findings.rows(report.findings),
+        }
+        typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+    else:
+        for name, tables in report.tables.items():
+            typer.echo(f"{name}: {len(tables)} table{'s' * (len(tables) != 1)}")
+        findings.show(report.findings, show_all=show_all)
+    if not report.healthy:
+        raise typer.Exit(1)

@@ -1,0 +1,173 @@
+"""`tailrace serve` as a process, with a real PostgreSQL and a real NATS behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import nats
+import pytest
+import structlog
+import yaml
+
+from tailrace import config
+from tailrace.engine.monitor import CRITICAL_BYTES, WARNING_BYTES, Monitor
+from tailrace.testing import EmbeddedNats
+from tailrace.testing.process import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedNats]:
+    with EmbeddedNats() as started:
+        yield started
+
+
+class Served:
+    """A `tailrace serve` process."""
+
+    def __init__(self, folder: Path, database: Database, nats_url: str) -> None:
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.slot = database.name[-63:]
+        settings = {
+            "source": {"dsn": database.socket_dsn, "slot": self.slot, "publication": "p"},
+            "log": {"path": str(folder / "log")},
+            "data": str(folder),
+            "http": {"port": int(self.url.rpartition(":")[2])},
+            "pipelines": {"out": {"shape": "plain", "sink": {"type": "nats", "url": nats_url}}},
+        }
+        self.file = folder / "tailrace.yml"
+        self.file.write_text(yaml.safe_dump(settings))
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tailrace.cli", "serve", "-c", str(self.file)]
+        with (self.folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env={k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))},
+            )
+        wait_for(self.answers)
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=30)
+
+
+@pytest.fixture
+def served(tmp_path: Path, database: Database, server: EmbeddedNats) -> Iterator[Served]:
+    made = Served(tmp_path, database, server.url)
+    yield made
+    made.process.terminate()
+    assert made.process.wait(30) == 0
+
+
+def test_a_stream_is_shown_as_jetstream_tells_it(served: Served, server: EmbeddedNats) -> None:
+    async def make() -> None:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name="CDC", subjects=["cdc.>"])
+        await client.jetstream().publish("cdc.t.insert", b"x")
+        await client.close()
+
+    asyncio.run(make())
+    served.start()
+    answer = served.get("/streams/info?stream=CDC")
+    assert answer.status_code == 200
+    assert answer.json()["config"]["subjects"] == ["cdc.>"]
+    assert answer.json()["state"]["messages"] == 1
+    assert served.get("/streams/info").json()["config"]["name"] == "CDC"
+    for unknown in ("NONE", "a.b", "CDC.>", "", "*"):
+        answer = served.get(f"/streams/info?stream={unknown}")
+        assert answer.status_code == 404
+        assert "there is no stream" in answer.json()["error"]
+
+
+def test_the_slot_is_watched(served: Served, database: Database) -> None:
+    database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", served.slot)
+    served.start()
+    wait_for(lambda: served.get("/status").json()["wal_lag_bytes"] is not None)
+    told = served.get("/status").json()
+    assert told["slot_active"] is False
+    assert told["source"]["lag_bytes"] >= 0
+    assert told["wal_lag_bytes"] >= told["source"]["lag_bytes"]
+    assert "bridge_wal_lag_bytes" in served.get("/metrics").text
+
+
+def test_shutdown_is_for_the_supervised(served: Served) -> None:
+    served.start()
+    answer = httpx.post(f"{served.url}/shutdown")
+    assert answer.status_code == 409
+    assert served.answers()
+
+
+def test_openmetrics_for_those_who_ask(served: Served) -> None:
+    served.start()
+    accept = "application/openmetrics-text; version=1.0.0"
+    answer = httpx.get(f"{served.url}/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+@pytest.fixture
+def monitor(database: Database) -> Monitor:
+    source = {"dsn": database.socket_dsn, "slot": database.name[-63:]}
+    return Monitor(config.load(None, {"source": source}))
+
+
+def test_a_missing_slot_is_told(monitor: Monitor) -> None:
+    monitor.check()
+    assert monitor.figures.error == "the slot does not exist"
+    assert monitor.figures.kept_wal_bytes is None
+
+
+def test_the_last_answer_stays_while_the_server_is_away(
+    monitor: Monitor, database: Database
+) -> None:
+    database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", database.name[-63:])
+    monitor.check()
+    before = monitor.figures
+    assert before.kept_wal_bytes is not None
+    assert not before.error
+    database.server.stop()
+    try:
+        monitor.check()
+    finally:
+        database.server.start()
+    assert monitor.figures.kept_wal_bytes == before.kept_wal_bytes
+    assert monitor.figures.error.startswith("UNREACHABLE")
+    assert not monitor.figures.active
+
+
+@pytest.mark.parametrize(
+    ("kept", "level"),
+    [(WARNING_BYTES - 1, ""), (WARNING_BYTES, "warning"), (CRITICAL_BYTES, "error")],
+)
+def test_lag_is_warned_about(monitor: Monitor, kept: int, level: str) -> None:
+    with structlog.testing.capture_logs() as said:
+        monitor.warn(kept)
+    assert [line["log_level"] for line in said] == ([level] if level else [])
