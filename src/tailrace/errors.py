@@ -11,6 +11,7 @@
     ├── SlotLostError                SLOT_LOST           11  never
     ├── DivergedError                DIVERGED            12  never
     ├── ExpressionError              BAD_EXPRESSION       4  never
+    ├── SchemaChangedError           SCHEMA_CHANGED       5  never
     ├── SinkError
     │   ├── SinkUnreachableError     SINK_UNREACHABLE    30  back-off
     │   ├── SinkFullError            SINK_FULL           31  back-off
@@ -144,6 +145,14 @@ class ExpressionError(TailraceError):
     code = "BAD_EXPRESSION"
     exit_code = 4
     default_hint = "Correct the expression, then run: tailrace check"
+
+
+class SchemaChangedError(TailraceError):
+    """A table no longer has the columns a query was started with."""
+
+    code = "SCHEMA_CHANGED"
+    exit_code = 5
+    default_hint = "Start the query again: it takes the table's columns as they are now."
 
 
 class SinkError(TailraceError):

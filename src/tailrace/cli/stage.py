@@ -1,4 +1,4 @@
-"""What the demo plays on: PostgreSQL, a shop in it, and a `tailrace capture` of the shop.
+"""What the demo plays on: PostgreSQL with a shop in it, NATS, and a `tailrace run` between them.
 
 Everything lives in temporary folders and child processes, and is gone when the stage is left,
 however that happens.
@@ -8,32 +8,51 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+import psycopg
+import yaml
 
 from tailrace import config
 from tailrace.capture.bootstrap import initialise
 from tailrace.capture.connection import connect
 from tailrace.capture.publication import TableName
+from tailrace.change import Op
+from tailrace.cli.tally import Tally
+from tailrace.engine.overview import Overview
 from tailrace.engine.process import die_with_parent
 from tailrace.errors import TailraceError
-from tailrace.testing import EmbeddedPostgres, SampleShop
-from tailrace.testing.shop import TABLES
+from tailrace.observe.metrics import SlotFigures
+from tailrace.testing import EmbeddedNats, EmbeddedPostgres, SampleShop
+from tailrace.testing.process import free_port, private_folder, remove
+from tailrace.testing.shop import CLOSED, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
-_STOP_S = 10.0
-_LAG = (
-    "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint "
-    "FROM pg_replication_slots WHERE slot_name = %s"
-)
+    from tailrace.cli.tally import Counts
+    from tailrace.config import NatsSink
+    from tailrace.observe.metrics import Figures
+
+DATABASE = "shop"
+PIPELINE = "shop"
+_STOP_S = 45.0
+_HURRY_S = 15.0
+_OUTPUT_CHARACTERS = 3000
+_FOREIGN = ("TAILRACE_", "PG", "SPARK_", "PYSPARK_")
+_KEYS = """
+    SELECT relname, array_agg(attname::text ORDER BY attnum)
+    FROM pg_index JOIN pg_class ON pg_class.oid = indrelid
+    JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey)
+    WHERE indisprimary AND relname = ANY(%s) GROUP BY relname
+"""
 
 
 class Stage:
@@ -42,12 +61,15 @@ class Stage:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._owned = contextlib.ExitStack()
-        self._stop = threading.Event()
+        self._closing = threading.Event()
         self._traffic: Future[None] | None = None
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as owned:
-            self._set_up(owned)
+            try:
+                self._set_up(owned)
+            except (RuntimeError, psycopg.Error) as error:
+                raise TailraceError(str(error)) from error
             self._owned = owned.pop_all()
         return self
 
@@ -55,94 +77,148 @@ class Stage:
         self._owned.close()
 
     def _set_up(self, owned: contextlib.ExitStack) -> None:
-        self.folder = Path(
-            owned.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-demo-"))
-        )
+        self.folder = private_folder("trdemo-", None)
+        owned.callback(remove, self.folder)
         self._say("starting PostgreSQL 18")
-        try:
-            server = owned.enter_context(EmbeddedPostgres(18))
-        except RuntimeError as error:
-            raise TailraceError(str(error)) from error
-        database = server.create_database("shop")
-        self.config = config.load(
-            None,
-            {
-                "source": {"dsn": server.dsn(database, tcp=False)},
-                "log": {"path": self.folder / "log"},
-            },
-        )
+        self._postgres = owned.enter_context(EmbeddedPostgres(18))
+        self._say("starting NATS with JetStream")
+        self._nats = owned.enter_context(EmbeddedNats())
         self._say(f"making the sample shop: {', '.join(TABLES)}")
-        self.shop = SampleShop(owned.enter_context(server.connect(database)))
+        with self._postgres.connect() as connection:
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+        self.shop = SampleShop(owned.enter_context(self._postgres.connect(DATABASE)))
         self.shop.create()
-        self._sql = owned.enter_context(server.connect(database))
+        connection = owned.enter_context(self._postgres.connect(DATABASE))
+        self.tally = Tally(connection)
+        self.tally.create(TABLES)
+        self.keys = {name: tuple(keys) for name, keys in connection.execute(_KEYS, [list(TABLES)])}
+        self.config = self._write_config()
         self._say("tailrace init: publication and slot")
         self._init()
-        self._say("tailrace capture: from the slot into the log")
-        self._capture = self._start_capture()
-        owned.callback(self.stop_capture)
+        self._say("tailrace run: capture, pipelines and the HTTP endpoints")
+        self._run = self._start()
+        owned.callback(self.stop)
         self._pool = owned.enter_context(ThreadPoolExecutor(1, "traffic"))
-        owned.callback(self._stop.set)
+        owned.callback(self._closing.set)
+
+    def _write_config(self) -> config.Config:
+        self.file = self.folder / "tailrace.yml"
+        self.http = f"http://127.0.0.1:{free_port()}"
+        settings = {
+            "source": {"dsn": self._postgres.dsn(DATABASE, tcp=False)},
+            "log": {"path": "data/log"},
+            "data": "data",
+            "http": {"port": int(self.http.rpartition(":")[2])},
+            "pipelines": {
+                PIPELINE: {
+                    "messages": ["shop.*"],
+                    "shape": "bridge",
+                    "encoding": "json",
+                    "sink": {"type": "nats", "url": self._nats.url},
+                }
+            },
+        }
+        self.file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        return config.load(self.file)
 
     def _init(self) -> None:
         tables = [TableName("public", name) for name in TABLES]
         with connect(self.config.source.dsn.get_secret_value()) as connection:
             initialise(connection, self.config, tables=tables)
 
-    def _start_capture(self) -> subprocess.Popen[bytes]:
-        source = self.config.source
-        command = [
-            *(sys.executable, "-m", "tailrace.cli", "capture"),
-            *("--dsn", source.dsn.get_secret_value(), "--log", str(self.config.log.path)),
-            *("--slot", source.slot, "--publication", source.publication),
-        ]
-        # The caller's own settings are for the caller's own database.
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "PG"))}
-        with (self.folder / "capture.log").open("wb") as said:
+    def _start(self) -> subprocess.Popen[bytes]:
+        with (self.folder / "run.log").open("wb") as said:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-m", "tailrace.cli", "run", str(self.file)],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
                 cwd=self.folder,
-                env=env,
-                # Ctrl-C is for the demo, which stops the traffic before the capture.
+                env=_environment(os.environ, self.folder),
+                # Ctrl-C is for the demo, which stops the traffic before the pipeline.
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
             )
 
+    @property
+    def sink(self) -> NatsSink:
+        """Where the messages go."""
+        return self.config.pipelines[PIPELINE].sink
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """What runs where, as commands that show it."""
+        psql = shutil.which("psql") or self._postgres.binary("psql")
+        yield "PostgreSQL", f"{psql} '{self._postgres.dsn(DATABASE)}'"
+        yield "NATS", f"nats --server {self._nats.url} subscribe '{self.sink.stream.subjects[0]}'"
+        yield "status", f"curl {self.http}/status"
+        yield "log", f"tailrace tail -c {self.file}"
+
+    def look(self) -> Figures:
+        """What the processes say of themselves."""
+        return Overview(self.config, SlotFigures).look()
+
+    def check(self, figures: Figures | None = None) -> None:
+        """Raise what ended the pipeline or the traffic before their time."""
+        code = self._run.poll()
+        if code is not None:
+            raise TailraceError(f"`tailrace run` ended with code {code}:\n{self._output()}")
+        for process in figures.processes if figures else ():
+            if process.state.isupper():
+                raise TailraceError(f"{process.name} stopped, {process.state}:\n{self._output()}")
+        for pipeline in figures.pipelines if figures else ():
+            if pipeline.state == "failed":
+                raise TailraceError(f"the pipeline failed, {pipeline.code}: {pipeline.message}")
+        if self._traffic is not None and self._traffic.done():
+            self._finish_traffic()
+
+    def _output(self) -> str:
+        return (self.folder / "run.log").read_text(errors="replace")[-_OUTPUT_CHARACTERS:]
+
     def start_traffic(self, *, per_second: float) -> None:
         """Let customers in."""
-        self._traffic = self._pool.submit(self.shop.run, self._stop, per_second=per_second)
+        self._traffic = self._pool.submit(self.shop.run, self._closing, per_second=per_second)
 
-    def stop_traffic(self) -> None:
-        """Wait for the last customer, and close the shop."""
-        self._stop.set()
+    def stop_traffic(self) -> Counts:
+        """Wait for the last customer and close the shop; what the messages have to add up to."""
+        self._closing.set()
+        self._finish_traffic()
+        committed = self.tally.close(CLOSED)
+        committed["shop.note", Op.MESSAGE] = self.shop.committed[Op.MESSAGE]
+        committed[CLOSED, Op.MESSAGE] = 1
+        return committed
+
+    def _finish_traffic(self) -> None:
         if self._traffic is not None:
-            self._traffic.result()
-        self.shop.close()
+            try:
+                self._traffic.result()
+            except psycopg.Error as error:
+                raise TailraceError(f"the traffic ended: {error}") from error
 
-    def check(self) -> None:
-        """Raise what ended capture or traffic before their time."""
-        if self._capture.poll() is not None:
-            said = (self.folder / "capture.log").read_text(errors="replace")[-2000:]
-            raise TailraceError(f"capture ended with code {self._capture.returncode}:\n{said}")
-        if self._traffic is not None and self._traffic.done():
-            self._traffic.result()
-
-    def stop_capture(self) -> int:
+    def stop(self) -> int:
         """SIGTERM, as a service manager would, and the exit code."""
-        self._capture.terminate()
+        self._run.terminate()
         try:
-            return self._capture.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._capture.kill()
-            return self._capture.wait()
+            return self._run.wait(_STOP_S)
+        except BaseException as error:
+            # A second signal tells the supervisor to kill what it has.
+            self._run.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._run.wait(_HURRY_S)
+            self._run.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return self._run.wait()
+            raise
 
-    def slot_lag_bytes(self) -> int:
-        """How much WAL PostgreSQL still keeps for the capture."""
-        row = self._sql.execute(_LAG, (self.config.source.slot,)).fetchone()
-        return 0 if row is None else int(row[0])
 
-    def log_bytes(self) -> int:
-        """Size of the log on disk."""
-        return sum(file.stat().st_size for file in self.config.log.path.iterdir())
+def _environment(ours: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """For the children: the caller's own settings are for the caller's own servers.
+
+    Whatever Java and Spark put aside goes into the demo's folder, and with it.
+    """
+    kept = {name: value for name, value in ours.items() if not name.startswith(_FOREIGN)}
+    java = f"{kept.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={folder} -XX:-UsePerfData"
+    return kept | {
+        "TMPDIR": str(folder),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "JDK_JAVA_OPTIONS": java.strip(),
+    }

@@ -55,7 +55,7 @@ class Encoder:
         not UTF-8 raises `PoisonedError`.
         """
         if not len(group):
-            return MESSAGES.empty_table().to_batches()[0]
+            return pa.RecordBatch.from_pylist([], schema=MESSAGES)
         facts = Facts(group, self._syntax, self._origin)
         rows = Rows(group, self._syntax, self._shape.native)
         if destination is None:

@@ -130,7 +130,7 @@ class Rows:
     def unchanged(self, image: Image | None) -> tuple[Pieces, NDArray[np.bool_]] | None:
         """The names of unchanged columns as a list a row, and which rows have any."""
         names, masks = [], []
-        for column, cells in zip(self.relation.columns, image or (), strict=False):
+        for column, _, cells in self.columns(image) if image is not None else ():
             mask = None if cells is None else _some(cells.unchanged)
             if mask is not None:
                 names.append(column.name)

@@ -107,7 +107,7 @@ def _nats_url(environment: Mapping[str, str]) -> str:
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name) or str(default)
-    if not text.isdecimal() or not 0 < int(text) < 65536:
+    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 65536:
         raise ConfigError(f"{name} should be a port, a number from 1 to 65535")
     return int(text)
 

@@ -7,6 +7,7 @@ stream's own descriptions; the two agree unless the table changes in between.
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -109,7 +110,8 @@ def _has_sql(config: Config) -> bool:
 
 def _analyser(config: Config) -> Ask | None:
     """Spark's analyser in a session of one thread; None where Spark can not be started."""
-    if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
+    java = os.environ.get("JAVA_HOME") or shutil.which("java")
+    if importlib.util.find_spec("pyspark") is None or not java:
         return None
     # Here, because these start Java.
     from tailrace.pipeline.analysis import SETTINGS, analyse, result_types  # noqa: PLC0415

@@ -141,8 +141,6 @@ def _pipeline(
     position = _position(fields.get("position"))
     latency = fields.get("latency_ms")
     latency = latency if isinstance(latency, dict) else {}
-    restarts = _int(fields, "restarts") or 0
-    reconnects = _int(fields, "reconnects")
     return PipelineFigures(
         name=name,
         state=state,
@@ -155,8 +153,8 @@ def _pipeline(
         bytes=_int(fields, "bytes") or 0,
         duplicates=_int(fields, "duplicates") or 0,
         batches=_int(fields, "batches") or 0,
-        restarts=restarts,
-        reconnects=restarts if reconnects is None else reconnects,
+        restarts=_int(fields, "restarts") or 0,
+        reconnects=_int(fields, "reconnects") or 0,
         events_per_s=_number(fields, "events_per_s"),
         batch_ms=_number(fields, "batch_ms"),
         latency_ms_p50=_number(latency, "p50"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as sql
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tailrace.message import MESSAGES
@@ -38,7 +38,7 @@ _ROW = pa.struct(list(arrow_schema(RECEIPT)))
 def deliver(blocks: DataFrame, *, name: str, run: str, sink: NatsSink) -> DataFrame:
     """The receipts of delivering `blocks` in their order."""
 
-    @sql.arrow_udf(RECEIPT)
+    @arrow_udf(RECEIPT)  # type: ignore[untyped-decorator]
     def delivered(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
         yield from _deliver(batches, name=name, run=run, sink=sink)
 

@@ -58,13 +58,15 @@ def groups(
             yield found
 
 
-def in_order(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch out of several that have `lsn` and `ordinal`, sorted by position."""
+def in_order(
+    batches: list[pa.RecordBatch], *, lsn: str = "lsn", ordinal: str = "ordinal"
+) -> pa.RecordBatch:
+    """One batch out of several, sorted by the columns that hold the position."""
     if len(batches) == 1:
         return batches[0]
     merged = pa.concat_batches(batches)
-    lsn, ordinal = merged["lsn"].to_numpy(), merged["ordinal"].to_numpy()
-    return merged.take(pa.array(np.lexsort((ordinal, lsn))))
+    order = np.lexsort((merged[ordinal].to_numpy(), merged[lsn].to_numpy()))
+    return merged.take(pa.array(order))
 
 
 def wanted_by(tables: Tables) -> Callable[[Relation], bool]:

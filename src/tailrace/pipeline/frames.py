@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConfigError
 from tailrace.log.reader import Log
+from tailrace.pipeline.blocks import BlockFrame
+from tailrace.pipeline.change_frame import ChangeFrame
+from tailrace.pipeline.table_frame import TableFrame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +27,11 @@ def build(options: Options) -> Frame:
     """The frame these options describe."""
     match options.frame:
         case "blocks":
-            from tailrace.pipeline.blocks import BlockFrame  # noqa: PLC0415
-
             return BlockFrame.of(options)
-    raise ConfigError(f"there is no frame {options.frame!r}")
+        case "table":
+            return TableFrame(options)
+        case _:
+            return ChangeFrame(options)
 
 
 def read(options: Options, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,7 @@ HELP = {
     "partitions": "Tasks a micro-batch is read by (default 1: rows arrive in order).",
     "consumer": "Name under which the log keeps what this query has not read yet.",
     "messages": "true: logical messages too (change frame only).",
+    "onSchemaChange": "With table: fail (default), or ignore columns that come or go.",
     "frame": "changes, table, blocks or cells; the last two are for pipelines.",
     "pipeline": "For pipelines: their settings.",
 }
@@ -51,6 +52,7 @@ class Options:
     partitions: int = 1
     consumer: str = ""
     messages: bool = False
+    ignore_schema_change: bool = False
     frame: str = "changes"
     pipeline: str = ""
 
@@ -92,6 +94,7 @@ class Options:
             partitions=_number(values, "partitions", 1),
             consumer=values.get("consumer", ""),
             messages=values.get("messages", "false").lower() == "true",
+            ignore_schema_change=values.get("onSchemaChange", "fail").lower() == "ignore",
             frame=frame,
             pipeline=values.get("pipeline", ""),
         )

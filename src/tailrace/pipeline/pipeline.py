@@ -86,6 +86,6 @@ def spec_of(name: str, pipeline: Pipeline, identity: Identity) -> Spec:
         encoding=encoding,
         subject=pipeline.sink.subject,
         database=identity.database,
-        system_identifier=identity.system_identifier,
+        system_identifier=int(identity.system_identifier),
         slot=identity.slot,
     )

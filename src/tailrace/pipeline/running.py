@@ -130,7 +130,7 @@ class Runner:
                 if not self._again(error, failures):
                     return
                 failures += 1
-            except Exception as error:  # noqa: BLE001 - nothing may end this thread unseen
+            except Exception as error:
                 self.lost = error
                 self._events.exception("pipeline.lost")
                 self._say("failed", "SPARK_LOST", str(error))

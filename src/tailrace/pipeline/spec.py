@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tailrace.tables import Tables
 
@@ -19,11 +19,11 @@ class Spec:
     lanes: int = 1
     lane_key: tuple[str, ...] = ()
     """Columns whose values choose the lane; none: the replica identity."""
-    shape: str = "bridge"
-    encoding: str = "msgpack"
+    shape: Literal["bridge", "debezium", "sequin", "plain"] = "bridge"
+    encoding: Literal["msgpack", "json"] = "msgpack"
     subject: str = "cdc.{table}.{operation}"
     database: str = ""
-    system_identifier: str = ""
+    system_identifier: int = 0
     slot: str = ""
     relations: tuple[int, ...] = field(default=())
     """Versions of relations a plan with SQL was made for."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LONGEST = 20_000
+_NESTED = 32
 _DEEPEST = 100
 
 
@@ -103,6 +104,7 @@ def parse(text: Text, *, named: bool = False) -> exp.Expr:
     if not tokens:
         text.refuse(0, "there is no expression")
     _no_hints(text, tokens)
+    _not_too_nested(text, tokens)
     tokens = [_plain(text, tokens, index) for index in range(len(tokens))]
     _case_is_whole(text, tokens)
     try:
@@ -137,6 +139,16 @@ def _no_hints(text: Text, tokens: Sequence[Token]) -> None:
         end = following
 
 
+def _not_too_nested(text: Text, tokens: Sequence[Token]) -> None:
+    """sqlglot goes some twenty calls down for each, and Python has an end."""
+    level = 0
+    for token in tokens:
+        level += token.token_type in (_T.L_PAREN, _T.CASE, _T.L_BRACKET)
+        level -= token.token_type in (_T.R_PAREN, _T.END, _T.R_BRACKET)
+        if level > _NESTED:
+            text.refuse(token.start, f"more than {_NESTED} levels are inside one another")
+
+
 def _plain(text: Text, tokens: Sequence[Token], index: int) -> Token:
     token = tokens[index]
     before = tokens[index - 1] if index else None
@@ -152,7 +164,11 @@ def _plain(text: Text, tokens: Sequence[Token], index: int) -> Token:
         return token
     if reason := _REFUSED.get(token.token_type):
         text.refuse(token.start, reason)
-    if token.token_type is _T.IDENTIFIER or not re.match(r"[^\W\d]", raw):
+    if token.token_type is _T.IDENTIFIER:
+        return token
+    if "'" in raw:
+        text.refuse(token.start, f"{raw} is not read; text is written '...'")
+    if not re.fullmatch(r"[^\W\d]\w*", raw):
         return token
     return _word(text, token, raw, before, after)
 

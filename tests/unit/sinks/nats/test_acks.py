@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ def answer(number: int, kind: str) -> Answer:
         case "ping":
             data = b"PING\r\n"
         case _:
-            data = message(b"_INBOX.abc.r1", b'{"stream":"CDC","seq":7}')
+            data = message(b"_INBOX.abc.r1", b'{"type":"info","state":{"last_seq":7}}')
     return Answer(kind, data)
 
 
@@ -62,7 +63,7 @@ def fed(data: bytes, cuts: list[int]) -> Acks:
     acks = Acks(INBOX, "CDC")
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     rest = b""
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         rest += data[start:end]
         rest = rest[acks.count(rest) :]
         events, used = parse(rest)

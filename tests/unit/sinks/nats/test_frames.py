@@ -36,9 +36,7 @@ def read(data: bytes) -> list[Published]:
         first, *fields = header.removesuffix(b"\r\n\r\n").split(b"\r\n")
         assert first == b"NATS/1.0"
         pairs = [field.split(b": ", 1) for field in fields]
-        found.append(
-            Published(subject, b"".join(reply), {key: value for key, value in pairs}, payload)
-        )
+        found.append(Published(subject, b"".join(reply), dict(pairs), payload))
         data = data[int(total) + 2 :]
     return found
 

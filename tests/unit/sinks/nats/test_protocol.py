@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import pytest
 from hypothesis import given
@@ -42,7 +43,7 @@ def test_any_split_of_the_bytes_gives_the_same_events(events: list[Event], cuts:
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     found: list[Event] = []
     rest = b""
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         rest += data[start:end]
         whole, used = parse(rest)
         found += whole

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,8 +27,8 @@ def of_sizes(sizes: list[int]) -> pa.RecordBatch:
 def gathered(batch: pa.RecordBatch, cuts: list[int]) -> list[Run]:
     gatherer = Transactions()
     edges = sorted({0, batch.num_rows, *(cut % (batch.num_rows + 1) for cut in cuts)})
-    runs = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    runs: list[Run] = []
+    for start, end in itertools.pairwise(edges):
         runs += gatherer.take(batch.slice(start, end - start))
     return [*runs, *gatherer.rest()]
 

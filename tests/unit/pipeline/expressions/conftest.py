@@ -1,0 +1,38 @@
+"""Spark for the expressions: one session, with the settings that expressions rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.config import Spark
+from tailrace.pipeline.analysis import CELLS, SETTINGS
+from tailrace.pipeline.compile import compile
+from tailrace.pipeline.session import build
+from tests.unit.pipeline.expressions.cells import TABLE, expressions
+
+Evaluate = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    session = build(Spark(master="local[2]"), name="expressions").newSession()
+    for name, value in SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+@pytest.fixture
+def evaluate(spark: SparkSession) -> Evaluate:
+    """`evaluate(["a = 1", ...], row)` → the values, each compiled as a `where` of TABLE."""
+
+    def run(texts: list[str], row: tuple[Any, ...]) -> list[Any]:
+        compiled = [compile(expressions(where=text), TABLE, {}).where for text in texts]
+        named = [f"{text} AS c{index}" for index, text in enumerate(compiled)]
+        (found,) = spark.createDataFrame([row], CELLS).selectExpr(*named).collect()
+        return list(found)
+
+    return run

@@ -1,0 +1,138 @@
+"""Names resolved against a table; versions told apart and put together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import ExpressionError
+from tailrace.pipeline.cells import Decimal, spark_type
+from tailrace.pipeline.compile import combine, compile, fingerprint
+from tailrace.pipeline.sql import string
+from tailrace.schema import ReplicaIdentity, TypeName
+from tests.unit.pipeline.expressions.cells import TABLE, column, expressions, numeric
+
+
+def refused(text: str, relation: object = TABLE) -> str:
+    with pytest.raises(ExpressionError) as caught:
+        compile(expressions(where=text), relation, {})  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_unknown_columns_are_named_with_their_table_and_the_nearest() -> None:
+    message = refused("id = 1 AND\n  nmae = 'x'")
+    assert message.endswith("line 2, column 3: public.orders has no column nmae, did you mean name?")
+    assert "has no column zzz" in refused("after.zzz = 1")
+    assert "has no column lsn" in refused("after.lsn = 1")
+    assert "the frame has no colour" in refused("frame.colour = 1")
+    assert "is not a column of the table" in refused("is_unchanged(frame.op)")
+    assert "is not a column of the table" in refused("text(lsn) = '1'")
+
+
+def test_case_matters_in_backticks_only() -> None:
+    mixed = replace(TABLE, columns=(*TABLE.columns, column("Name", 25), column("Solo", 25)))
+    assert compile(expressions(where="SOLO = solo"), mixed, {}).where
+    assert "in case alone" in refused("NAME = 'x'", mixed)
+    made = compile(expressions(where="`Name` = 'x'"), mixed, {}).where
+    assert made is not None
+    assert "get(after, 12)" in made
+    assert "has no column solo" in refused("`solo` = 'x'", mixed)
+    assert "did you mean Solo" in refused("`solo` = 'x'", mixed)
+
+
+def test_a_column_hides_the_frames_and_the_qualifier_brings_it_back() -> None:
+    column_op = compile(expressions(where="op = 'x'"), TABLE, {}).where
+    frame_op = compile(expressions(where="frame.op = 'x'"), TABLE, {}).where
+    assert column_op is not None
+    assert "get(after, 11)" in column_op
+    assert frame_op == "(`op` = 'x')"
+
+
+def test_a_message_has_the_frame_and_no_columns() -> None:
+    made = compile(expressions(where="op = 'message' AND name IS NULL", select=("id",)), None, {})
+    assert made.where == "((`op` = 'message') AND (NULL IS NULL))"
+    assert made.select is None
+
+
+def test_selected_relation_keeps_plain_columns() -> None:
+    made = compile(expressions(select=("id AS nr", "total", "upper(name) AS shout")), TABLE, {})
+    assert made.selected is not None
+    assert made.selected.columns == (
+        column("nr", 20, key=True),
+        column("total", 1700, numeric(10, 2)),
+        column("shout", 0),
+    )
+    with pytest.raises(ExpressionError, match="taken by an item before"):
+        compile(expressions(select=("id", "ID AS x", "upper(name) AS id")), TABLE, {})
+
+
+@pytest.mark.parametrize(
+    ("modifier", "expected"),
+    [
+        (-1, Decimal(38, 20, exact=False)),
+        (numeric(10, 2), Decimal(10, 2, exact=True)),
+        (numeric(38, 38), Decimal(38, 38, exact=True)),
+        (numeric(5, -2), Decimal(7, 0, exact=True)),
+        (numeric(3, 5), Decimal(5, 5, exact=True)),
+        (numeric(78, 0), Decimal(38, 0, exact=True)),
+        (numeric(40, 2), Decimal(38, 2, exact=True)),
+        (numeric(60, 30), Decimal(38, 20, exact=False)),
+    ],
+)
+def test_decimals(modifier: int, expected: Decimal) -> None:
+    assert Decimal.of(modifier) == expected
+
+
+def test_types_of_other_kinds_are_text() -> None:
+    for oid in (25, 114, 3802, 1007, 2950, 1186, 3904, 99_999):
+        assert spark_type(column("x", oid)) == "STRING"
+
+
+def test_fingerprints_tell_versions_apart() -> None:
+    status = TypeName(oid=70_000, namespace="public", name="status")
+    typed = replace(TABLE, columns=(*TABLE.columns, column("status", 70_000)))
+    versions = [
+        (TABLE, {}),
+        (replace(TABLE, oid=1), {}),
+        (replace(TABLE, name="other"), {}),
+        (replace(TABLE, namespace="other"), {}),
+        (replace(TABLE, replica_identity=ReplicaIdentity.FULL), {}),
+        (replace(TABLE, columns=TABLE.columns[:-1]), {}),
+        (replace(TABLE, columns=TABLE.columns[::-1]), {}),
+        (replace(TABLE, columns=(column("id", 20), *TABLE.columns[1:])), {}),
+        (replace(TABLE, columns=(column("id", 23, key=True), *TABLE.columns[1:])), {}),
+        (replace(TABLE, columns=(column("id", 20, 7, key=True), *TABLE.columns[1:])), {}),
+        (typed, {}),
+        (typed, {70_000: status}),
+        (typed, {70_000: replace(status, name="state")}),
+    ]
+    numbers = [fingerprint(relation, types) for relation, types in versions]
+    assert len(set(numbers)) == len(numbers)
+    assert all(0 < number < 2**63 for number in numbers)
+    assert fingerprint(TABLE, {70_000: status}) == numbers[0]
+    assert numbers[0] == 5733218412870337613, "checkpoints and plans hold these numbers"
+
+
+def test_combine() -> None:
+    text = combine({7: "a", 8: "b"}, message="c")
+    assert text.startswith(
+        "CASE WHEN relation IS NULL THEN c WHEN relation = 7L THEN a WHEN relation = 8L THEN b ELSE "
+    )
+    assert "raise_error" in text
+
+
+@given(st.text())
+def test_string_literals_have_no_way_out(value: str) -> None:
+    if any(0xD800 <= ord(letter) < 0xE000 for letter in value):
+        return
+    written = string(value)
+    assert "$" not in written
+    assert "\\" not in written
+    if written.startswith("CAST(X'"):
+        assert bytes.fromhex(written[7:].split("'")[0]).decode() == value
+    else:
+        assert value in written
+        assert "'" not in value
