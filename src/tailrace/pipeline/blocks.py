@@ -21,13 +21,18 @@ from pyspark.sql.types import (
 )
 
 from tailrace.encode.encoder import Encoder, Origin
+from tailrace.message import MESSAGES
 from tailrace.pipeline.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.tables import Prefixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
+    from tailrace.decode.group import Group
     from tailrace.log.reader import Log
     from tailrace.pipeline.options import Options
     from tailrace.position import Position
@@ -62,12 +67,26 @@ class BlockFrame:
         spec = self._spec
         encoder = encoder_of(spec)
         schema = arrow_schema(SCHEMA)
-        found = groups(
+        if spec.lanes == 1:
+            for entry in self._groups(log, after, upto):
+                messages = in_order([encoder.encode(group) for group in entry])
+                yield _block(schema, after, 0, messages)
+            return
+        lanes = Lanes(spec.lanes, spec.lane_key)
+        for entry in self._groups(log, after, upto):
+            lanes.join(entry)
+        for entry in self._groups(log, after, upto):
+            merged = in_order(
+                [_with_lane(encoder.encode(group), lanes.of(group)) for group in entry]
+            )
+            for lane, messages in _split(merged):
+                yield _block(schema, after, lane, messages)
+
+    def _groups(self, log: Log, after: Position, upto: Position) -> Iterator[list[Group]]:
+        spec = self._spec
+        return groups(
             log, after, upto, wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages)
         )
-        for entry in found:
-            messages = in_order([encoder.encode(group) for group in entry])
-            yield _block(schema, after, 0, messages)
 
 
 def encoder_of(spec: Spec) -> Encoder:
@@ -76,6 +95,18 @@ def encoder_of(spec: Spec) -> Encoder:
         database=spec.database, system_identifier=spec.system_identifier, slot=spec.slot
     )
     return Encoder(shape=spec.shape, encoding=spec.encoding, subject=spec.subject, origin=origin)
+
+
+def _with_lane(messages: pa.RecordBatch, lanes: NDArray[np.int32]) -> pa.RecordBatch:
+    return messages.append_column("lane", pa.array(lanes))
+
+
+def _split(messages: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The messages of each lane, in their order."""
+    lanes = messages["lane"].to_numpy()
+    plain = messages.drop_columns(["lane"]).cast(MESSAGES)
+    for lane in np.unique(lanes).tolist():
+        yield lane, plain.take(pa.array(np.flatnonzero(lanes == lane)))
 
 
 def _block(

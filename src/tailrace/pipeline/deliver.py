@@ -38,7 +38,7 @@ _ROW = pa.struct(list(arrow_schema(RECEIPT)))
 def deliver(blocks: DataFrame, *, name: str, run: str, sink: NatsSink) -> DataFrame:
     """The receipts of delivering `blocks` in their order."""
 
-    @arrow_udf(RECEIPT)  # type: ignore[untyped-decorator]
+    @arrow_udf(RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def delivered(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
         yield from _deliver(batches, name=name, run=run, sink=sink)
 
