@@ -12,6 +12,7 @@
     ├── DivergedError                DIVERGED            12  never
     ├── ExpressionError              BAD_EXPRESSION       4  never
     ├── SchemaChangedError           SCHEMA_CHANGED       5  never
+    ├── ReplanError                  REPLAN               6  back-off
     ├── SinkError
     │   ├── SinkUnreachableError     SINK_UNREACHABLE    30  back-off
     │   ├── SinkFullError            SINK_FULL           31  back-off
@@ -153,6 +154,14 @@ class SchemaChangedError(TailraceError):
     code = "SCHEMA_CHANGED"
     exit_code = 5
     default_hint = "Start the query again: it takes the table's columns as they are now."
+
+
+class ReplanError(TailraceError):
+    """A table has changed: the pipeline's plan is made again for it, by itself."""
+
+    code = "REPLAN"
+    exit_code = 6
+    retry = Retry.BACK_OFF
 
 
 class SinkError(TailraceError):

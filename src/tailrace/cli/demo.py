@@ -23,7 +23,7 @@ from rich.text import Text
 from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from rich.console import Console
@@ -126,49 +126,41 @@ def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
     from tailrace.cli.view import open_view
 
     console = Terminal()
-    with contextlib.closing(open_view(console)) as view, Stage(view.step) as stage:
-        _wait_for_spark(stage, view, stop)
-        with Subscriber(stage.sink) as subscriber:
-            watch = _Watch(stage, subscriber, Meter(), view)
-            view.step("customers come in; the first changes are on their way")
-            stage.start_traffic(per_second=rate)
-            watch.until_over(stop, seconds)
-            committed = stage.stop_traffic()
-            watch.until_closed()
+    with (
+        contextlib.closing(open_view(console)) as view,
+        Stage(view.step) as stage,
+        Subscriber(stage.sink) as subscriber,
+    ):
+        _wait_for(_captures, stage, stop)
+        view.step("capture reads the slot into the log, where changes are safe; Spark is starting")
+        stage.open_shop()
+        _wait_for(_pipelines_run, stage, stop)
+        view.step("Spark runs the pipeline: the first changes are on their way to JetStream")
+        watch = _Watch(stage, subscriber, Meter(), view)
+        watch.until_first(stop)
+        stage.start_traffic(per_second=rate)
+        watch.until_over(stop, seconds)
+        committed = stage.stop_traffic()
+        watch.until_closed()
         view.close()
         code = stage.stop()
         console.print(Text(f"· stopped in order, exit code {code}", style="dim"))
         return _compare(committed, watch.meter.counts, stage, console) and code == 0
 
 
-def _wait_for_spark(stage: Stage, view: View, stop: threading.Event) -> None:
-    """Until the pipeline is ready for its first change. A signal before that ends the demo."""
-    steps = iter(
-        [
-            (_captures, "capture reads the slot into the log; Spark is starting"),
-            (_pipeline_runs, "the pipeline runs, from the log to JetStream"),
-        ]
-    )
-    reached, words = next(steps)
-    while True:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        figures = stage.look()
+def _wait_for(reached: Callable[[Figures], bool], stage: Stage, stop: threading.Event) -> None:
+    """Wait for the processes. Nothing was shown yet, so a signal just ends the demo."""
+    while not reached(figures := stage.look()):
         stage.check(figures)
-        if reached(figures):
-            view.step(words)
-            try:
-                reached, words = next(steps)
-            except StopIteration:
-                return
-        stop.wait(_STEP_S)
+        if stop.wait(_STEP_S):
+            raise KeyboardInterrupt
 
 
 def _captures(figures: Figures) -> bool:
     return figures.capture.connected
 
 
-def _pipeline_runs(figures: Figures) -> bool:
+def _pipelines_run(figures: Figures) -> bool:
     return all(pipeline.running for pipeline in figures.pipelines)
 
 
@@ -186,13 +178,17 @@ class _Watch:
         self._looked_at = 0.0
         self._closed = False
 
+    def until_first(self, stop: threading.Event) -> None:
+        """Until the first change is shown. How long it waited for Spark is no measure of it."""
+        while not self.meter.received and not stop.wait(_STEP_S):
+            self._step()
+        self.meter.begin(time.time())
+
     def until_over(self, stop: threading.Event, seconds: float | None) -> None:
-        """Until told to stop, or so long after the first change was shown."""
-        over: float | None = None
+        """Until told to stop, or for so many seconds."""
+        over = None if seconds is None else time.monotonic() + seconds
         while not stop.wait(_STEP_S) and (over is None or time.monotonic() < over):
             self._step()
-            if over is None and seconds is not None and self.meter.received:
-                over = time.monotonic() + seconds
 
     def until_closed(self) -> None:
         """Until the shop's last message is here, as long as something moves."""
@@ -248,7 +244,7 @@ class _Watch:
 
 
 def _words(process: ProcessFigures) -> str:
-    restarts = f", restarted {process.restarts}×" if process.restarts else ""
+    restarts = f", restarts {process.restarts}" if process.restarts else ""
     return f"{process.name} {process.state} (pid {process.pid or '—'}{restarts})"
 
 
@@ -263,9 +259,9 @@ def _compare(committed: Counts, received: Counts, stage: Stage, console: Console
     agree = committed == received
     if agree:
         words = (
-            f"Table by table, NATS received what PostgreSQL committed: {received.total():,} changes "
-            f"in {stage.shop.transactions:,} transactions. Of {stage.shop.rollbacks:,} rolled back "
-            "it received nothing."
+            "Table by table, NATS received what PostgreSQL committed: "
+            f"{received.total():,} changes. Of {stage.shop.rollbacks:,} transactions that were "
+            "rolled back it received nothing."
         )
     else:
         words = "NATS did NOT receive what PostgreSQL committed. Please report this."

@@ -35,26 +35,23 @@ class Meter:
         """By table and operation. Logical messages are under their prefix."""
         self.recent: deque[Arrival] = deque(maxlen=_RECENT)
         """The last changes, newest first."""
-        self._seconds: deque[list[int]] = deque(maxlen=HISTORY_S + 1)
-        """A second and what arrived in it."""
+        self._seconds: Counter[int] = Counter()
+        """What arrived in each of the last seconds."""
         self._latencies: deque[tuple[float, float]] = deque()
-        self._first_at = 0.0
+        self._began_at = 0.0
+
+    def begin(self, now: float) -> None:
+        """Leave what was committed before out of the latencies."""
+        self._began_at = now
+        self._latencies.clear()
 
     def note(self, arrival: Arrival) -> None:
         """Count one more."""
-        at = arrival.received_at
-        self._first_at = self._first_at or at
         self.counts[arrival.table, arrival.op] += 1
         self.recent.appendleft(arrival)
-        self._latencies.append((at, arrival.latency_ms))
-        self._forget(at)
-        if not self._seconds or self._seconds[-1][0] < int(at):
-            self._seconds.append([int(at), 0])
-        self._seconds[-1][1] += 1
-
-    def _forget(self, now: float) -> None:
-        while self._latencies and self._latencies[0][0] < now - WINDOW_S:
-            self._latencies.popleft()
+        self._seconds[int(arrival.received_at)] += 1
+        if arrival.committed_at >= self._began_at:
+            self._latencies.append((arrival.received_at, arrival.latency_ms))
 
     @property
     def received(self) -> int:
@@ -66,20 +63,22 @@ class Meter:
         """Changes of tables."""
         return sum(count for (_, op), count in self.counts.items() if op is not Op.MESSAGE)
 
-    def per_second(self, now: float) -> float:
-        """Changes a second, over the window or since the first one."""
-        self._forget(now)
-        return len(self._latencies) / min(max(now - self._first_at, 1), WINDOW_S)
-
     def history(self, now: float) -> tuple[int, ...]:
         """Changes in each of the last whole seconds, oldest first."""
-        known = {second: count for second, count in self._seconds}
         last = int(now)
-        return tuple(known.get(second, 0) for second in range(last - HISTORY_S, last))
+        for second in [second for second in self._seconds if second < last - HISTORY_S]:
+            del self._seconds[second]
+        return tuple(self._seconds[second] for second in range(last - HISTORY_S, last))
+
+    def per_second(self, now: float) -> float:
+        """Changes a second over the window, or over what there is of it."""
+        seconds = min(max(int(now - self._began_at), 1), WINDOW_S)
+        return sum(self.history(now)[-seconds:]) / seconds
 
     def latency(self, now: float) -> Latency | None:
         """Percentiles over the window; None if nothing arrived in it."""
-        self._forget(now)
+        while self._latencies and self._latencies[0][0] < now - WINDOW_S:
+            self._latencies.popleft()
         values = sorted(latency for _, latency in self._latencies)
         if not values:
             return None

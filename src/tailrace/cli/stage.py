@@ -147,7 +147,7 @@ class Stage:
 
     def places(self) -> Iterator[tuple[str, str]]:
         """What runs where, as commands that show it."""
-        psql = shutil.which("psql") or self._postgres.binary("psql")
+        psql = "psql" if shutil.which("psql") else self._postgres.binary("psql")
         yield "PostgreSQL", f"{psql} '{self._postgres.dsn(DATABASE)}'"
         yield "NATS", f"nats --server {self._nats.url} subscribe '{self.sink.stream.subjects[0]}'"
         yield "status", f"curl {self.http}/status"
@@ -173,6 +173,10 @@ class Stage:
 
     def _output(self) -> str:
         return (self.folder / "run.log").read_text(errors="replace")[-_OUTPUT_CHARACTERS:]
+
+    def open_shop(self) -> None:
+        """The shop's first transaction: its goods."""
+        self.shop.step()
 
     def start_traffic(self, *, per_second: float) -> None:
         """Let customers in."""

@@ -50,7 +50,7 @@ class Subscriber:
     def _run(self) -> None:
         try:
             asyncio.run(self._listen())
-        except Exception as error:  # noqa: BLE001 - `take` raises it
+        except Exception as error:
             self._failure = error
 
     async def _listen(self) -> None:

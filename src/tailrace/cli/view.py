@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 _VALUE_CHARACTERS = 28
 _KEY_CHARACTERS = 13
-_FRAME_LINES = 12
-"""Lines of a picture that are not changes."""
+_FRAME_LINES = 15
+"""Lines of a picture that are not changes, with some that are folded."""
 _REFRESHES_PER_S = 8
 _LINE_S = 2.0
 
@@ -73,16 +73,16 @@ def draw(picture: Picture, *, height: int) -> RenderableType:
 
 
 def _figures(picture: Picture) -> RenderableType:
-    grid = Table.grid(padding=(0, 3))
-    for _ in range(4):
-        grid.add_column(no_wrap=True)
-    grid.add_row(
-        Text.assemble((f"{picture.per_second:,.0f}", "bold"), " changes/s"),
-        Text.assemble((f"{picture.received:,}", "bold"), " received"),
-        Text.assemble((f"{picture.behind:,}", "bold"), " behind"),
-        Text.assemble("commit → received ", (latency(picture.latency), "bold")),
+    rate = Text.assemble((f"{picture.per_second:>6,.0f}", "bold"), " changes/s  ")
+    rate.append(sparkline(picture.history), style="green")
+    totals = Text.assemble(
+        (f"{picture.received:>6,}", "bold"),
+        " received  ",
+        (f"{picture.behind:,}", "bold"),
+        " behind  commit → received ",
+        (latency(picture.latency), "bold"),
     )
-    return Group(grid, Text(sparkline(picture.history), style="green", no_wrap=True))
+    return Group(rate, totals)
 
 
 def latency(found: Latency | None) -> str:
@@ -188,7 +188,9 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._steps: list[str] = []
-        self._live = Live(console=console, refresh_per_second=_REFRESHES_PER_S)
+        self._live = Live(
+            console=console, refresh_per_second=_REFRESHES_PER_S, vertical_overflow="crop"
+        )
         self._live.start()
 
     def step(self, words: str) -> None:

@@ -161,6 +161,7 @@ _BY_ARRAY_OID = {row.array_oid: row for row in _BUILT_IN}
 _BY_NAME = {row.name: row for row in _BUILT_IN}
 _ARRAY_NAMES = {f"_{row.name}": row for row in _BUILT_IN}
 _EXTENSIONS = {"hstore": Kind.HSTORE, "vector": Kind.VECTOR, "halfvec": Kind.VECTOR}
+_LIMITED = ("vector", "halfvec", "sparsevec")
 _SYSTEM = ("", "pg_catalog")
 
 _TEXT = Type(kind=Kind.TEXT)
@@ -240,7 +241,7 @@ def type_name(oid: int, modifier: int, types: Mapping[int, TypeName]) -> str:
         return f"type {oid}"
     array = named.name.startswith("_")
     plain = named.name[1:] if array else named.name
-    limit = f"({modifier})" if plain in _EXTENSIONS and modifier >= 0 else ""
+    limit = f"({modifier})" if plain in _LIMITED and modifier >= 0 else ""
     schema = (
         "" if named.namespace in ("", "pg_catalog", "public") else f"{_ident(named.namespace)}."
     )

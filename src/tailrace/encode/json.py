@@ -129,7 +129,10 @@ def _bools(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _floats(values: pa.BinaryArray) -> pa.BinaryArray:
-    """JSON has no NaN and no infinities: those become strings."""
+    """JSON has no NaN and no infinities: those become strings. A bare -0 would read as 0."""
+    negative = pc.equal(values, b"-0")
+    if pc.any(negative).as_py():
+        values = pc.if_else(negative, b"-0.0", values)
     data = columns.content(values)
     odd = (data == ord("N")) | (data == ord("I"))
     if not odd.any():

@@ -26,10 +26,12 @@ from tailrace.log.recovery import SchemaBook
 from tailrace.log.segment import Placed, SegmentName, list_segments, read_header, walk
 from tailrace.log.store import LocalStore, Store
 from tailrace.position import ORIGIN, Lsn, Position
+from tailrace.schema import Relation, TypeName
+from tailrace.wire import pgoutput
 from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from tailrace.log.format import SegmentHeader
@@ -289,6 +291,32 @@ class Log:
                         return whole
         return whole
 
+    def relations(
+        self, after: Position, upto: Position | None = None, *, in_force: bool = True
+    ) -> Iterator[tuple[Position, Relation, dict[int, TypeName]]]:
+        """The tables in force at a position and those stated up to another, in order.
+
+        Each comes with the types it uses and with the end of the last whole transaction before
+        the entry that states it. Entries without schemas are not read.
+        """
+        end = self.end()
+        place, names = self._find(after, end)
+        types: dict[int, TypeName] = {}
+        stated = _relations(after, place.schemas.messages(), types)
+        yield from [found for found in stated if in_force]
+        whole = after
+        for name in names:
+            offset = place.offset if name == place.name else self.first_entry(name)
+            for placed in self._walk(name, offset, end, bodies=False):
+                entry = placed.entry
+                if upto is not None and entry.first > upto:
+                    return
+                if entry.schemas and entry.kind is not Kind.SCHEMA:
+                    messages = self._entry_at(name, placed.start, end).schema_messages()
+                    yield from _relations(whole, messages, types)
+                if entry.ends:
+                    whole = max(whole, entry.last)
+
     def _find(self, after: Position, end: Mark) -> tuple[_Place, list[SegmentName]]:
         """The place after a position, and the segments from there on."""
         names = self.visible_segments(end)
@@ -388,6 +416,18 @@ class Log:
             raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
         except FileNotFoundError as error:
             raise PositionLostError(f"retention removed {name.file} while it was read") from error
+
+
+def _relations(
+    at: Position, messages: Iterable[bytes | memoryview], types: dict[int, TypeName]
+) -> Iterator[tuple[Position, Relation, dict[int, TypeName]]]:
+    for raw in messages:
+        value = pgoutput.parse(raw)
+        if isinstance(value, TypeName):
+            types[value.oid] = value
+        elif isinstance(value, Relation):
+            used = {column.type_oid for column in value.columns}
+            yield at, value, {oid: types[oid] for oid in used if oid in types}
 
 
 def _check_reached(reached: Position, base: Position, what: str) -> None:

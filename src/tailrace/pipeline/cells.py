@@ -98,12 +98,18 @@ def value(text: str, column: Column, *, place: str) -> str:
         f"{place} holds a value that {kind} can not hold; read it with text({column.name})"
     )
     checked = f"coalesce({cast}, CASE WHEN {text} IS NOT NULL THEN {refusal} END)"
-    if column.type_oid == NUMERIC and not Decimal.of(column.type_modifier).exact:
-        scale = Decimal.of(column.type_modifier).scale
-        # Spark would round.
-        longer = f"{text} RLIKE '[.][0-9]{{{scale},}}[1-9]'"
-        return f"CASE WHEN {longer} THEN {refusal} ELSE {checked} END"
-    return checked
+    misread = _misread(text, column)
+    return f"(CASE WHEN {misread} THEN {refusal} ELSE {checked} END)" if misread else checked
+
+
+def _misread(text: str, column: Column) -> str:
+    """A test for texts that Spark would take for something else than an error."""
+    if column.type_oid in _DATES:
+        # Spark reads a date up to the first blank.
+        return f"endswith({text}, 'BC')"
+    decimal = Decimal.of(column.type_modifier)
+    # Spark rounds what the scale can not hold.
+    return "" if decimal.exact else f"{text} RLIKE '[.][0-9]{{{decimal.scale},}}[1-9]'"
 
 
 def text_of(value_sql: str, kind: str) -> tuple[str, int] | None:

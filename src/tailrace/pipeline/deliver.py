@@ -1,24 +1,29 @@
-"""Delivery: blocks of messages go in, receipts come out, messages are durable in between.
+"""Delivery: messages go in, receipts come out, everything is durable in between.
 
-It runs as an Arrow function inside the task that holds the rows. Nothing counts before the last
-`flush`: when anything fails the task fails, the batch is not committed, and the same messages with
-the same ids come again.
+It runs as an Arrow function inside the task that holds the rows: blocks of messages that the source
+has encoded, or rows that come out of SQL stages and are encoded here. Nothing counts before the
+last `flush`: when anything fails the task fails, the batch is not committed, and the same messages
+with the same ids come again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator  # noqa: TC003 - Spark reads the annotations
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tailrace.message import MESSAGES
 from tailrace.pipeline import opening
-from tailrace.pipeline.frame import arrow_schema
+from tailrace.pipeline.blocks import encoder_of
+from tailrace.pipeline.cell_frame import groups_of
+from tailrace.pipeline.frame import arrow_schema, in_order
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -26,7 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tailrace.config import NatsSink
+    from tailrace.encode.encoder import Encoder
+    from tailrace.pipeline.spec import Spec
+    from tailrace.schema import Relation, TypeName
     from tailrace.sinks.contract import Receipt
+
+    Relations = dict[int, tuple[Relation, dict[int, TypeName]]]
 
 _FIELDS = ("messages", "bytes", "duplicates", "p50_us", "p99_us")
 RECEIPT = StructType([StructField(name, LongType()) for name in _FIELDS])
@@ -35,39 +45,98 @@ been committed (median and 99th percentile). Null in all other rows."""
 _ROW = pa.struct(list(arrow_schema(RECEIPT)))
 
 
-def deliver(blocks: DataFrame, *, name: str, run: str, sink: NatsSink) -> DataFrame:
-    """The receipts of delivering `blocks` in their order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a run of a pipeline delivers to."""
+
+    name: str
+    run: str
+    sink: NatsSink
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rows of a task as messages."""
+
+    rows: int
+    start: str
+    batches: Iterator[pa.RecordBatch]
+
+
+def deliver_blocks(frame: DataFrame, target: Target) -> DataFrame:
+    """The receipts of delivering encoded blocks in their order."""
 
     @arrow_udf(RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def delivered(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-        yield from _deliver(batches, name=name, run=run, sink=sink)
+        return _deliver(map(_blocks, batches), target)
 
-    receipt = delivered.asNondeterministic()(blocks["after"], blocks["messages"])
-    return blocks.select(receipt.alias("receipt")).select("receipt.*")
+    receipt = delivered.asNondeterministic()(frame["after"], frame["messages"])
+    return frame.select(receipt.alias("receipt")).select("receipt.*")
 
 
-def _deliver(
-    batches: Iterator[tuple[pa.Array, pa.Array]], *, name: str, run: str, sink: NatsSink
-) -> Iterator[pa.Array]:
+def deliver_rows(frame: DataFrame, target: Target, spec: Spec, relations: Relations) -> DataFrame:
+    """The receipts of encoding and delivering rows in their order."""
+
+    @arrow_udf(RECEIPT)  # type: ignore[call-overload,untyped-decorator]
+    def delivered(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        encoder = encoder_of(spec)
+        return _deliver((_encoded(rows, encoder, relations) for rows in batches), target)
+
+    receipt = delivered.asNondeterministic()(sql.struct(*frame.columns))
+    return frame.select(receipt.alias("receipt")).select("receipt.*")
+
+
+def _blocks(columns: tuple[pa.Array, pa.Array]) -> _Piece:
+    starts, blocks = columns
+    found = (pa.ipc.read_record_batch(block.as_buffer(), MESSAGES) for block in blocks)
+    return _Piece(len(blocks), starts[0].as_py() if len(starts) else "", found)
+
+
+def _encoded(rows: pa.StructArray, encoder: Encoder, relations: Relations) -> _Piece:
+    def encoded() -> Iterator[pa.RecordBatch]:
+        route, key = rows.field("destination"), rows.field("message_key")
+        batches = []
+        for group, found in groups_of(rows, relations):
+            at = pa.array(found)
+            destination = None if route.null_count == len(route) else route.take(at)
+            batches.append(
+                encoder.encode(
+                    group,
+                    destination=None if destination is None else destination.cast(pa.binary()),
+                    key=None if key.null_count == len(key) else key.take(at).cast(pa.binary()),
+                )
+            )
+        if batches:
+            yield in_order(batches)
+
+    return _Piece(len(rows), rows.field("start")[0].as_py() if len(rows) else "", encoded())
+
+
+def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
     """One answer a row; the last one waits for the flush."""
-    waiting = 0
+    waiting, opened = 0, None
     commits: list[NDArray[np.int64]] = []
     try:
-        for afters, blocks in batches:
+        for piece in pieces:
             if waiting:
                 yield pa.nulls(waiting, _ROW)
-            waiting = len(blocks)
-            for after, block in zip(afters, blocks, strict=True):
-                if not commits:
-                    start = Position.parse(after.as_py())
-                    opened = opening.get(sink, name=name, run=run, after=start)
-                messages = pa.ipc.read_record_batch(block.as_buffer(), MESSAGES)
+            waiting = piece.rows
+            for messages in piece.batches:
+                if opened is None:
+                    opened = opening.get(
+                        target.sink,
+                        name=target.name,
+                        run=target.run,
+                        after=Position.parse(piece.start),
+                    )
                 commits.append(messages["committed_at"].to_numpy())
                 opened.write(messages)
-        if waiting:
+        if waiting and opened is not None:
             yield _last(waiting, opened.flush(), np.concatenate(commits))
+        elif waiting:
+            yield pa.nulls(waiting, _ROW)
     except BaseException:
-        opening.discard(name)
+        opening.discard(target.name)
         raise
 
 

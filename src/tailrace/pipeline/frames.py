@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.log.reader import Log
 from tailrace.pipeline.blocks import BlockFrame
+from tailrace.pipeline.cell_frame import CellFrame
 from tailrace.pipeline.change_frame import ChangeFrame
 from tailrace.pipeline.table_frame import TableFrame
 
@@ -28,6 +29,8 @@ def build(options: Options) -> Frame:
     match options.frame:
         case "blocks":
             return BlockFrame.of(options)
+        case "cells":
+            return CellFrame.of(options)
         case "table":
             return TableFrame(options)
         case _:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import ConfigError
 from tailrace.log.reader import Earliest, Start
 from tailrace.log.start import parse_start
+from tailrace.position import Position
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ HELP = {
     "tables": "Tables as schema.table with * and ?, commas between; a leading ! takes away.",
     "table": "One table: its columns with their own types instead of JSON text.",
     "startingPosition": "earliest (default), latest, an LSN such as 0/16B3748, or an ISO time.",
+    "startingAfter": "A position such as 0/16B3748.3, exactly; over startingPosition.",
     "maxRowsPerTrigger": "Changes in a micro-batch, to the end of a whole entry of the log.",
     "maxBytesPerTrigger": "Bytes of log in a micro-batch, likewise.",
     "partitions": "Tasks a micro-batch is read by (default 1: rows arrive in order).",
@@ -47,6 +49,7 @@ class Options:
     tables: Tables = field(default_factory=Tables)
     table: str = ""
     start: Start = field(default_factory=Earliest)
+    after: Position | None = None
     max_rows: int = 500_000
     max_bytes: int = 64 << 20
     partitions: int = 1
@@ -89,6 +92,7 @@ class Options:
             tables=Tables.parse(tables) if tables else Tables(),
             table=table,
             start=parse_start(values.get("startingPosition", "earliest")),
+            after=_position(values.get("startingAfter", "")),
             max_rows=_number(values, "maxRowsPerTrigger", 500_000),
             max_bytes=_number(values, "maxBytesPerTrigger", 64 << 20),
             partitions=_number(values, "partitions", 1),
@@ -98,6 +102,13 @@ class Options:
             frame=frame,
             pipeline=values.get("pipeline", ""),
         )
+
+
+def _position(text: str) -> Position | None:
+    try:
+        return Position.parse(text) if text else None
+    except ValueError as error:
+        raise ConfigError(f"startingAfter: {error}") from error
 
 
 def _number(values: dict[str, str], name: str, default: int) -> int:

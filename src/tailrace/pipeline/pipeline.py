@@ -1,7 +1,8 @@
 """A pipeline on one screen: read → where → select → route → encode → deliver.
 
 Without SQL stages the source's own task decodes and encodes, whole columns at a time, and hands on
-blocks of messages. With them the rows pass through Spark's expressions in between.
+blocks of messages. With them the rows pass through Spark's expressions and are encoded where they
+are delivered.
 """
 
 from __future__ import annotations
@@ -11,55 +12,63 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
 
-from tailrace.pipeline.deliver import deliver
+from tailrace.log.start import parse_start
+from tailrace.pipeline import checkpoint, plan
+from tailrace.pipeline.deliver import Target, deliver_blocks, deliver_rows
 from tailrace.pipeline.spec import Spec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.config import Pipeline
-    from tailrace.log.format import Identity
+    from tailrace.log.reader import Log
+    from tailrace.pipeline.plan import Plan
+    from tailrace.position import Position
 
 
 def start(
-    spark: SparkSession,
-    name: str,
-    pipeline: Pipeline,
-    *,
-    log: Path,
-    checkpoint: Path,
-    identity: Identity,
+    spark: SparkSession, name: str, pipeline: Pipeline, *, log: Log, path: Path, folder: Path
 ) -> StreamingQuery:
-    """Start the streaming query of a pipeline."""
-    spec = spec_of(name, pipeline, identity)
-    messages = read(spark, pipeline, spec, log)
-    receipts = deliver(
-        in_lanes(messages, spec), name=name, run=uuid.uuid4().hex, sink=pipeline.sink
-    )
+    """Start the query of a pipeline over the log at `path`, with its checkpoint in `folder`."""
+    began = checkpoint.beginning(folder, lambda: log.resolve(parse_start(pipeline.start)))
+    after = checkpoint.delivered(folder) or began
+    stages = plan.make(spark, pipeline, name=name, log=log, after=after)
+    spec = spec_of(name, pipeline, log, stages)
+    target = Target(name=name, run=uuid.uuid4().hex, sink=pipeline.sink)
+    if stages is None:
+        blocks = read(spark, pipeline, spec, path, began)
+        receipts = deliver_blocks(in_lanes(blocks, spec), target)
+    else:
+        rows = stages.apply(read(spark, pipeline, spec, path, began, frame="cells"))
+        receipts = deliver_rows(in_lanes(rows, spec), target, spec, stages.relations())
     return (
-        receipts.observe(
-            "delivered",
-            *(sql.sum(name).alias(name) for name in ("messages", "bytes", "duplicates")),
-            *(sql.max(name).alias(name) for name in ("p50_us", "p99_us")),
-        )
+        receipts.observe("delivered", *_totals())
         .writeStream.queryName(name)
         .format("noop")
-        .option("checkpointLocation", str(checkpoint))
+        .option("checkpointLocation", str(folder))
         .start()
     )
 
 
-def read(spark: SparkSession, pipeline: Pipeline, spec: Spec, log: Path) -> DataFrame:
+def read(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    spec: Spec,
+    path: Path,
+    began: Position,
+    *,
+    frame: str = "blocks",
+) -> DataFrame:
     """The log as a streaming frame."""
     return (
         spark.readStream.format("tailrace")
-        .option("log", str(log))
-        .option("frame", "blocks")
+        .option("log", str(path))
+        .option("frame", frame)
         .option("pipeline", spec.dump())
-        .option("startingPosition", pipeline.start)
+        .option("startingAfter", str(began))
         .option("maxRowsPerTrigger", pipeline.batch_rows)
         .option("maxBytesPerTrigger", pipeline.batch_bytes)
         .option("consumer", spec.name)
@@ -71,21 +80,28 @@ def in_lanes(messages: DataFrame, spec: Spec) -> DataFrame:
     """A task a lane, in order of position."""
     if spec.lanes == 1:
         return messages
-    return messages.repartition(spec.lanes, "lane").sortWithinPartitions("lsn", "ordinal")
+    return messages.repartitionById(spec.lanes, "lane").sortWithinPartitions("lsn", "ordinal")
 
 
-def spec_of(name: str, pipeline: Pipeline, identity: Identity) -> Spec:
+def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spec:
     """What the tasks of a pipeline need to know."""
-    encoding = pipeline.encoding or ("msgpack" if pipeline.shape == "bridge" else "json")
+    identity = log.header(log.segments()[-1]).identity
     return Spec(
         name=name,
         tables=pipeline.tables,
         messages=pipeline.messages,
         lanes=pipeline.lanes,
+        lane_key=stages.lane_key() if stages is not None and pipeline.lanes > 1 else (),
         shape=pipeline.shape,
-        encoding=encoding,
+        encoding=pipeline.encoding or ("msgpack" if pipeline.shape == "bridge" else "json"),
         subject=pipeline.sink.subject,
         database=identity.database,
         system_identifier=int(identity.system_identifier),
         slot=identity.slot,
+        relations=tuple(stages.versions) if stages is not None else (),
     )
+
+
+def _totals() -> list[Column]:
+    sums = [sql.sum(name).alias(name) for name in ("messages", "bytes", "duplicates")]
+    return [*sums, *(sql.max(name).alias(name) for name in ("p50_us", "p99_us"))]

@@ -21,8 +21,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 
 from tailrace import errors
-from tailrace.errors import ConfigError, Retry, TailraceError
+from tailrace.errors import ConfigError, ReplanError, Retry, TailraceError
 from tailrace.log.reader import Log
+from tailrace.pipeline import analysis
 from tailrace.pipeline import pipeline as path
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Runner:
             began = time.monotonic()
             try:
                 self._attempt()
+            except ReplanError as error:
+                self._events.info("pipeline.replanning", reason=str(error))
             except TailraceError as error:
                 if time.monotonic() - began > _HEALTHY_S:
                     failures = 0
@@ -142,14 +145,13 @@ class Runner:
         log = self._wait_for_log()
         if log is None:
             return
-        identity = log.header(log.segments()[-1]).identity
         query = path.start(
             self._spark,
             self._name,
             self._pipeline,
-            log=self._config.log.path,
-            checkpoint=self._config.data / "checkpoints" / self._name,
-            identity=identity,
+            log=log,
+            path=self._config.log.path,
+            folder=self._config.data / "checkpoints" / self._name,
         )
         self._query, self._seen = query, -1
         self._say("running")
@@ -211,6 +213,9 @@ def _reports(query: StreamingQuery) -> Iterator[dict[str, Any]]:
 def _meaning(error: StreamingQueryException | None) -> TailraceError:
     """Our own error out of Spark's account of a failed task."""
     text = str(error or "")
+    stopped = analysis.stopped(text)
+    if stopped is not None:
+        return stopped
     raised = _RAISED.findall(text)
     kind = getattr(errors, raised[-1][0], None) if raised else None
     if isinstance(kind, type) and issubclass(kind, TailraceError):

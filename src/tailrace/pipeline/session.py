@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from tailrace.pipeline.analysis import SETTINGS as MEANING
+
 if TYPE_CHECKING:
     from tailrace.config import Spark
 
@@ -20,6 +22,7 @@ _LOCAL_CHECKPOINTS = (
 )
 
 SETTINGS = {
+    **MEANING,
     # TCP to the Python workers waits 40 ms for a delayed ACK in each task.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default asks helper programs for file permissions: 26 ms for each of two files a batch.
@@ -48,7 +51,6 @@ SETTINGS = {
     "spark.driver.memory": "1g",
     # The heap stays small, so the simplest collector is the quickest on few cores.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4",
-    "spark.sql.session.timeZone": "UTC",
     # A listener outside this machine would be a surprise.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

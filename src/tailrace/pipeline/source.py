@@ -29,11 +29,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tailrace.errors import ReplanError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.pipeline import frames
+from tailrace.pipeline.compile import fingerprint
+from tailrace.pipeline.frame import wanted_by
 from tailrace.pipeline.options import Options
+from tailrace.pipeline.spec import Spec
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -91,10 +95,12 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Position | None = None
         self._last_batch = time.monotonic()
         self._pinned_at = 0.0
+        self._checked = False
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        return _offset(self._opened().resolve(self._options.start))
+        log = self._opened()
+        return _offset(self._options.after or log.resolve(self._options.start))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option `maxRowsPerTrigger`; `maxBytesPerTrigger` holds beside it."""
@@ -115,7 +121,21 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if extent.upto <= after:
             return self._beat(start) if upto is None else start
         self._last_batch = time.monotonic()
-        return _offset(extent.upto)
+        return _offset(self._planned(log, after, extent.upto))
+
+    def _planned(self, log: Log, after: Position, upto: Position) -> Position:
+        """As far as the plan knows every version of every table; raises when it knows nothing."""
+        if self._options.frame != "cells":
+            return upto
+        spec = Spec.load(self._options.pipeline)
+        wanted = wanted_by(spec.wanted())
+        for before, relation, types in log.relations(after, upto, in_force=not self._checked):
+            if wanted(relation) and fingerprint(relation, types) not in spec.relations:
+                if before <= after:
+                    raise ReplanError(f"{relation.qualified_name} has changed")
+                return before
+        self._checked = True
+        return upto
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
         """The end of the log, for Spark's progress reports."""

@@ -29,8 +29,6 @@ from tailrace.errors import ConfigError, SchemaChangedError
 from tailrace.log.reader import Log
 from tailrace.pipeline.change_frame import names_where, repeated
 from tailrace.pipeline.frame import arrow_schema, groups, in_order, wanted_by
-from tailrace.schema import Relation, TypeName
-from tailrace.wire import pgoutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Group, Image
     from tailrace.pipeline.options import Options
     from tailrace.position import Position
+    from tailrace.schema import Relation, TypeName
 
 _FACTS = [
     StructField("_change_type", StringType()),
@@ -143,7 +142,7 @@ class TableFrame:
 
 
 def _unknown(relation: Relation, image: Image) -> dict[str, NDArray[np.bool_]]:
-    """Where a null is a value that PostgreSQL did not send: unchanged, or not part of an old key."""
+    """Where null is a value PostgreSQL did not send: unchanged, or outside of an old key."""
     masks = {}
     for column, cells in zip(relation.columns, image, strict=True):
         if cells is None:
@@ -163,14 +162,9 @@ def _current(options: Options) -> tuple[Relation, dict[int, TypeName]]:
         return _from_catalog(options), {}
     relations: dict[int, Relation] = {}
     types: dict[int, TypeName] = {}
-    end = log.end().position
-    for entry in log.read(end, end):
-        for raw in entry.schema_messages():
-            value = pgoutput.parse(raw)
-            if isinstance(value, TypeName):
-                types[value.oid] = value
-            elif isinstance(value, Relation):
-                relations[value.oid] = value
+    for _, relation, used in log.relations(log.end().position):
+        relations[relation.oid] = relation
+        types |= used
     wanted = wanted_by(options.tables)
     found = [relation for relation in relations.values() if wanted(relation)]
     if len(found) == 1:

@@ -7,10 +7,12 @@ are answered whenever we read, and `request` shows whether an idle line still li
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
 import ssl
+import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ _SEND_BYTES = 2**20
 _RECEIVE_BYTES = 256 * 1024
 _BUFFER_BYTES = 4 * 2**20
 _REFUSALS = ("permission", "authoriz", "authentic", "account", "tls", "not allowed")
+_NO_LINGER = struct.pack("ii", 1, 0)
 _SID = 1
 
 
@@ -221,6 +224,9 @@ class Line:
         self._link.close()
 
     def _lost(self, error: OSError | None) -> SinkUnreachableError:
+        with contextlib.suppress(OSError):
+            # What the kernel has not sent yet must not arrive later, beside the next attempt.
+            self._link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.close()
         if isinstance(error, TimeoutError):
             return SinkUnreachableError(

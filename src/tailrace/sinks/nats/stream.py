@@ -6,6 +6,7 @@ somebody is a warning, and the sink says it once. `inspect` gives both to `tailr
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 _API = "$JS.API"
 _NOT_FOUND = 10059
 _RESOURCES = frozenset({10023, 10028, 10047})
+_NOT_ENABLED = frozenset({10039, 10076})
 _NS = 10**9
+_NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")
 _OWNER = "tailrace.pipeline"
 _said: set[tuple[str, str]] = set()
 
@@ -71,6 +74,11 @@ def stream_info(settings: NatsSink, stream: str) -> dict[str, Any]:
 
 def look(line: Line, stream: str) -> dict[str, Any] | None:
     """STREAM.INFO; None when there is no such stream."""
+    if _NAME.fullmatch(stream) is None:
+        raise SinkRefusedError(
+            f"{stream[:100]!r} is not the name of a stream",
+            hint="Names have no blanks and none of . * > / \\",
+        )
     answer = line.ask(f"{_API}.STREAM.INFO.{stream}")
     if answer.get("error", {}).get("err_code") == _NOT_FOUND:
         return None
@@ -85,6 +93,8 @@ def checked(answer: dict[str, Any], action: str) -> dict[str, Any]:
     said = f"NATS cannot {action}: {error.get('description', 'no reason given')}"
     if error.get("err_code") in _RESOURCES:
         raise SinkFullError(said)
+    if error.get("err_code") in _NOT_ENABLED:
+        raise SinkRefusedError(said, hint="Enable JetStream on the server and for the account.")
     if error.get("code") == 503:
         raise SinkUnreachableError(said)
     raise SinkRefusedError(said)
@@ -162,7 +172,7 @@ def _losing(settings: NatsSink, config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _surprising(settings: NatsSink, config: dict[str, Any], pipeline: str) -> Iterator[Finding]:
-    name, wanted = config["name"], settings.stream
+    name = config["name"]
     limited = max(config.get("max_msgs", -1), config.get("max_bytes", -1)) > 0
     if config.get("discard", "old") == "old" and limited:
         yield _warning(
@@ -193,7 +203,7 @@ def _surprising(settings: NatsSink, config: dict[str, Any], pipeline: str) -> It
     if not any(matches(subject, pattern) for subject in config.get("subjects") or ()):
         yield _warning(
             f"stream {name} does not take {pattern}, where messages go without a `route`",
-            f"nats stream edit {name} --subjects={','.join(wanted.subjects)}",
+            f"Add {pattern} to the subjects of {name}, or change `subject`.",
         )
     owner = (config.get("metadata") or {}).get(_OWNER, "")
     if pipeline and owner and owner != pipeline:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.config import Spark
 from tailrace.pipeline.analysis import CELLS, SETTINGS
-from tailrace.pipeline.compile import compile
+from tailrace.pipeline.compile import compile  # noqa: A004
 from tailrace.pipeline.session import build
 from tests.unit.pipeline.expressions.cells import TABLE, expressions
 

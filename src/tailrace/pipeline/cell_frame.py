@@ -1,0 +1,249 @@
+"""The cells frame: a row a change, values as PostgreSQL's text in arrays, for SQL stages.
+
+One schema serves every table. `relation` names the version of the table that tells what the cells
+are; a plan is made for certain versions (`tailrace.pipeline.plan`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tailrace.change import Op
+from tailrace.decode.group import Cells, Group
+from tailrace.pipeline.change_frame import repeated
+from tailrace.pipeline.compile import fingerprint
+from tailrace.pipeline.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.lanes import Lanes
+from tailrace.pipeline.spec import Spec
+from tailrace.tables import Prefixes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tailrace.decode.group import Image
+    from tailrace.log.reader import Log
+    from tailrace.pipeline.options import Options
+    from tailrace.position import Position
+    from tailrace.schema import Relation, TypeName
+
+SCHEMA = StructType(
+    [
+        StructField("start", StringType()),
+        StructField("lane", IntegerType()),
+        StructField("lsn", LongType()),
+        StructField("ordinal", LongType()),
+        StructField("xid", LongType()),
+        StructField("committed_at", TimestampType()),
+        StructField("op", StringType()),
+        StructField("schema", StringType()),
+        StructField("table", StringType()),
+        StructField("relation", LongType()),
+        StructField("annotations", StringType()),
+        StructField("before", ArrayType(StringType())),
+        StructField("after", ArrayType(StringType())),
+        StructField("unchanged", ArrayType(IntegerType())),
+        StructField("absent", ArrayType(IntegerType())),
+        StructField("prefix", StringType()),
+        StructField("content", BinaryType()),
+    ]
+)
+"""`start` is where the micro-batch begins."""
+
+
+class CellFrame:
+    """A row a change."""
+
+    schema = SCHEMA
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+
+    @classmethod
+    def of(cls, options: Options) -> CellFrame:
+        """For the pipeline in these options."""
+        return cls(Spec.load(options.pipeline))
+
+    def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
+        """The changes of `(after, upto]`, a batch an entry."""
+        schema = arrow_schema(SCHEMA)
+        lanes = Lanes(self._spec.lanes, self._spec.lane_key)
+        if self._spec.lanes > 1:
+            for entry in self._groups(log, after, upto):
+                lanes.join(entry)
+        for entry in self._groups(log, after, upto):
+            yield in_order([_batch(group, lanes, str(after), schema) for group in entry])
+
+    def _groups(self, log: Log, after: Position, upto: Position) -> Iterator[list[Group]]:
+        spec = self._spec
+        return groups(
+            log, after, upto, wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages)
+        )
+
+
+def _batch(group: Group, lanes: Lanes, start: str, schema: pa.Schema) -> pa.RecordBatch:
+    count, relation = len(group), group.relation
+    number = None if relation is None else fingerprint(relation, group.types)
+    missing = [] if group.before is None else _absent(group.before)
+    values = [
+        repeated(start, count),
+        pa.array(lanes.of(group)),
+        pa.array(group.lsn.astype(np.int64)),
+        pa.array(group.ordinal.astype(np.int64)),
+        pa.array(group.xid.astype(np.int64)),
+        pa.array(group.committed_at).cast(pa.timestamp("us", "UTC")),
+        repeated(group.op.value, count),
+        repeated(None if relation is None else relation.namespace, count),
+        repeated(None if relation is None else relation.name, count),
+        pa.repeat(pa.scalar(number, pa.int64()), count),
+        pa.nulls(count, pa.string()) if group.annotations is None else group.annotations,
+        _interleaved(group.before, count),
+        _interleaved(group.after, count),
+        _indexes([] if group.after is None else _unchanged(group.after), count),
+        _indexes([(at, np.ones(count, np.bool_)) for at in missing], count),
+        pa.nulls(count, pa.string()) if group.prefixes is None else group.prefixes,
+        pa.nulls(count, pa.binary()) if group.contents is None else group.contents,
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=schema)
+
+
+def _absent(image: Image) -> list[int]:
+    return [at for at, cells in enumerate(image) if cells is None]
+
+
+def _unchanged(image: Image) -> list[tuple[int, NDArray[np.bool_]]]:
+    return [
+        (at, cells.unchanged)
+        for at, cells in enumerate(image)
+        if cells is not None and cells.unchanged is not None
+    ]
+
+
+def _interleaved(image: Image | None, count: int) -> pa.ListArray:
+    """Columns of cells as an array a row."""
+    if image is None:
+        return pa.nulls(count, pa.list_(pa.string()))
+    width = len(image)
+    offsets = pa.array(np.arange(count + 1, dtype=np.int32) * width)
+    if not width:
+        return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
+    columns = [pa.nulls(count, pa.binary()) if cells is None else cells.values for cells in image]
+    # Row by row: element `row * width + column` is at `column * count + row` of all columns.
+    order = np.arange(count * width).reshape(width, count).T.reshape(-1)
+    values = pa.concat_arrays(columns).take(pa.array(order))
+    return pa.ListArray.from_arrays(offsets, values.cast(pa.string()))
+
+
+def _indexes(masks: list[tuple[int, NDArray[np.bool_]]], count: int) -> pa.ListArray:
+    """The numbers whose mask is true, as an array a row."""
+    table = np.zeros((count, len(masks)), np.bool_)
+    for place, (_, mask) in enumerate(masks):
+        table[:, place] = mask
+    rows, places = np.nonzero(table)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+    numbers = np.array([at for at, _ in masks], np.int32)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32)), pa.array(numbers[places].astype(np.int32))
+    )
+
+
+def groups_of(
+    rows: pa.StructArray, relations: dict[int, tuple[Relation, dict[int, TypeName]]]
+) -> Iterator[tuple[Group, NDArray[np.int64]]]:
+    """Groups out of rows of the frame, each with the numbers of its rows."""
+    field = {name: rows.field(name) for name in (f.name for f in rows.type)}
+    op = field["op"].dictionary_encode()
+    relation = field["relation"].fill_null(-1).to_numpy(zero_copy_only=False)
+    marks = np.stack(
+        [
+            relation,
+            op.indices.to_numpy(),
+            field["before"].is_valid().to_numpy(zero_copy_only=False).astype(np.int64),
+            _lengths(field["absent"]),
+        ]
+    )
+    kinds, which = np.unique(marks, axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    for number in range(kinds.shape[1]):
+        found = np.flatnonzero(which == number)
+        number_of_relation, op_at, has_before, _ = kinds[:, number].tolist()
+        known, types = relations.get(number_of_relation, (None, {}))
+        yield (
+            _group(
+                {name: values.take(pa.array(found)) for name, values in field.items()},
+                Op(op.dictionary[op_at].as_py()),
+                known,
+                types,
+                bool(has_before),
+            ),
+            found,
+        )
+
+
+def _group(
+    field: dict[str, pa.Array],
+    op: Op,
+    relation: Relation | None,
+    types: dict[int, TypeName],
+    has_before: bool,
+) -> Group:
+    has_after = op in (Op.INSERT, Op.UPDATE, Op.READ)
+    annotations = field["annotations"]
+    width = 0 if relation is None else len(relation.columns)
+    return Group(
+        op=op,
+        relation=relation,
+        types=types,
+        lsn=field["lsn"].to_numpy().astype(np.uint64),
+        ordinal=field["ordinal"].to_numpy().astype(np.uint64),
+        xid=field["xid"].to_numpy().astype(np.uint32),
+        committed_at=field["committed_at"].cast(pa.int64()).to_numpy(),
+        before=_cells(field["before"], field["absent"], width, absent=True) if has_before else None,
+        after=_cells(field["after"], field["unchanged"], width, absent=False)
+        if has_after
+        else None,
+        prefixes=field["prefix"] if op is Op.MESSAGE else None,
+        contents=field["content"] if op is Op.MESSAGE else None,
+        annotations=None if annotations.null_count == len(annotations) else annotations,
+    )
+
+
+def _cells(arrays: pa.ListArray, marked: pa.ListArray, width: int, *, absent: bool) -> Image:
+    """An image out of an array a row; `marked` numbers the columns whose value is not known."""
+    count = len(arrays)
+    values = arrays.flatten().cast(pa.binary())
+    rows = np.repeat(np.arange(count), _lengths(marked))
+    numbers = marked.flatten().to_numpy(zero_copy_only=False)
+    image: list[Cells | None] = []
+    for at in range(width):
+        hit = rows[numbers == at]
+        if absent and len(hit):
+            image.append(None)
+            continue
+        mask = None
+        if len(hit):
+            mask = np.zeros(count, np.bool_)
+            mask[hit] = True
+        cells = values.take(pa.array(np.arange(count) * width + at))
+        image.append(Cells(cells, mask))
+    return tuple(image)
+
+
+def _lengths(arrays: pa.ListArray) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = np.diff(arrays.offsets.to_numpy()).astype(np.int64)
+    lengths[~arrays.is_valid().to_numpy(zero_copy_only=False)] = 0
+    return lengths

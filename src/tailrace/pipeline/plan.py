@@ -1,0 +1,102 @@
+"""The plan of a pipeline with SQL stages: compiled for every version of its tables it will meet.
+
+The versions are those in force where the query begins and those the log states after it. The source
+ends a micro-batch before it would meet another one and asks for a new plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sql
+
+from tailrace.errors import ConfigError
+from tailrace.pipeline import expression
+from tailrace.pipeline.analysis import analyse
+from tailrace.pipeline.compile import Compiled, combine, fingerprint
+from tailrace.pipeline.compile import compile as compiled_for
+from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tailrace.config import Pipeline
+    from tailrace.log.reader import Log
+    from tailrace.pipeline.expression import Expressions
+    from tailrace.position import Position
+    from tailrace.schema import Relation, TypeName
+
+_IMAGES = ("before", "after", "unchanged", "absent")
+_NO_COLUMN = {"destination": "CAST(NULL AS STRING)", "message_key": "CAST(NULL AS STRING)"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Expressions for certain versions of tables."""
+
+    expressions: Expressions
+    versions: dict[int, Compiled]
+    types: dict[int, dict[int, TypeName]]
+    message: Compiled
+
+    def relations(self) -> dict[int, tuple[Relation, dict[int, TypeName]]]:
+        """What messages of each version are made with."""
+        found = {}
+        for number, compiled in self.versions.items():
+            assert compiled.selected is not None
+            found[number] = (compiled.selected, self.types[number])
+        return found
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """`where`, then `select`, `route` and `key`."""
+        if self.expressions.where is not None:
+            frame = frame.where(self._text("where"))
+        changed: dict[str, str] = dict(_NO_COLUMN)
+        if self.expressions.select is not None:
+            for image in _IMAGES:
+                texts = {number: found.images()[image] for number, found in self.versions.items()}
+                changed[image] = combine(texts, message=image)
+        if self.expressions.route is not None:
+            changed["destination"] = self._text("route")
+        if self.expressions.key is not None:
+            changed["message_key"] = self._text("key")
+        return frame.withColumns({name: sql.expr(text) for name, text in changed.items()})
+
+    def _text(self, stage: str) -> str:
+        texts = {number: getattr(found, stage) for number, found in self.versions.items()}
+        return combine(texts, message=getattr(self.message, stage))
+
+    def lane_key(self) -> tuple[str, ...]:
+        """The column that `key` names, for lanes."""
+        key = self.expressions.key
+        if key is None:
+            return ()
+        column = expression.Item(name=None, expression=key).column
+        if column is None:
+            raise ConfigError("with several lanes, `key` has to be a column")
+        return (column.name,)
+
+
+def make(
+    spark: SparkSession, pipeline: Pipeline, *, name: str, log: Log, after: Position
+) -> Plan | None:
+    """The plan for what comes after a position; None for a pipeline without SQL stages."""
+    expressions = expression.parse(pipeline, name=name)
+    if not expressions:
+        return None
+    tables = Tables(pipeline.tables)
+    versions: dict[int, Compiled] = {}
+    types: dict[int, dict[int, TypeName]] = {}
+    for _, relation, used in log.relations(after):
+        number = fingerprint(relation, used)
+        if number not in versions and tables.match(relation.namespace, relation.name):
+            compiled = compiled_for(expressions, relation, used)
+            versions[number] = analyse(spark, expressions, compiled)
+            types[number] = used
+    return Plan(
+        expressions=expressions,
+        versions=versions,
+        types=types,
+        message=compiled_for(expressions, None, {}),
+    )
