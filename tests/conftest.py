@@ -1,3 +1,8 @@
 """The fixture plugins of all tests, one a dependency."""
 
-pytest_plugins = ["tests.fix_postgres", "tests.fix_capture", "tests.fix_log"]
+pytest_plugins = [
+    "tests.fix_postgres",
+    "tests.fix_capture",
+    "tests.fix_log",
+    "tests.fix_pipeline",
+]

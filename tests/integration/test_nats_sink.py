@@ -363,6 +363,37 @@ def test_an_instance_opened_again_keeps_what_it_read_back(settings: NatsSink) ->
     assert held(settings) == expected(settings, range(600))
 
 
+def test_the_server_refuses_what_came_since_we_looked(settings: NatsSink) -> None:
+    """Within the window an instance opened again reads nothing back, and need not."""
+    with opened(settings) as sink, opened(settings) as other:
+        other.write(batch(settings, range(50)))
+        other.flush()
+        with structlog.testing.capture_logs() as logs:
+            sink.open(ORIGIN)
+            sink.write(batch(settings, range(100)))
+            assert sink.flush().duplicates == 50
+        assert logs == []
+        # Another lane of the same micro-batch, in the same process: the same position.
+        sink.open(ORIGIN)
+        sink.write(batch(settings, range(100, 150)))
+        assert sink.flush().messages == 50
+    assert held(settings) == expected(settings, range(150))
+
+
+def test_a_slow_batch_is_read_back_before_the_window_ends(settings: NatsSink) -> None:
+    stream = settings.stream.model_copy(update={"duplicate_window_s": 2.0})
+    settings = settings.model_copy(update={"stream": stream})
+    with opened(settings) as sink:
+        with opened(settings) as other:
+            other.write(batch(settings, range(50)))
+            other.flush()
+        sink.open(ORIGIN)
+        time.sleep(2.5)
+        sink.write(batch(settings, range(100)))
+        assert sink.flush().duplicates == 50
+    assert held(settings) == expected(settings, range(100))
+
+
 def test_a_batch_given_up_is_read_back(settings: NatsSink) -> None:
     with opened(settings) as sink:
         sink.write(batch(settings, range(1000)))

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import psycopg
 import pytest
 from psycopg import sql
@@ -130,7 +131,7 @@ def expected(type_: Type, text: str, as_json: Any, encoding: EncodingName, *, na
             raw = bytes.fromhex(text.removeprefix("\\x"))
             value = raw if encoding == "msgpack" else base64.b64encode(raw).decode()
         case Kind.JSON | Kind.JSONB:
-            value = document(text) if encoding == "msgpack" else json.loads(text)
+            value = document(text) if encoding == "msgpack" else orjson.loads(text)
         case Kind.VECTOR if native:
             value = json.loads(text, parse_int=float if encoding == "msgpack" else int)
         case Kind.ARRAY if native and text.startswith("{"):

@@ -197,7 +197,7 @@ class Screen:
         """Tick off the step before, and turn a wheel beside this one."""
         done = [Text.assemble(("✓ ", "green"), said) for said in self._steps]
         self._steps.append(words)
-        self._live.update(Group(*done, Spinner("dots", Text(words))))
+        self._live.update(Group(*done, Spinner("dots", Text(words))), refresh=True)
 
     def show(self, picture: Picture) -> None:
         """Draw anew."""

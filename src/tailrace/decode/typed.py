@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tailrace.decode import columns
 from tailrace.decode.types import Kind, Type
+from tailrace.errors import MalformedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +37,7 @@ _ARROW = {
     Kind.BYTEA: pa.binary(),
 }
 
-_NIBBLES = np.zeros(256, np.uint8)
+_NIBBLES = np.full(256, 16, np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789", np.uint8)] = np.arange(10)
 _NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
 
@@ -102,13 +103,29 @@ def four_digit_years(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]
 
 
 def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
-    r"""The bytes that `\x…` stands for; the stream is pinned to that form."""
-    starts = columns.offsets(values)
-    given = columns.valid(values)
-    digits = np.ones(starts[-1], bool)
-    digits[starts[:-1][given]] = False
-    digits[starts[:-1][given] + 1] = False
-    nibbles = _NIBBLES[columns.content(values)[digits]]
-    data: NDArray[np.uint8] = nibbles[0::2] * np.uint8(16) + nibbles[1::2]
-    lengths = np.where(given, (np.diff(starts) - 2) // 2, 0)
-    return columns.column(data, columns.starts_of(lengths), columns.validity(values))
+    r"""The bytes that `\x…` stands for; the stream is pinned to that form.
+
+    Other text would shift every value behind it, so it is refused.
+    """
+    starts, data = columns.offsets(values), columns.content(values)
+    lengths = np.diff(starts)
+    begins = starts[:-1][columns.valid(values)]
+    digits = np.ones(len(data), bool)
+    if not (begins + 1 < len(data)).all() or (lengths % 2).any():
+        raise _not_hexadecimal()
+    if (data[begins] != ord("\\")).any() or (data[begins + 1] != ord("x")).any():
+        raise _not_hexadecimal()
+    digits[begins] = digits[begins + 1] = False
+    nibbles = _NIBBLES[data[digits]]
+    if (nibbles > 15).any():
+        raise _not_hexadecimal()
+    octets: NDArray[np.uint8] = nibbles[0::2] * np.uint8(16) + nibbles[1::2]
+    halves = np.maximum(lengths - 2, 0) // 2
+    return columns.column(octets, columns.starts_of(halves), columns.validity(values))
+
+
+def _not_hexadecimal() -> MalformedError:
+    return MalformedError(
+        "a bytea value is not in hexadecimal form",
+        hint="Set bytea_output to hex for whatever made this text.",
+    )

@@ -106,7 +106,7 @@ class Json:
                 some = True
             else:
                 pieces.append(only(field.present, [lead, *field.value], null=self.null))
-                some = some | field.present
+                some = some is True or some | field.present
         return (*pieces, b"}")
 
 

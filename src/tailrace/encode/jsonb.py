@@ -110,7 +110,8 @@ def _number(text: str) -> Any:
     """
     if len(text) <= 20 and text.lstrip("-").isdigit():
         whole = int(text)
-        return whole if -(1 << 63) <= whole < 1 << 64 else text
+        if -(1 << 63) <= whole < 1 << 64:
+            return whole
     number = float(text)
     if not math.isfinite(number):
         return text

@@ -78,8 +78,7 @@ class Rows:
             raise PoisonedError(
                 f"column {column.name} of {self.relation.qualified_name} "
                 "holds text that is not UTF-8",
-                hint="The database's encoding lets any bytes in (SQL_ASCII). Correct the values, "
-                "or leave the column out with `select`.",
+                hint="Correct the values, or leave the column out with `select`.",
             )
         return self.syntax.cells(type_, values, native=self.native)
 

@@ -10,6 +10,7 @@ from tailrace.decode import columns
 from tailrace.decode.typed import four_digit_years
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_UTC, _UTC_PLACES = np.frombuffer(b"+00", np.uint8), np.arange(3, 0, -1)
 _SHORT = {8: rb"\b", 9: rb"\t", 10: rb"\n", 12: rb"\f", 13: rb"\r", 34: rb"\"", 92: rb"\\"}
 
 
@@ -47,10 +48,11 @@ def iso_timestamps(values: pa.BinaryArray) -> pa.BinaryArray:
 def iso_instants(values: pa.BinaryArray) -> pa.BinaryArray:
     """`2025-12-12 12:00:34.5+00` as `2025-12-12T12:00:34.5Z`; other text as it is."""
     good = four_digit_years(values, 22)
-    if not good.any():
-        return values
     starts = columns.offsets(values)
     data = columns.content(values).copy()
+    good[good] = (data[starts[1:][good, None] - _UTC_PLACES] == _UTC).all(axis=1)
+    if not good.any():
+        return values
     ends = starts[1:][good]
     data[starts[:-1][good] + 10] = ord("T")
     data[ends - 3] = ord("Z")

@@ -5,13 +5,13 @@ Only Spark's analyser is asked, over an empty frame that has the table's columns
 
 from __future__ import annotations
 
-import logging
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from tailrace.errors import ConfigError, ExpressionError, PoisonedError
 from tailrace.pipeline import sql
@@ -133,7 +133,8 @@ def _sentence(error: PySparkException) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """PySpark logs what it raises, with a page of Java."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    # Of PySpark's own class: it calls the logger with words of its own.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:
         yield

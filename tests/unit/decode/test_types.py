@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.decode.typed import arrow_type, to_arrow
 from tailrace.decode.types import Kind, Type, resolve, type_name
+from tailrace.errors import MalformedError
 from tailrace.schema import TypeName
 
 
@@ -121,6 +122,13 @@ def test_what_a_timestamp_cannot_hold_is_reported() -> None:
 def test_what_a_decimal_cannot_hold_is_reported() -> None:
     found = typed(Kind.NUMERIC, "NaN", "-1.10", None, precision=5, scale=2)
     assert found == ([None, Decimal("-1.10"), None], [True, False, False])
+
+
+@pytest.mark.parametrize("text", ["", "\\", "\\x0", "abcd", "\\x0g", "\\000\\377"])
+def test_bytea_in_another_form_is_refused(text: str) -> None:
+    for texts in ([text], [text, "\\x00"], ["\\x00", text]):
+        with pytest.raises(MalformedError, match="hexadecimal"):
+            typed(Kind.BYTEA, *texts)
 
 
 def test_text_that_is_not_utf8_is_reported() -> None:

@@ -154,6 +154,13 @@ def _zoned(text: str) -> str:
     return text.replace(" BC", "+00 BC") if text.endswith("BC") else f"{text}+00"
 
 
+@both
+def test_timestamps_of_other_zones_stay_text(encoding: EncodingName) -> None:
+    texts = ["2024-01-01 10:00:00+05:45", "2024-01-01 10:00:00-05", "2024-01-01 10:00:00+00"]
+    found = read_back(encoding, Type(kind=Kind.TIMESTAMPTZ), list(texts))
+    assert found == [*texts[:2], "2024-01-01T10:00:00Z"]
+
+
 def array_text(value: list[Any] | str | None, delimiter: str = ",") -> str:
     """What array_out prints."""
     if value is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from docs.generate import REFERENCE
 from tailrace import __version__
 from tailrace.change import UNCHANGED, Op
 from tailrace.schema import Column, ReplicaIdentity
@@ -96,6 +98,19 @@ def test_bridge_outside_of_public(encoding: EncodingName) -> None:
     assert found["subject"] == "cdc.sales.a%2Eb.insert"
     assert found["msg_id"] == "191bfd0-sales.a%2Eb-insert-0"
     assert (found["schema"], found["table"]) == ("sales", "a.b")
+
+
+@both
+@every_shape
+def test_the_page_about_shapes_shows_what_is_sent(encoding: EncodingName, shape: ShapeName) -> None:
+    page = (REFERENCE / "shapes.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {shape}\n")[2].partition("\n## ")[0]
+    shown = json.loads(section.partition("```json")[2].partition("```")[0])
+    found = one(group(Op.INSERT, USERS, 1, after=IMAGE), shape, encoding)
+    if shape == "debezium":
+        found["source"]["version"] = shown["source"]["version"]
+    assert list(shown) == list(found)
+    assert shown == found
 
 
 def said(*contents: bytes, **more: Any) -> Group:

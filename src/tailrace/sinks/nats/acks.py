@@ -25,10 +25,11 @@ from tailrace.sinks.nats.protocol import header_value
 if TYPE_CHECKING:
     from tailrace.sinks.nats.protocol import Message
 
-_PLAIN = re.compile(rb'(\{"stream":[^}]*"seq":)([0-9]+)\}')
+_PLAIN = re.compile(rb'(\{"stream":[^}]*"seq":)[0-9]+\}')
 _NUMBER = re.compile(rb"([0-9]+)(?:-([0-9]+))?")
 _END = b"}\r\n"
 
+_NO_RESPONDERS = 503
 _STORE_FAILED = 10077
 _TOO_LARGE = 10054
 _BATCH_DUPLICATE = 10201
@@ -47,6 +48,11 @@ class Failure:
     err_code: int
     description: str
 
+    @property
+    def unheard(self) -> bool:
+        """Whether nobody listens to the subject: no such stream, or one without a leader."""
+        return self.code == _NO_RESPONDERS and not self.err_code
+
     def error(self, what: str, stream: str) -> SinkError:
         """The error for it; `what` names the message."""
         text = f"stream {stream} refused {what}: {self.description}"
@@ -60,7 +66,7 @@ class Failure:
             return SinkUnreachableError(
                 text, hint="If it stays so, another pipeline writes the same ids to this stream."
             )
-        if self.code == 503 and self.err_code:
+        if self.code == _NO_RESPONDERS and self.err_code:
             return SinkUnreachableError(text)
         return SinkRefusedError(text)
 
@@ -75,7 +81,6 @@ class Acks:
         self.failures: list[Failure] = []
         self.repeated: tuple[int, int] | None = None
         """The first message that was there before: its number, and the sequence it has."""
-        self.last_sequence = 0
         self._head = b"MSG " + inbox
         self._inbox = inbox
         self._stream = stream
@@ -94,8 +99,6 @@ class Acks:
         if data.count(b"\n", 0, end) != 2 * number:
             return 0
         self.settled += number
-        last = int(data[data.rindex(b":", 0, end) + 1 : end - len(_END)])
-        self.last_sequence = max(self.last_sequence, last)
         return end
 
     def take(self, message: Message) -> None:
@@ -107,27 +110,25 @@ class Acks:
         self.settled += count
         plain = _PLAIN.fullmatch(message.payload)
         if plain and plain[1] == self._lead:
-            self.last_sequence = max(self.last_sequence, int(plain[2]))
-        elif message.status:
+            return
+        if message.status:
             subject = header_value(message.header, b"Nats-Subject") or b""
             reason = f"no stream takes the subject {subject.decode('utf-8', 'replace')}"
             self._fail(number, count, {"code": message.status, "description": reason})
         else:
-            self._read(number, count, json.loads(message.payload))
+            self._read(number, count, _loaded(message.payload))
             if plain and not self.failures:
                 self._lead, self._commas = plain[1], plain[1].count(b",")
 
     def _read(self, number: int, count: int, answer: dict[str, Any]) -> None:
         if error := answer.get("error"):
             self._fail(number, count, error)
-        elif answer["stream"] != self._stream:
-            reason = f"its subject belongs to stream {answer['stream']}, which has stored it"
+        elif answer.get("stream") != self._stream:
+            reason = f"its subject belongs to stream {answer.get('stream')}, which has stored it"
             self._fail(number, count, {"description": reason})
-        else:
-            self.last_sequence = max(self.last_sequence, int(answer["seq"]))
-            if answer.get("duplicate"):
-                self.duplicates += 1
-                self.repeated = self.repeated or (number, int(answer["seq"]))
+        elif answer.get("duplicate"):
+            self.duplicates += 1
+            self.repeated = self.repeated or (number, int(answer["seq"]))
 
     def _fail(self, number: int, count: int, error: dict[str, Any]) -> None:
         failure = Failure(
@@ -138,3 +139,12 @@ class Acks:
             description=str(error.get("description", "no reason given")),
         )
         self.failures.append(failure)
+
+
+def _loaded(payload: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(payload)
+    except ValueError:
+        answer = None
+    unreadable = {"error": {"description": f"the answer {payload[:100]!r} cannot be read"}}
+    return answer if isinstance(answer, dict) else unreadable

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _SEND_BYTES = 2**20
 _RECEIVE_BYTES = 256 * 1024
-_BUFFER_BYTES = 4 * 2**20
 _REFUSALS = ("permission", "authoriz", "authentic", "account", "tls", "not allowed")
+_TLS_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 _NO_LINGER = struct.pack("ii", 1, 0)
 _SID = 1
 
@@ -81,7 +81,6 @@ class Line:
 
     def _greet(self, settings: NatsSink, name: str) -> None:
         self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._link.settimeout(self._timeout_s)
         self._await_control(b"INFO")
         secure = login.wants_tls(settings, self.address)
@@ -216,18 +215,27 @@ class Line:
                 f"NATS at {self.address}: nobody answers {subject}",
                 hint="Start the server with JetStream enabled, for this account as well.",
             )
-        answer: dict[str, Any] = json.loads(message.payload)
+        try:
+            answer: dict[str, Any] = json.loads(message.payload)
+        except ValueError as error:
+            raise SinkRefusedError(f"NATS at {self.address}: {subject}: no JSON") from error
         return answer
 
     def close(self) -> None:
         """Let go of the socket."""
         self._link.close()
 
-    def _lost(self, error: OSError | None) -> SinkUnreachableError:
+    def _lost(self, error: OSError | None) -> SinkError:
         with contextlib.suppress(OSError):
             # What the kernel has not sent yet must not arrive later, beside the next attempt.
             self._link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.close()
+        if isinstance(error, ssl.SSLError) and not isinstance(error, _TLS_ENDS):
+            # Under TLS 1.3 a server says only now what it thinks of our certificate.
+            return SinkRefusedError(
+                f"NATS at {self.address}: TLS failed: {error.reason or error}",
+                hint="Check tls_certificate and tls_key.",
+            )
         if isinstance(error, TimeoutError):
             return SinkUnreachableError(
                 f"NATS at {self.address} has not answered for {self._timeout_s:g} s"

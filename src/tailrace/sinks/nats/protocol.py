@@ -51,9 +51,8 @@ Event = Message | Control
 def parse(data: bytes) -> tuple[list[Event], int]:
     r"""The whole events at the start of `data`, and how many bytes they take.
 
-    >>> parse(b"PING\r\nMSG a.b 1 2\r\nhi\r\nPO")
-    ([Control(verb=b'PING', argument=b''), Message(subject=b'a.b', reply=b'', header=b'', \
-payload=b'hi')], 24)
+    >>> parse(b"PING\r\n-ERR 'no'\r\nPO")
+    ([Control(verb=b'PING', argument=b''), Control(verb=b'-ERR', argument=b"'no'")], 17)
     """
     events: list[Event] = []
     start = 0

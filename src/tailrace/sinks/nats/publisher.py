@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import structlog
 
-from tailrace.errors import SinkError
+from tailrace.errors import SinkError, SinkUnreachableError
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.acks import Acks
 from tailrace.sinks.nats.protocol import Message
+from tailrace.sinks.nats.stream import look
 from tailrace.sinks.nats.transactions import MOST_ROWS, starts
 
 if TYPE_CHECKING:
@@ -134,6 +135,9 @@ class Publisher:
         behind = self.acks.settled - sum(each.count for each in self.acks.failures) - failure.number
         name = self._row(failure.number).get("id", b"of unknown id").decode("utf-8", "replace")
         error = failure.error(f"message {name}", self._stream)
+        if failure.unheard and look(self._line, self._stream) is not None:
+            # The stream took this subject when we looked, and is still there.
+            error = SinkUnreachableError(f"{error}; the stream may be without a leader")
         if behind > 0:
             structlog.get_logger().error(
                 "nats.order-damaged", stream=self._stream, refused=name, stored_behind=behind

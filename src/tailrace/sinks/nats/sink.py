@@ -1,12 +1,15 @@
 """`JetStream`: the sink. One connection, one stream, everything in order, nothing twice.
 
 `open` reads back what the stream holds beyond the checkpoint, so that the server's window for
-repeated ids is not the limit of the promise. An instance that stays open knows what it has stored:
-opened again, it asks for the stream's last sequence and looks only at what others have added.
+repeated ids is not the limit of the promise. An instance that stays open need not do so every
+time: what came into the stream since it last looked, by whomever, the server itself refuses as
+long as it is younger than the window. It looks again before that is over.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +17,7 @@ import pyarrow.compute as pc
 import structlog
 
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
-from tailrace.position import ORIGIN, Lsn, Position
+from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.line import Line
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import NatsSink
     from tailrace.errors import SinkError
+    from tailrace.position import Position
 
 
 class JetStream:
@@ -45,23 +49,31 @@ class JetStream:
         self._publisher: Publisher | None = None
         self._subjects = Subjects(())
         self._limit_bytes = 0
+        self._created = ""
         self._stored = Stored()
-        self._known = 0
-        """The stream's sequence up to which we know what it holds; 0: we know nothing."""
-        self._written = ORIGIN
-        """The last position we have published since we began to know."""
+        self._looked_s = -math.inf
+        """When we last read back."""
+        self._window_s = 0.0
+        self._after = ORIGIN
+        self._due_s = math.inf
+        """When to read back in the middle of a batch, since `open` did not."""
         self._rows = self._bytes = self._skipped = self._counted = 0
 
     def open(self, after: Position) -> None:
         """Connect, see that the stream is there, and read back what it holds beyond `after`."""
         try:
             answer = self._still_open() or self._connect()
-            state = answer["state"]
-            # The stream is another one under the old name, or what we wrote has to be written
-            # again: nothing we know helps with that.
-            if state["last_seq"] < self._known or after < self._written:
+            if answer["created"] != self._created:
+                # Another stream under the name: what we know is about the old one.
                 self._forget()
-            self._resume(after, state)
+                self._created = answer["created"]
+            self._window_s = answer["config"].get("duplicate_window", 0) / 1e9
+            self._after = after
+            if time.monotonic() - self._looked_s > self._window_s / 4:
+                self._read_back(answer["state"])
+            else:
+                self._stored = self._stored.beyond(after)
+                self._due_s = self._looked_s + self._window_s / 2
         except BaseException:
             self.close()
             raise
@@ -74,6 +86,13 @@ class JetStream:
             return look(self._line, self._stream)
         except SinkUnreachableError:
             return None
+
+    def _look(self) -> dict[str, Any]:
+        assert self._line is not None
+        answer = look(self._line, self._stream)
+        if answer is None:
+            raise SinkRefusedError(f"stream {self._stream} is gone")
+        return answer
 
     def _connect(self) -> dict[str, Any]:
         self._hang_up()
@@ -94,20 +113,26 @@ class JetStream:
         )
         return answer
 
-    def _resume(self, after: Position, state: dict[str, Any]) -> None:
+    def _read_back(self, state: dict[str, Any]) -> None:
         assert self._line is not None
-        found = read_back(self._line, self._stream, state, after=after, known=self._known)
-        if len(found):
+        now = time.monotonic()
+        self._stored = read_back(self._line, self._stream, state, after=self._after)
+        self._looked_s, self._due_s = now, math.inf
+        if len(self._stored):
             structlog.get_logger().info(
-                "nats.resumed", stream=self._stream, after=str(after), stored=len(found)
+                "nats.resumed",
+                stream=self._stream,
+                after=str(self._after),
+                stored=len(self._stored),
             )
-        self._stored = self._stored.extended(found, after=after)
-        self._known = state["last_seq"]
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Publish what the stream does not hold yet."""
         publisher = self._opened()
         try:
+            if time.monotonic() > self._due_s:
+                publisher.settle()
+                self._read_back(self._look()["state"])
             missing = self._stored.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
             fit, error = self._fit(missing)
@@ -131,8 +156,6 @@ class JetStream:
     def _note(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
         self._bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
-        lsn, ordinal = (batch.column(name)[-1].as_py() for name in ("lsn", "ordinal"))
-        self._written = max(self._written, Position(Lsn(lsn), ordinal))
 
     def flush(self) -> Receipt:
         """Wait for every answer."""
@@ -153,7 +176,6 @@ class JetStream:
         )
         self._counted = publisher.acks.duplicates
         self._rows = self._bytes = self._skipped = 0
-        self._known = max(self._known, publisher.acks.last_sequence)
         return receipt
 
     def close(self) -> None:
@@ -169,7 +191,7 @@ class JetStream:
             line.close()
 
     def _forget(self) -> None:
-        self._stored, self._known, self._written = Stored(), 0, ORIGIN
+        self._stored, self._looked_s, self._due_s = Stored(), -math.inf, math.inf
 
     def _opened(self) -> Publisher:
         if self._publisher is None:

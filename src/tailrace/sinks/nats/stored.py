@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.nats.line import Line
 
-_ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-)?([0-9]{1,19})", re.DOTALL)
+_ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-[A-Za-z]+-)?([0-9]{1,19})", re.DOTALL)
 _ID_FIELD = b"Nats-Msg-Id"
 _API = "$JS.API"
 _NO_MESSAGE = 10037
@@ -58,15 +58,12 @@ class Stored:
         self._lsns = unsorted[order]
         self._keys = pa.array(keys, pa.binary()).take(pa.array(order))
 
-    def extended(self, more: Stored, *, after: Position) -> Stored:
-        """These and more, without what lies before `after`."""
-        lsns = np.concatenate([self._lsns, more._lsns])
-        keys = pa.concat_arrays([self._keys, more._keys])
-        order = np.argsort(lsns, kind="stable")
-        order = order[np.searchsorted(lsns[order], np.uint64(after.lsn), side="left") :]
-        joined = Stored()
-        joined._lsns, joined._keys = lsns[order], keys.take(pa.array(order))
-        return joined
+    def beyond(self, after: Position) -> Stored:
+        """Without the transactions before that of `after`."""
+        low = int(np.searchsorted(self._lsns, np.uint64(after.lsn), side="left"))
+        kept = Stored()
+        kept._lsns, kept._keys = self._lsns[low:], self._keys.slice(low)
+        return kept
 
     def __len__(self) -> int:
         return len(self._lsns)
@@ -87,12 +84,10 @@ class Stored:
         return batch.filter(pc.invert(held))
 
 
-def read_back(
-    line: Line, stream: str, state: dict[str, Any], *, after: Position, known: int = 0
-) -> Stored:
-    """What the stream holds beyond `after`; nothing up to the sequence `known` is looked at."""
-    first, last = max(int(state["first_seq"]), known + 1), int(state["last_seq"])
-    if first > last:
+def read_back(line: Line, stream: str, state: dict[str, Any], *, after: Position) -> Stored:
+    """What the stream holds beyond `after`."""
+    first, last = int(state["first_seq"]), int(state["last_seq"])
+    if not state["messages"]:
         return Stored()
     start = _last_delivered(line, stream, after, first, last) + 1
     return _forward(line, stream, start, after) if start <= last else Stored()

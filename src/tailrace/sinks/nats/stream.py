@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from tailrace.errors import SinkError, SinkFullError, SinkRefusedError, SinkUnreachableError
+from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.sinks.nats.line import Line
 from tailrace.sinks.nats.subjects import matches, pattern_of
 
@@ -45,7 +45,7 @@ def inspect(settings: NatsSink, *, name: str = "check") -> list[Finding]:
     stream = settings.stream.name
     try:
         line = Line.connect(settings, name=name)
-    except SinkError as error:
+    except TailraceError as error:
         return [Finding(severity="error", finding=str(error), fix=error.hint)]
     try:
         answer = look(line, stream)
@@ -53,7 +53,7 @@ def inspect(settings: NatsSink, *, name: str = "check") -> list[Finding]:
             missing = f"stream {stream} does not exist; it will be created"
             return [Finding(severity="info", finding=missing)]
         found = list(compare(settings, answer["config"], pipeline=""))
-    except SinkError as error:
+    except TailraceError as error:
         return [Finding(severity="error", finding=str(error), fix=error.hint)]
     finally:
         line.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tailrace.config import Spark
 from tailrace.pipeline.analysis import CELLS, SETTINGS
@@ -14,7 +12,12 @@ from tailrace.pipeline.compile import compile  # noqa: A004
 from tailrace.pipeline.session import build
 from tests.unit.pipeline.expressions.cells import TABLE, expressions
 
-Evaluate = Callable[..., Any]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    Evaluate = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

@@ -120,9 +120,8 @@ def test_fingerprints_tell_versions_apart() -> None:
 
 def test_combine() -> None:
     text = combine({7: "a", 8: "b"}, message="c")
-    assert text.startswith(
-        "CASE WHEN relation IS NULL THEN c WHEN relation = 7L THEN a WHEN relation = 8L THEN b ELSE "
-    )
+    branches = ("relation IS NULL THEN c", "relation = 7L THEN a", "relation = 8L THEN b ELSE ")
+    assert text.startswith("CASE WHEN " + " WHEN ".join(branches))
     assert "raise_error" in text
 
 

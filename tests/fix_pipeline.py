@@ -1,0 +1,150 @@
+"""Fixtures for pipelines: a Spark session and a NATS server a session, deliveries on request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import nats
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from tailrace import config
+from tailrace.testing import EmbeddedNats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.pipeline.running import Progress
+    from tests.fix_capture import Captured
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as a consumer finds it."""
+
+    subject: str
+    id: str
+    payload: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(self.payload)
+        return found
+
+    @property
+    def msgpack(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.msgpack.decode(self.payload)
+        return found
+
+
+def received(url: str, stream: str) -> list[Received]:
+    """Everything a stream holds, in its order."""
+
+    async def read() -> list[Received]:
+        client = await nats.connect(url)
+        try:
+            js = client.jetstream()
+            total = (await js.stream_info(stream)).state.messages
+            settings = ConsumerConfig(
+                ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL, mem_storage=True
+            )
+            pull = await js.pull_subscribe("", stream=stream, config=settings)
+            found: list[Received] = []
+            while len(found) < total:
+                for message in await pull.fetch(min(total - len(found), 5000), timeout=10):
+                    headers = message.headers or {}
+                    found.append(
+                        Received(message.subject, headers.get("Nats-Msg-Id", ""), message.data)
+                    )
+            return found
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
+
+
+class Delivery:
+    """A pipeline of a captured database, run in the test's own Spark session."""
+
+    def __init__(
+        self, spark: SparkSession, captured: Captured, url: str, folder: Path, **pipeline: Any
+    ) -> None:
+        self._spark = spark
+        self.captured = captured
+        self.url = url
+        self.stream = f"S{captured.database.name}"
+        self.prefix = captured.database.name
+        sink = {
+            "type": "nats",
+            "url": url,
+            "stream": {"name": self.stream, "subjects": [f"{self.prefix}.>"]},
+            "subject": f"{self.prefix}.{{table}}.{{operation}}",
+            **pipeline.pop("sink", {}),
+        }
+        self.config = config.Config.model_validate(
+            {
+                "log": {"path": captured.folder},
+                "data": folder / "data",
+                "pipelines": {"test": {"encoding": "json", **pipeline, "sink": sink}},
+            }
+        )
+
+    def run(self, timeout_s: float = 90) -> Progress:
+        """Deliver everything the log holds, or end in whatever state it comes to."""
+        from tailrace.pipeline.running import Runner  # noqa: PLC0415 - Spark, only where needed
+
+        runner = Runner(self._spark, self.config, "test")
+        runner.start()
+        deadline = time.monotonic() + timeout_s
+        try:
+            while runner.progress.state in ("starting", "running", "retrying"):
+                if runner.progress.position == str(self.captured.log.end().position):
+                    break
+                if time.monotonic() > deadline:
+                    raise TimeoutError(str(runner.progress.fields()))
+                time.sleep(0.1)
+        finally:
+            runner.stop()
+            runner.join(30)
+        return runner.progress
+
+    def received(self) -> list[Received]:
+        return received(self.url, self.stream)
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[EmbeddedNats]:
+    """A NATS server, shared: streams are named after a test's database."""
+    with EmbeddedNats() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The product's own session, shared."""
+    from tailrace.pipeline import session  # noqa: PLC0415 - Spark, only where needed
+    from tailrace.pipeline.source import TailraceSource  # noqa: PLC0415
+
+    made = session.build(config.Spark(master="local[4]"))
+    made.dataSource.register(TailraceSource)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def deliver(
+    spark: SparkSession, nats_server: EmbeddedNats, tmp_path: Path
+) -> Callable[..., Delivery]:
+    """`deliver(captured, **pipeline)` → a `Delivery`."""
+
+    def make(captured: Captured, **pipeline: Any) -> Delivery:
+        return Delivery(spark, captured, nats_server.url, tmp_path, **pipeline)
+
+    return make
