@@ -19,7 +19,7 @@ setup: .venv/ready ## make .venv with everything pinned and hashed
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## embedded Postgres with live traffic, captured and shown
+demo: setup ## embedded Postgres and NATS with live traffic, streamed and shown
 	$(BIN)/tailrace demo $(DEMO_ARGS)
 
 test: setup ## the whole test suite, servers included

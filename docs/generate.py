@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_origin
 
 from pydantic import SecretStr
 
-from tailrace.config import Config
+from tailrace.config import Config, section_of
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
 REFERENCE = Path(__file__).parent / "reference"
 _SOURCE = Path(__file__).parent.parent / "src"
@@ -28,20 +28,46 @@ def configuration() -> str:
         "The keys of `tailrace.yml`. All have defaults; an empty file is valid. `${NAME}` and",
         "`${NAME:-default}` in strings come from the environment. Unknown keys are errors.",
     ]
-    for name, section in Config.model_fields.items():
-        model = section.annotation
-        assert isinstance(model, type)
-        lines += ["", f"## {name}", "", f"{section.description}", ""]
-        lines += ["| key | default | meaning |", "|---|---|---|", *_keys(model)]
+    plain = {name: field for name, field in Config.model_fields.items() if _plain(field)}
+    lines += ["", "## At the top", "", *_TABLE, *_keys(plain)]
+    for name, field in Config.model_fields.items():
+        if not _plain(field):
+            lines += _section(name, field)
     return "\n".join(lines) + "\n"
 
 
-def _keys(model: type[BaseModel]) -> Iterator[str]:
-    for key, field in model.model_fields.items():
+_TABLE = ["| key | default | meaning |", "|---|---|---|"]
+
+
+def _section(name: str, field: FieldInfo) -> Iterator[str]:
+    """A section, then the sections inside it."""
+    model = section_of(field.annotation)
+    assert model is not None
+    by_name = get_origin(field.annotation) is dict
+    path = f"{name}.NAME" if by_name else name
+    about = (model.__doc__ or "") if by_name else str(field.description)
+    yield from ("", f"## {path}", "", about, "", *_TABLE)
+    fields = model.model_fields
+    yield from _keys({key: each for key, each in fields.items() if _plain(each)})
+    for key, each in fields.items():
+        if not _plain(each):
+            yield from _section(f"{path}.{key}", each)
+
+
+def _plain(field: FieldInfo) -> bool:
+    return section_of(field.annotation) is None
+
+
+def _keys(fields: dict[str, FieldInfo]) -> Iterator[str]:
+    for key, field in fields.items():
         default = field.default
         if isinstance(default, SecretStr):
             default = default.get_secret_value()
-        yield f"| `{key}` | `{str(default) or '(empty)'}` | {field.description} |"
+        if isinstance(default, tuple):
+            default = ", ".join(default)
+        shown = "(required)" if field.is_required() else f"`{default}`"
+        empty = default in ("", None) or default == {}
+        yield f"| `{key}` | {'(empty)' if empty else shown} | {field.description} |"
 
 
 def errors() -> str:

@@ -13,7 +13,7 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -452,13 +452,18 @@ def _describe(detail: ErrorDetails) -> str:
 def _nearest(location: tuple[int | str, ...]) -> str:
     model: type[BaseModel] = Config
     for part in location[:-1]:
-        inner = model.model_fields[str(part)].annotation
-        assert isinstance(inner, type)
-        assert issubclass(inner, BaseModel)
-        model = inner
+        # The names under `pipelines` are the user's own.
+        field = model.model_fields.get(str(part))
+        model = model if field is None else section_of(field.annotation) or model
     keys = list(model.model_fields)
     close = difflib.get_close_matches(str(location[-1]), keys, n=1)
     return f", did you mean {close[0]}?" if close else f"; the keys here are {', '.join(keys)}"
+
+
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """The model of a key that holds other keys, or holds them by name; None for a plain value."""
+    found = get_args(annotation)[-1] if get_origin(annotation) is dict else annotation
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
 def _refusal(path: Path | None, problems: list[str]) -> ConfigError:

@@ -199,7 +199,9 @@ def test_the_command(shop: Database, nats: EmbeddedNats, tmp_path: Path) -> None
     assert report["pipelines"]["paid"]["tables"] == ["public.orders"]
     types = report["pipelines"]["paid"]["types"]["public.orders"]
     assert types == {
-        **{"where": "boolean", "route": "bigint", "select[0]": "bigint"},
+        "where": "boolean",
+        "route": "bigint",
+        "select[0]": "bigint",
         "select[1]": "decimal(21,2)",
     }
     assert {row["check"] for row in report["findings"]} >= {"route-type", "sink"}

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tailrace.decode import decoder as columnar
 from tailrace.decode.typed import arrow_type, to_arrow
 from tailrace.decode.types import Kind, Type, resolve, type_name
 from tailrace.log.changes import Decoder
@@ -110,6 +111,7 @@ SHAPES: tuple[tuple[bool, ShapeName, str], ...] = (
     (True, "plain", "after"),
     (False, "bridge", "data"),
 )
+SHAPE_NAMES: tuple[ShapeName, ...] = ("plain", "bridge")
 ISO = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00)?")
 
 
@@ -193,6 +195,40 @@ def test_values_of_every_type(
                 for text, as_json in rows
             ]
             assert list(map(repr, found)) == list(map(repr, wanted)), case.sql_type
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_the_data_path_sends_the_same(
+    database: Database, capture: Capturing, encoding: EncodingName
+) -> None:
+    """Groups of the columnar decoder: updates, deletes, truncates and messages too."""
+    captured = capture(database)
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, n numeric);"
+        "INSERT INTO t SELECT i, repeat(md5(i::text), 100), i FROM generate_series(1, 50) i;"
+        "ALTER TABLE t ALTER v SET STORAGE EXTERNAL;"
+        "INSERT INTO t SELECT i, repeat(md5(i::text), 100), i FROM generate_series(51, 99) i;"
+        "UPDATE t SET n = NULL WHERE id > 40; UPDATE t SET id = -id WHERE id < 60;"
+        "DELETE FROM t WHERE id % 2 = 0; ALTER TABLE t REPLICA IDENTITY FULL;"
+        "UPDATE t SET n = 7; DELETE FROM t WHERE id < 0; TRUNCATE t;"
+        "SELECT pg_logical_emit_message(true, 'é.x', 'hello')"
+    )
+    expected_rows = _by_id(groups(captured), encoding)
+    start = captured.log.resolve(Earliest())
+    decoder = columnar.Decoder()
+    made = [group for entry in captured.log.read(start) for group in decoder.decode(entry)]
+    rows = _by_id([group for group in made if group.relation], encoding)
+    assert len(rows) > 300
+    assert rows == expected_rows
+
+
+def _by_id(made: list[Group], encoding: EncodingName) -> dict[bytes, tuple[object, ...]]:
+    return {
+        row["id"]: (row["destination"], row["key"], row["payload"])
+        for shape in SHAPE_NAMES
+        for group in made
+        for row in encoder(shape, encoding).encode(group).to_pylist()
+    }
 
 
 def test_json_stands_in_json_letter_by_letter(database: Database, cases: list[Case]) -> None:

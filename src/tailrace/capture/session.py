@@ -141,9 +141,10 @@ class Session:
             self._hand_over(now)
             self._make_progress(now, until)
             self._report_status(now)
-            self._sweep(now)
             if until is not None and self._flusher.idle and self._appender.mark.end_lsn >= until:
+                self._sweep(now)
                 break
+            self._sweep(now)
             if not received:
                 (line if reading else disk).poll(self._patience_ms(now))
                 self._flusher.acknowledge_wake()

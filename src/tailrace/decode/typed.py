@@ -109,9 +109,10 @@ def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
     """
     starts, data = columns.offsets(values), columns.content(values)
     lengths = np.diff(starts)
-    begins = starts[:-1][columns.valid(values)]
+    given = columns.valid(values)
+    begins = starts[:-1][given]
     digits = np.ones(len(data), bool)
-    if not (begins + 1 < len(data)).all() or (lengths % 2).any():
+    if (lengths[given] < 2).any() or (lengths % 2).any():
         raise _not_hexadecimal()
     if (data[begins] != ord("\\")).any() or (data[begins + 1] != ord("x")).any():
         raise _not_hexadecimal()

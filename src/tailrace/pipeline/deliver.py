@@ -114,7 +114,7 @@ def _encoded(rows: pa.StructArray, encoder: Encoder, relations: Relations) -> _P
 
 def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
     """One answer a row; the last one waits for the flush."""
-    waiting, opened = 0, None
+    waiting, opened, last = 0, None, (-1, -1)
     commits: list[NDArray[np.int64]] = []
     try:
         for piece in pieces:
@@ -129,6 +129,7 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
                         run=target.run,
                         after=Position.parse(piece.start),
                     )
+                last = _check_order(messages, last)
                 commits.append(messages["committed_at"].to_numpy())
                 opened.write(messages)
         if waiting and opened is not None:
@@ -138,6 +139,14 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
     except BaseException:
         opening.discard(target.name)
         raise
+
+
+def _check_order(messages: pa.RecordBatch, last: tuple[int, int]) -> tuple[int, int]:
+    """The position of the last message; refuses to deliver one behind a later one."""
+    first = (messages["lsn"][0].as_py(), messages["ordinal"][0].as_py())
+    if first <= last:
+        raise RuntimeError(f"a task was given {first} after {last}")
+    return messages["lsn"][-1].as_py(), messages["ordinal"][-1].as_py()
 
 
 def _last(rows: int, receipt: Receipt, commits: NDArray[np.int64]) -> pa.Array:

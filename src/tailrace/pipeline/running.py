@@ -21,7 +21,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 
 from tailrace import errors
-from tailrace.errors import ConfigError, ReplanError, Retry, TailraceError
+from tailrace.errors import (
+    ConfigError,
+    ReplanError,
+    Retry,
+    SinkUnreachableError,
+    TailraceError,
+)
 from tailrace.log.reader import Log
 from tailrace.pipeline import analysis
 from tailrace.pipeline import pipeline as path
@@ -55,6 +61,8 @@ class Progress:
     duplicates: int = 0
     batches: int = 0
     restarts: int = 0
+    reconnects: int = 0
+    """Restarts because the sink was not to be reached."""
     batch_ms: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
@@ -70,6 +78,7 @@ class Progress:
             "state": self.state, "code": self.code, "message": self.message,
             "position": self.position, "events": self.events, "bytes": self.bytes,
             "duplicates": self.duplicates, "batches": self.batches, "restarts": self.restarts,
+            "reconnects": self.reconnects,
             "events_per_s": round(rate, 1), "batch_ms": self.batch_ms,
             "latency_ms": {"p50": self.p50_ms, "p99": self.p99_ms},
         }  # fmt: skip
@@ -135,7 +144,7 @@ class Runner:
                 failures += 1
             except Exception as error:
                 self.lost = error
-                self._events.exception("pipeline.lost")
+                self._events.error("pipeline.lost", reason=str(error))
                 self._say("failed", "SPARK_LOST", str(error))
                 return
         self._say("stopped")
@@ -195,6 +204,7 @@ class Runner:
         )
         self._say("retrying", error.code, str(error))
         self.progress.restarts += 1
+        self.progress.reconnects += isinstance(error, SinkUnreachableError)
         self._stopping.wait(delay_s)
         return True
 

@@ -77,6 +77,8 @@ class Acks:
     def __init__(self, inbox: bytes, stream: str) -> None:
         self.settled = 0
         """Answers of any kind."""
+        self.highest = 0
+        """One past the highest number that was answered."""
         self.duplicates = 0
         self.failures: list[Failure] = []
         self.repeated: tuple[int, int] | None = None
@@ -87,6 +89,11 @@ class Acks:
         # How a payload begins is taken from the first one: it holds the stream and the domain.
         self._lead = b""
         self._commas = 0
+
+    @property
+    def gap(self) -> int:
+        """How many messages are not answered though a later one is."""
+        return self.highest - self.settled
 
     def count(self, data: bytes) -> int:
         """Count the plain acks `data` begins with; how many bytes they take, 0 if not only such."""
@@ -99,6 +106,8 @@ class Acks:
         if data.count(b"\n", 0, end) != 2 * number:
             return 0
         self.settled += number
+        start = data.rindex(self._head, 0, end) + len(self._head)
+        self.highest = max(self.highest, int(data[start : data.index(b" ", start)]) + 1)
         return end
 
     def take(self, message: Message) -> None:
@@ -108,6 +117,7 @@ class Acks:
             return
         number, count = int(match[1]), int(match[2] or 1)
         self.settled += count
+        self.highest = max(self.highest, number + count)
         plain = _PLAIN.fullmatch(message.payload)
         if plain and plain[1] == self._lead:
             return

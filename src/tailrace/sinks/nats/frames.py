@@ -102,11 +102,12 @@ def broken_id(ids: pa.Array) -> int | None:
     return int(np.searchsorted(bounds, bad[0] + bounds[0], side="right")) - 1
 
 
-def byte_bounds(column: pa.Array) -> npt.NDArray[np.int32]:
+def byte_bounds(column: pa.Array) -> npt.NDArray[np.int64]:
     """Where each value of a binary column begins in its buffer, and where the last one ends."""
     if not len(column):
-        return np.zeros(1, np.int32)
-    return np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
+        return np.zeros(1, np.int64)
+    bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
+    return bounds.astype(np.int64)
 
 
 def lengths(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -80,7 +80,7 @@ def _message(data: bytes, verb: bytes, argument: bytes, body: int) -> tuple[Mess
     if len(words) + 1 not in _MSG_WORDS[verb]:
         raise MalformedError(f"{verb.decode()} with {len(words)} words")
     numbers = words[-2:] if verb == b"HMSG" else words[-1:]
-    if not all(number.isdigit() and len(number) < 10 for number in numbers):
+    if not b"".join(numbers).isdigit() or len(numbers[-1]) > 9:
         raise MalformedError(f"{verb.decode()} with a length that is no number")
     total = int(numbers[-1])
     header = int(numbers[0]) if verb == b"HMSG" else 0

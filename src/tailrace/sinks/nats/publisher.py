@@ -3,15 +3,16 @@
 A batch is framed column by column and handed to the kernel in slices. Answers are counted only
 when the next slice needs room, or everything has to be settled; nothing runs in the background.
 
-Order can be damaged in one way: a message in the middle is refused (the stream is full, say) while
-later ones, already on their way, are stored. They cannot be taken back; they are counted, and said
-loudly.
+Order can be damaged in one way: a message in the middle is refused (the stream is full, say) or
+lost (with a cluster's leader) while later ones, already on their way, are stored. They cannot be
+taken back. Nothing more is sent, and it is said loudly.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +41,18 @@ _FRAME_BYTES = 8 * 2**20
 _SEND_BYTES = 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows on their way, kept so that a message can be named by its number."""
+
+    first: int
+    rows: pa.RecordBatch
+
+    @property
+    def end(self) -> int:
+        return self.first + int(self.rows.num_rows)
+
+
 class Publisher:
     """Publishes rows that are known to be fit, and knows how many are not answered."""
 
@@ -52,8 +65,7 @@ class Publisher:
         self._sent = 0
         self.repeated: tuple[int, Row] | None = None
         """The first message the stream had before: the sequence it has there, and our row."""
-        # What is on its way, to name a message by its number: first number, rows.
-        self._flight: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._flight: deque[_Part] = deque()
 
     @property
     def outstanding(self) -> int:
@@ -69,8 +81,9 @@ class Publisher:
         ends = _atomic_ends(batch, bounds) if atomic else np.arange(1, batch.num_rows + 1)
         for row, end in _slices(ends, bounds, rows=_FRAME_ROWS, size=_FRAME_BYTES):
             part = batch.slice(row, end - row)
-            inside = ends[(ends > row) & (ends <= end)] - row
-            self._flight.append((self._sent, part))
+            low, high = np.searchsorted(ends, [row, end], side="right")
+            inside = ends[low:high] - row
+            self._flight.append(_Part(self._sent, part))
             if atomic:
                 begins = np.r_[0, inside[:-1]]
                 framed = frames.frame_atomic(part, begins, inbox=self._line.inbox, first=self._sent)
@@ -84,23 +97,33 @@ class Publisher:
         # A quarter at a time: the server has three to go on with while we wait for room.
         quarter = max(1, self._most // 4)
         for row, end in _slices(ends, bounds, rows=quarter, size=_SEND_BYTES):
-            # An atomic batch is answered once it is whole, so it goes out however large it is.
-            self.settle(max(0, self._most - (end - row)))
+            # An atomic batch is answered once it is whole, so it goes out however large it is. With
+            # a gap in the answers nothing more goes out: it might be stored before what is missing.
+            self.settle(0 if self.acks.gap else max(0, self._most - (end - row)))
             self._line.send(data[bounds[row] : bounds[end]])
             self._sent += end - row
 
     def settle(self, most: int = 0) -> None:
         """Wait until at most this many messages are without an answer."""
-        deadline = time.monotonic() + self._timeout_s
         while self.outstanding > most:
-            if self._receive(deadline):
-                deadline = time.monotonic() + self._timeout_s
+            self._hear()
             if self.acks.failures:
                 self._fail()
-        while (
-            self._flight and self.acks.settled >= self._flight[0][0] + self._flight[0][1].num_rows
-        ):
+        while self._flight and self._flight[0].end <= self.acks.settled:
             self._flight.popleft()
+
+    def _hear(self) -> None:
+        """Wait for an answer, or several."""
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            while not self._receive(deadline):
+                pass
+        except SinkError:
+            if self.acks.gap:
+                structlog.get_logger().error(
+                    "nats.order-damaged", stream=self._stream, unanswered=self.acks.gap
+                )
+            raise
 
     def _receive(self, deadline: float) -> int:
         """Take in what comes; how many answers there were."""
@@ -117,9 +140,9 @@ class Publisher:
 
     def _row(self, number: int) -> Row:
         """What is on its way under a number."""
-        for first, batch in self._flight:
-            if first <= number < first + batch.num_rows:
-                (row,) = batch.slice(number - first, 1).to_pylist()
+        for part in self._flight:
+            if part.first <= number < part.end:
+                (row,) = part.rows.slice(number - part.first, 1).to_pylist()
                 return dict(row)
         return {}
 
@@ -127,7 +150,7 @@ class Publisher:
         """Hear what became of the messages behind the refused one, and raise."""
         try:
             while self.outstanding:
-                self._receive(time.monotonic() + self._timeout_s)
+                self._hear()
         except SinkError as cut:
             structlog.get_logger().warning("nats.unheard", unheard=self.outstanding, cause=str(cut))
         failure = min(self.acks.failures, key=lambda each: each.number)
@@ -147,16 +170,19 @@ class Publisher:
         raise error
 
 
-def _atomic_ends(batch: pa.RecordBatch, bounds: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Where atomic batches end. Small transactions share one: a server takes some milliseconds for
-    each, and nobody can see a part of a transaction all the same."""
+def _atomic_ends(batch: pa.RecordBatch, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where atomic batches end.
+
+    Small transactions share one: a server takes milliseconds for each, and whoever reads sees no
+    part of a transaction all the same.
+    """
     whole = np.r_[starts(batch)[1:], batch.num_rows]
     slices = _slices(whole, bounds, rows=MOST_ROWS, size=_FRAME_BYTES)
     return np.array([end for _, end in slices], np.int64)
 
 
 def _slices(
-    ends: npt.NDArray[np.int64], bounds: npt.NDArray[np.int32], *, rows: int, size: int
+    ends: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], *, rows: int, size: int
 ) -> Iterator[tuple[int, int]]:
     """Ranges of at most so many rows and bytes that stop at one of `ends`, each at least one."""
     row, at = 0, 0

@@ -142,6 +142,7 @@ def _forward(line: Line, stream: str, start: int, after: Position) -> Stored:
         f"read stream {stream} back",
     )
     left = int(made["num_pending"])
+    beyond = (int(after.lsn), after.ordinal)
     lsns: list[int] = []
     keys: list[bytes] = []
     while left > 0:
@@ -151,9 +152,9 @@ def _forward(line: Line, stream: str, start: int, after: Position) -> Stored:
         left -= len(pulled)
         for message in pulled:
             message_id = header_value(message.header, _ID_FIELD) or b""
-            position = position_of(message_id)
-            if position is not None and position > after:
-                lsns.append(int(position.lsn))
+            match = _ID.fullmatch(message_id)
+            if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
+                lsns.append(lsn)
                 keys.append(message.subject + b" " + message_id)
     line.ask(f"{_API}.CONSUMER.DELETE.{stream}.{consumer}")
     return Stored(lsns, keys)

@@ -90,7 +90,7 @@ CONDITIONS = [
     "id IS DISTINCT FROM 1",
     "mark = '00000000-0000-0000-0000-000000000000'",
     "CASE WHEN id > 0 THEN name WHEN id < 0 THEN code ELSE 'none' END = 'none'",
-    "abs(small) > 100 OR greatest(small, 5) = 5",
+    "abs(CAST(small AS bigint)) > 100 OR greatest(small, 5) = 5",
     "round(total, 1) = 20.3",
     "CAST(small AS bigint) + 1 = 11",
     "name IS NULL AND photo IS NULL",

@@ -89,6 +89,8 @@ def test_any_split_of_the_bytes_counts_the_same(kinds: list[str], cuts: list[int
     for number, kind in enumerate(kinds):
         numbers.setdefault(kind, []).append(number)
     assert acks.settled == len(kinds) - sum(kinds.count(kind) for kind in ("ping", "request"))
+    answered = [n for n, kind in enumerate(kinds) if kind not in ("ping", "request")]
+    assert acks.highest == max(answered, default=-1) + 1
     assert acks.duplicates == kinds.count("duplicate")
     refused = [
         number for kind in ("full", "elsewhere", "nobody") for number in numbers.get(kind, [])
@@ -105,7 +107,11 @@ def test_runs_of_plain_acks_are_counted_without_being_read() -> None:
     acks.take(parse(first)[0][0])  # type: ignore[arg-type]
     run = b"".join(answer(number, "plain").data for number in range(1, 100))
     assert acks.count(run + b"MSG _INB") == len(run)
-    assert acks.settled == 100
+    assert acks.settled == acks.highest == 100
+    assert acks.gap == 0
+    late = answer(103, "plain").data
+    assert acks.count(late) == len(late)
+    assert acks.gap == 3
 
 
 def test_the_answer_of_an_atomic_batch_covers_its_messages() -> None:
