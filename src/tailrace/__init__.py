@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace.log.changes import read_changes
     from tailrace.log.reader import AtLsn, AtTime, Earliest, Latest, Log
+    from tailrace.pipeline.facade import register, session
     from tailrace.position import Lsn, Position
 
 __version__ = "0.1.0"
@@ -29,6 +30,8 @@ __all__ = [
     "Position",
     "TailraceError",
     "read_changes",
+    "register",
+    "session",
 ]
 
 _HOMES = {
@@ -36,6 +39,7 @@ _HOMES = {
     "tailrace.errors": ("TailraceError",),
     "tailrace.log.changes": ("read_changes",),
     "tailrace.log.reader": ("AtLsn", "AtTime", "Earliest", "Latest", "Log"),
+    "tailrace.pipeline.facade": ("register", "session"),
     "tailrace.position": ("Lsn", "Position"),
 }
 

@@ -202,7 +202,7 @@ def test_the_command(shop: Database, nats: EmbeddedNats, tmp_path: Path) -> None
         "where": "boolean",
         "route": "bigint",
         "select[0]": "bigint",
-        "select[1]": "decimal(21,2)",
+        "select[1]": "decimal(12,2)",
     }
     assert {row["check"] for row in report["findings"]} >= {"route-type", "sink"}
     assert set(report["findings"][0]) == {"check", "severity", "subject", "finding", "fix"}

@@ -88,8 +88,10 @@ class Stage:
         self._say(f"making the sample shop: {', '.join(TABLES)}")
         with self._postgres.connect() as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
-        self.shop = SampleShop(owned.enter_context(self._postgres.connect(DATABASE)))
+        counter = owned.enter_context(self._postgres.connect(DATABASE))
+        self.shop = SampleShop(counter)
         self.shop.create()
+        self._shop_pid = counter.info.backend_pid
         connection = owned.enter_context(self._postgres.connect(DATABASE))
         self.tally = Tally(connection)
         self.tally.create(TABLES)
@@ -188,6 +190,7 @@ class Stage:
     def stop_traffic(self) -> Counts:
         """Wait for the last customer and close the shop; what the messages have to add up to."""
         self._closing.set()
+        self.tally.end_idle(but=self._shop_pid)
         self._finish_traffic()
         committed = self.tally.close(CLOSED)
         committed["shop.note", Op.MESSAGE] = self.shop.committed[Op.MESSAGE]

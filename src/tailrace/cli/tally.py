@@ -45,7 +45,7 @@ _READ = 'SELECT "table", op, sum(changes)::bigint FROM demo.tally GROUP BY 1, 2'
 _TOTAL = "SELECT coalesce(sum(changes), 0)::bigint FROM demo.tally"
 _END_IDLE = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND state LIKE 'idle in transaction%%'"
+    "WHERE datname = current_database() AND state LIKE 'idle in transaction%%' AND pid <> %s"
 )
 
 
@@ -68,6 +68,10 @@ class Tally:
         assert row is not None
         return int(row[0])
 
+    def end_idle(self, *, but: int = 0) -> None:
+        """End sessions that left a transaction open, except one: others may wait for its locks."""
+        self._connection.execute(_END_IDLE, (but,))
+
     def close(self, prefix: str) -> Counts:
         """The final counts, and a logical message at exactly that point of the stream.
 
@@ -75,8 +79,8 @@ class Tally:
         in the counts, whatever comes later is not. A transaction somebody left open would keep us
         waiting for ever, so it is ended.
         """
+        self.end_idle()
         with self._connection.transaction():
-            self._connection.execute(_END_IDLE)
             self._connection.execute("LOCK TABLE demo.tally IN SHARE MODE")
             rows = self._connection.execute(_READ).fetchall()
             self._connection.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))

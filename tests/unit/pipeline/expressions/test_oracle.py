@@ -74,7 +74,6 @@ CONDITIONS = [
     "name ILIKE 'pa__'",
     "code LIKE 'zz!%!_' ESCAPE '!'",
     "name || '-' || code = 'paid-A'",
-    "concat(name, code) = 'paidA'",
     "coalesce(name, 'none') = 'none'",
     "nullif(name, 'paid') IS NULL",
     "day > DATE '2000-01-01'",

@@ -1,0 +1,10 @@
+"""PostgreSQL's changes as a streaming DataFrame: no daemon, five lines."""
+
+import sys
+
+import tailrace
+
+spark = tailrace.session()
+changes = spark.readStream.format("tailrace").option("dsn", sys.argv[1]).load()
+query = changes.select("op", "table", "after").writeStream.format("console").start()
+query.awaitTermination()

@@ -1,0 +1,253 @@
+"""The whole path under faults: everything committed arrives once and in order, whatever dies.
+
+`tailrace run` as a process with all that belongs to it, a PostgreSQL and a NATS server of its own,
+and connections that write all the time. In the end the streams are read as a consumer reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.testing import EmbeddedNats, TcpProxy
+from tests.faults.harness import wait_for
+from tests.faults.path import LONG_S, Load, System, command, descendants, kill, sink, victims
+from tests.fix_postgres import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace.testing import EmbeddedPostgres
+
+CI_LOOPS = 4
+SERVERS = ("nats", "postgres")
+PROCESSES = ("capture", "driver", "jvm", "worker", "source")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedNats]:
+    with EmbeddedNats(data=tmp_path / "jetstream") as started:
+        yield started
+
+
+@pytest.fixture
+def killed(victim_database: Database, server: EmbeddedNats, tmp_path: Path) -> Iterator[System]:
+    """Two ways through: encoded at the source in one lane, and SQL stages in two lanes.
+
+    A window of a second: it is reading back what was stored that keeps messages from coming twice.
+    """
+    short = {"duplicate_window_s": 1}
+    system = System(
+        victim_database,
+        tmp_path,
+        {
+            "total": {"sink": sink(server.url, "TOTAL", stream=short)},
+            "lanes": {
+                "lanes": 2,
+                "where": "xid IS NOT NULL",
+                "sink": sink(server.url, "LANES", stream=short),
+            },
+        },
+    )
+    yield system
+    system.kill()
+
+
+class Killer:
+    """Kills something at random, and brings back what nobody else would."""
+
+    def __init__(self, system: System, server: EmbeddedNats, rng: random.Random) -> None:
+        self._system = system
+        self._server = server
+        self._rng = rng
+        self.killed: list[str] = []
+
+    def strike(self) -> None:
+        found = victims(self._system)
+        kind = self._rng.choice([*SERVERS, *(each for each in PROCESSES if found[each])])
+        self.killed.append(kind)
+        print(f"kill {kind}", flush=True)
+        if kind == "nats":
+            self._server.kill()
+            time.sleep(self._rng.random())
+            self._server.start()
+        elif kind == "postgres":
+            self._system.database.server.kill()
+            time.sleep(self._rng.random())
+            self._system.database.server.start()
+        else:
+            kill(self._rng.choice(found[kind]))
+
+    def pause(self) -> None:
+        """Mostly until messages flow again, and a moment more; at times the next comes sooner."""
+        if self._rng.random() < 0.8:
+            for name in self._system.pipelines:
+                self._system.flowing(name)
+        time.sleep(self._rng.uniform(0, 3))
+
+
+def random_kills(system: System, server: EmbeddedNats, seed: int, loops: int) -> int:
+    killer = Killer(system, server, random.Random(seed))
+    system.start()
+    with Load(system.database, seed=seed):
+        killer.pause()
+        for _ in range(loops):
+            killer.strike()
+            killer.pause()
+    system.settled()
+    changes = system.check()
+    print(f"{', '.join(killer.killed)}: {changes} changes, each once, in order")
+    return changes
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_random(killed: System, server: EmbeddedNats, seed: int) -> None:
+    loops = int(os.environ.get("TAILRACE_LOOPS", CI_LOOPS))
+    assert random_kills(killed, server, seed, loops) > 0
+    assert killed.stop() == 0
+
+
+@pytest.mark.soak
+def test_killed_at_random_for_long(killed: System, server: EmbeddedNats, seed: int) -> None:
+    loops = int(os.environ.get("TAILRACE_LOOPS", "40"))
+    assert random_kills(killed, server, seed, loops) > 0
+    assert killed.stop() == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """A running system that several tests share. Each pipeline has a stream of its own.
+
+    `left` and `right` go straight to a server, `refused` to another one, which may be down, and
+    `swallowed` to the first through a proxy, which may be a black hole.
+    """
+
+    system: System
+    server: EmbeddedNats
+    away: EmbeddedNats
+    proxy: TcpProxy
+
+    def broken(self) -> None:
+        self.away.kill()
+        self.proxy.black_hole()
+
+    def healed(self) -> None:
+        self.away.kill()
+        self.away.start()
+        self.proxy.heal()
+
+    def failing(self, name: str) -> None:
+        """Wait until a pipeline says, in both places, that it cannot reach its sink."""
+
+        def fails(told: dict[str, Any]) -> bool:
+            return (told.get("state"), told.get("code")) == ("retrying", "SINK_UNREACHABLE")
+
+        system = self.system
+        wait_for(lambda: fails(system.progress(name)), f"{name} to fail", LONG_S)
+        told = lambda: system.told().get("pipelines", {}).get(name, {})  # noqa: E731
+        wait_for(lambda: fails(told()), f"{name} to be told of", LONG_S)
+
+    def keeps_delivering(self, *names: str) -> None:
+        """Three times over: whatever the log ends with at a moment, they deliver it."""
+        for _ in range(3):
+            self.system.settled(*names)
+
+
+@pytest.fixture(scope="module")
+def steady(victim: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Steady]:
+    folder = tmp_path_factory.mktemp("steady")
+    database = Database(name=victim.create_database("steady"), server=victim)
+    with (
+        EmbeddedNats(data=folder / "jetstream") as server,
+        EmbeddedNats(data=folder / "away") as away,
+        TcpProxy("127.0.0.1", server.port) as proxy,
+    ):
+        through = f"nats://127.0.0.1:{proxy.port}"
+        pipelines = {
+            "left": {"sink": sink(server.url, "LEFT")},
+            "right": {"sink": sink(server.url, "RIGHT")},
+            "refused": {"sink": sink(away.url, "REFUSED")},
+            "swallowed": {"sink": sink(through, "SWALLOWED", timeout_s=3)},
+        }
+        system = System(database, folder, pipelines)
+        system.start()
+        try:
+            yield Steady(system=system, server=server, away=away, proxy=proxy)
+        finally:
+            system.kill()
+    victim.drop_database(database.name)
+
+
+@pytest.mark.timeout(600)
+def test_a_dead_sink_holds_up_nobody_else(steady: Steady, seed: int) -> None:
+    """GIVEN four pipelines WHEN two cannot reach their sinks THEN the others deliver everything."""
+    system = steady.system
+    steady.broken()
+    with Load(system.database, seed=seed):
+        steady.failing("refused")
+        steady.failing("swallowed")
+        stuck = system.delivered("refused"), system.delivered("swallowed")
+        steady.keeps_delivering("left", "right")
+        assert (system.delivered("refused"), system.delivered("swallowed")) == stuck
+    steady.failing("refused")
+    steady.failing("swallowed")
+    system.settled("left", "right")
+    system.check("left", "right")
+    steady.healed()
+    system.settled()
+    assert system.check() > 0
+
+
+def outage(steady: Steady, seed: int, down_s: int) -> None:
+    """The sinks' server is away while the load goes on: the slot moves as if nothing were."""
+    system = steady.system
+    steady.healed()
+    with Load(system.database, seed=seed):
+        for name in system.pipelines:
+            system.flowing(name)
+        steady.server.kill()
+        steady.failing("left")
+        steady.failing("right")
+        for _ in range(down_s):
+            committed = system.server_end()
+            wait_for(lambda end=committed: system.confirmed() >= end, "the slot", LONG_S)  # type: ignore[misc]
+            time.sleep(1)
+        steady.failing("left")
+        steady.failing("right")
+        steady.server.start()
+    system.settled()
+    assert system.check() > 0
+
+
+@pytest.mark.timeout(600)
+def test_nats_is_away_and_the_slot_moves_on(steady: Steady, seed: int) -> None:
+    outage(steady, seed, down_s=10)
+
+
+@pytest.mark.soak
+def test_nats_is_away_for_long(steady: Steady, seed: int) -> None:
+    outage(steady, seed, down_s=180)
+
+
+@pytest.mark.timeout(600)
+def test_one_signal_stops_everything_in_order(steady: Steady, seed: int) -> None:
+    """GIVEN load WHEN the run is told to stop THEN all of it ends, and a new run goes on."""
+    system = steady.system
+    steady.healed()
+    with Load(system.database, seed=seed):
+        system.flowing("left")
+        assert system.process is not None
+        started = descendants(system.process.pid)
+        assert len(started) > 5
+        assert system.stop() == 0, system.output()[-3000:]
+        wait_for(lambda: not any(command(pid) for pid in started), "all processes to end")
+        system.start()
+        system.flowing("left")
+    system.settled()
+    assert system.check() > 0

@@ -1,0 +1,296 @@
+"""`format("tailrace")` as PySpark users meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tailrace.change import Op
+from tailrace.log.reader import Earliest, Log
+from tailrace.pipeline.options import Options
+from tailrace.pipeline.source import TailraceReader
+from tailrace.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from tests.fix_capture import Captured
+    from tests.fix_postgres import Database
+
+    Capturing = Callable[..., Captured]
+
+ROOT = Path(__file__).parents[2]
+
+
+def available(frame: DataFrame, folder: Path) -> list[list[Row]]:
+    """The rows of each micro-batch of `Trigger.AvailableNow`."""
+    batches: list[list[Row]] = []
+
+    def keep(batch: DataFrame, _number: int) -> None:
+        batches.append(batch.collect())
+
+    stream = frame.writeStream.foreachBatch(keep).trigger(availableNow=True)
+    stream.option("checkpointLocation", str(folder)).start().awaitTermination(120)
+    return batches
+
+
+def source(spark: SparkSession, captured: Captured, **options: Any) -> DataFrame:
+    reader = spark.readStream.format("tailrace").option("log", str(captured.folder))
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+@pytest.fixture
+def shop(database: Database, capture: Capturing) -> Captured:
+    database.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, name text, born date, score numeric(8, 2)); "
+        "CREATE TABLE orders (id bigint PRIMARY KEY, detail jsonb)"
+    )
+    captured = capture(database)
+    for number in range(5):
+        database.execute(
+            "INSERT INTO users SELECT g, 'user ' || g, '2000-01-01'::date + g, g / 4.0 "
+            "FROM generate_series(%s::int, %s) g",
+            number * 100,
+            number * 100 + 99,
+        )
+        captured.catch_up()
+    database.execute("INSERT INTO orders VALUES (1, '{\"a\": [1, 2]}')")
+    database.execute("UPDATE users SET name = 'new', born = 'infinity' WHERE id = 3")
+    database.execute("UPDATE users SET id = 1003 WHERE id = 4")
+    database.execute("DELETE FROM users WHERE id = 5")
+    captured.catch_up()
+    return captured
+
+
+def test_change_frame_is_what_the_log_holds(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
+    (rows,) = available(source(spark, shop), tmp_path / "ck")
+    expected = [change for change in shop.changes() if change.op is not Op.MESSAGE]
+    assert [row.id for row in rows] == [change.position.event_id for change in expected]
+    assert [row.op for row in rows] == [change.op.value for change in expected]
+    assert [row.xid for row in rows] == [change.xid for change in expected]
+    assert [row.lsn for row in rows] == [int(change.position.lsn) for change in expected]
+    by_op = {row.op: row for row in rows}
+    assert json.loads(rows[0].after) == {
+        "id": 0,
+        "name": "user 0",
+        "born": "2000-01-01",
+        "score": "0.00",
+    }
+    assert json.loads(by_op["delete"].before) == {"id": 5}
+    order = next(row for row in rows if row.table == "orders")
+    assert (order.schema, json.loads(order.key)) == ("public", {"id": 1})
+    assert json.loads(order.after)["detail"] == {"a": [1, 2]}
+
+
+def test_tables_can_be_chosen(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+    (rows,) = available(source(spark, shop, tables="public.ord*"), tmp_path / "ck")
+    assert [row.table for row in rows] == ["orders"]
+
+
+def test_batches_end_where_the_limit_says(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
+    batches = available(source(spark, shop, maxRowsPerTrigger=100), tmp_path / "ck")
+    assert [len(batch) for batch in batches[:5]] == [100] * 5
+    assert sum(map(len, batches)) == 504
+    by_bytes = available(source(spark, shop, maxBytesPerTrigger=1), tmp_path / "ck2")
+    assert len(by_bytes) > len(batches)
+
+
+def test_a_checkpoint_goes_on_where_it_was(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
+    available(source(spark, shop), tmp_path / "ck")
+    assert available(source(spark, shop), tmp_path / "ck") in ([], [[]])
+    shop.database.execute("INSERT INTO orders VALUES (2, 'null')")
+    shop.catch_up()
+    batches = available(source(spark, shop), tmp_path / "ck")
+    assert [json.loads(row.after) for batch in batches for row in batch] == [
+        {"id": 2, "detail": None}
+    ]
+
+
+def test_starting_positions(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+    changes = shop.changes()
+    middle = changes[250].position
+    rows = available(source(spark, shop, startingPosition=str(middle.lsn)), tmp_path / "lsn")
+    assert rows[0][0].lsn == middle.lsn
+    rows = available(source(spark, shop, startingAfter=str(middle)), tmp_path / "after")
+    assert rows[0][0].id == changes[251].position.event_id
+    when = changes[250].committed_at.isoformat()
+    rows = available(source(spark, shop, startingPosition=when), tmp_path / "time")
+    assert rows[0][0].lsn == middle.lsn
+    rows = available(source(spark, shop, startingPosition="latest"), tmp_path / "latest")
+    assert sum(map(len, rows)) == 0
+
+
+def test_table_frame_has_types(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+    frame = source(spark, shop, table="users")
+    assert [(field.name, field.dataType.simpleString()) for field in frame.schema][:4] == [
+        ("id", "int"),
+        ("name", "string"),
+        ("born", "date"),
+        ("score", "decimal(8,2)"),
+    ]
+    (rows,) = available(frame, tmp_path / "ck")
+    assert str(rows[10].born) == "2000-01-11"
+    assert str(rows[10].score) == "2.50"
+    tail = [(row._change_type, row.id, row._unrepresentable) for row in rows[-5:]]
+    assert tail == [
+        ("update_postimage", 3, ["born"]),
+        ("update_preimage", 4, []),
+        ("update_postimage", 1003, []),
+        ("delete", 5, []),
+    ][-len(tail) :] or tail[1:] == [
+        ("update_postimage", 3, ["born"]),
+        ("update_preimage", 4, []),
+        ("update_postimage", 1003, []),
+        ("delete", 5, []),
+    ]
+    assert rows[-1]._unchanged == ["name", "born", "score"]
+
+
+def test_table_that_changes_ends_the_query(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
+    frame = source(spark, shop, table="users")
+    shop.database.execute("ALTER TABLE users ADD extra int")
+    shop.database.execute("INSERT INTO users VALUES (9000, 'x', NULL, NULL, 1)")
+    shop.catch_up()
+    with pytest.raises(PySparkException, match=r"SchemaChangedError.*extra"):
+        available(frame, tmp_path / "ck")
+    # Started again it has the column; what is older than the column has to be let through.
+    again = source(spark, shop, table="users", onSchemaChange="ignore")
+    (rows,) = available(again, tmp_path / "again")
+    assert [rows[0].extra, rows[-1].extra] == [None, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tabels": "x"}, "no option 'tabels'"),
+        ({"maxRowsPerTrigger": "0"}, "whole number"),
+        ({"startingPosition": "soon"}, "no place in a log"),
+        ({"tables": "a.b.c"}, "not a table pattern"),
+        ({"table": "nope"}, "no change of it is in the log"),
+    ],
+)
+def test_bad_options_are_told(
+    spark: SparkSession, shop: Captured, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        source(spark, shop, **options)
+
+
+def test_no_log_no_dsn(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="needs"):
+        spark.readStream.format("tailrace").load()
+
+
+def test_a_range_reads_the_same_every_time(shop: Captured) -> None:
+    reader = TailraceReader(Options(log=shop.folder, partitions=3))
+    log = Log.open(shop.folder)
+    start, end = log.resolve(Earliest()), log.end().position
+    parts = reader.partitions({"position": str(start)}, {"position": str(end)})
+    assert len(parts) == 3
+    once = [[batch.to_pylist() for batch in reader.read(part)] for part in parts]
+    again = [[batch.to_pylist() for batch in reader.read(part)] for part in parts]
+    assert once == again
+    ids = [row["id"] for part in once for batch in part for row in batch]
+    expected = [c.position.event_id for c in shop.changes() if c.op is not Op.MESSAGE]
+    assert ids == expected
+
+
+def test_readers_open_nothing_before_they_plan(tmp_path: Path) -> None:
+    TailraceReader(Options(log=tmp_path / "nothing", dsn="host=nowhere"))
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_what_a_query_needs_is_pinned(shop: Captured) -> None:
+    reader = TailraceReader(Options(log=shop.folder, consumer="a-query"))
+    start = reader.initialOffset()
+    reader.latestOffset(start, reader.getDefaultReadLimit())
+    pinned = json.loads((shop.folder / "pin-a-query.json").read_text())
+    assert Position.parse(pinned["position"]) == Position.parse(str(start["position"]))
+
+
+def test_idle_queries_beat(shop: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = TailraceReader(Options(log=shop.folder))
+    end = {"position": str(Log.open(shop.folder).end().position)}
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(end, limit) == end
+    monkeypatch.setattr(reader, "_last_batch", time.monotonic() - 60)
+    beat = reader.latestOffset(end, limit)
+    assert beat == end | {"beat": 1}
+    assert reader.latestOffset(beat, limit) == beat
+    (part,) = reader.partitions(end, beat)
+    assert list(reader.read(part)) == []
+
+
+def test_five_lines_without_a_daemon(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
+    output = tmp_path / "out"
+    with output.open("wb") as out:
+        script = subprocess.Popen(
+            [sys.executable, ROOT / "examples/changes.py", database.socket_dsn],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+    try:
+        deadline = time.monotonic() + 150
+        number = 0
+        while "hello" not in output.read_text():
+            assert script.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            if (tmp_path / "tailrace-data/tailrace/durable").exists():
+                database.execute("INSERT INTO t VALUES (%s, 'hello')", number)
+                number += 1
+            time.sleep(0.3)
+        assert '"name":"hello"' in output.read_text()
+    finally:
+        script.send_signal(signal.SIGINT)
+        script.wait(60)
+        deadline = time.monotonic() + 20
+        active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'tailrace'"
+        while any(row[0] for row in database.query(active)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not any(row[0] for row in database.query(active))
+        database.query("SELECT pg_drop_replication_slot('tailrace')")
+
+
+def test_a_plain_session_finds_the_source_by_itself(shop: Captured, tmp_path: Path) -> None:
+    program = f"""
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.readStream.format("tailrace").option("log", {str(shop.folder)!r}).load()
+query = frame.writeStream.format("memory").queryName("found").trigger(availableNow=True).start()
+query.awaitTermination()
+print("rows:", spark.sql("SELECT count(*) FROM found").first()[0])
+"""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        check=False,
+    )
+    assert "rows: 504" in done.stdout, done.stderr[-2000:]

@@ -1,0 +1,458 @@
+"""Compiled expressions in Spark: values, states of values, literals, and Spark's own reading."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException, PySparkException
+
+from tailrace.errors import ConfigError, ExpressionError, PoisonedError
+from tailrace.pipeline.analysis import CELLS, SETTINGS, analyse, require_settings, stopped
+from tailrace.pipeline.compile import combine, compile  # noqa: A004
+from tailrace.pipeline.names import Typed
+from tests.unit.pipeline.expressions.cells import (
+    FINGERPRINT,
+    NAMES,
+    ROW,
+    TABLE,
+    cells,
+    column,
+    expressions,
+    image,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    Evaluate = Callable[[list[str], tuple[Any, ...]], list[Any]]
+
+FULL_ROW: list[str | None] = [ROW[name] for name in NAMES]
+KEY = image(id="7")
+LARGE = ("name", "price", "total", "photo", "doc", "op")
+NOT_KEY = tuple(NAMES[1:])
+
+
+def test_values_have_the_types_of_their_columns(evaluate: Evaluate) -> None:
+    row = cells(after=FULL_ROW)
+    expected: dict[str, Any] = {
+        "id": 7,
+        "name": "it's",
+        "price": Decimal("1.5"),
+        "total": Decimal("20.25"),
+        "paid": True,
+        "created": dt.datetime(2025, 12, 12, 12, 0, 34, 338547),
+        "local": dt.datetime(2025, 1, 1, 0, 0, 0, 500000),
+        "day": dt.date(2024, 2, 29),
+        "photo": b"\xde\xad",
+        "ratio > 1e300": True,
+        "op": "column",
+        "frame.op": "insert",
+        "_id": "00000000000000ff-3",
+        "lsn + ordinal + xid": 267,
+        "schema || '.' || table": "public.orders",
+        "annotations:user_id::int": 5,
+        "doc:a.b[1]": "x",
+        "doc:`odd key`": "true",
+        "text(price)": "1.50",
+        "text(created)": ROW["created"],
+        "text(ratio)": "NaN",
+        "hour(created)": 12,
+        "date_format(committed_at, 'yyyy-MM-dd')": "2024-01-02",
+        "day + INTERVAL 1 DAY": dt.date(2024, 3, 1),
+        "name LIKE 'it_s'": True,
+        "price IS DISTINCT FROM 1.5": False,
+    }
+    assert evaluate(list(expected), row) == list(expected.values())
+
+
+def test_nulls_stay_null(evaluate: Evaluate) -> None:
+    assert evaluate(NAMES, cells(after=image())) == [None] * len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("created", "infinity"),
+        ("created", "-infinity"),
+        ("created", "0044-03-15 12:00:00+00 BC"),
+        ("local", "infinity"),
+        ("local", "0044-03-15 12:00:00 BC"),
+        ("day", "infinity"),
+        ("day", "0044-03-15 BC"),
+        ("price", "NaN"),
+        ("price", "Infinity"),
+        ("price", "0.000000000000000000001"),
+        ("price", "1" + "0" * 18),
+        ("total", "NaN"),
+    ],
+)
+def test_what_spark_can_not_hold_stops_the_query(evaluate: Evaluate, name: str, text: str) -> None:
+    row = cells(after=image(**{name: text}))
+    with pytest.raises(PySparkException) as caught:
+        evaluate([f"{name} IS NULL"], row)
+    error = stopped(str(caught.value))
+    assert isinstance(error, PoisonedError)
+    assert f"public.orders.{name} holds a value" in str(error)
+    assert "00000000000000ff-3" in str(error)
+    assert evaluate([f"text({name})"], row) == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("price", "0.00000000000000000001"),
+        ("price", "0.1" + "0" * 30),
+        ("price", "-" + "9" * 18 + "." + "9" * 20),
+        ("day", "9999-12-31"),
+        ("created", "0001-01-01 00:00:00+00"),
+        ("ratio", "-Infinity"),
+    ],
+)
+def test_the_limits_can_be_read(evaluate: Evaluate, name: str, text: str) -> None:
+    assert evaluate([f"{name} IS NOT NULL"], cells(after=image(**{name: text}))) == [True]
+
+
+def test_years_of_five_digits(evaluate: Evaluate) -> None:
+    row = cells(
+        after=image(
+            created="12025-01-02 03:04:05+00", local="12025-01-02 03:04:05", day="12025-01-02"
+        )
+    )
+    assert evaluate(["year(created)", "year(local)", "year(day)"], row) == [12025] * 3
+
+
+def test_old_and_new_rows(evaluate: Evaluate) -> None:
+    asked = ["id", "after.id", "before.id", "before.name"]
+    old = image(id="6", name="old")
+    assert evaluate(asked, cells("insert", after=KEY)) == [7, 7, None, None]
+    assert evaluate(asked, cells("update", after=KEY, before=old)) == [7, 7, 6, "old"]
+    assert evaluate(asked, cells("delete", before=old)) == [6, None, 6, "old"]
+    assert evaluate(asked, cells("truncate")) == [None] * 4
+    key_only = cells("update", after=KEY)
+    assert evaluate(["before.id", "is_absent(before.name)"], key_only) == [7, True]
+
+
+def test_a_value_that_was_not_sent_never_looks_like_null(evaluate: Evaluate) -> None:
+    update = cells("update", after=KEY, unchanged=LARGE)
+    delete = cells("delete", before=KEY, absent=NOT_KEY)
+    for row, text, word in [
+        (update, "name IS NULL", "is unchanged"),
+        (update, "after.name IS NULL", "is unchanged"),
+        (update, "doc:a IS NULL", "is unchanged"),
+        (update, "before.name IS NULL", "not part of the old key"),
+        (delete, "name IS NULL", "not part of the old key"),
+        (delete, "before.created IS NULL", "not part of the old key"),
+        (delete, "text(paid) IS NULL", "not part of the old key"),
+    ]:
+        with pytest.raises(PySparkException) as caught:
+            evaluate([text], row)
+        assert word in str(stopped(str(caught.value)))
+    assert evaluate(["id", "before.id", "is_known(name)", "is_absent(name)"], delete) == [
+        *(7, 7, False, True)
+    ]
+    assert evaluate(["after.name IS NULL"], delete) == [True]
+    assert evaluate(["is_unchanged(name)", "is_known(id)", "is_unchanged(created)"], update) == [
+        *(True, True, False)
+    ]
+
+
+def test_an_unchanged_value_is_known_from_the_whole_old_row(evaluate: Evaluate) -> None:
+    row = cells("update", after=KEY, before=FULL_ROW, unchanged=LARGE)
+    asked = ["name", "after.name", "is_unchanged(name)", "is_known(after.name)", "total"]
+    assert evaluate(asked, row) == ["it's", "it's", False, True, Decimal("20.25")]
+
+
+GUARDED = [
+    "is_known(name) AND (name > 'a' OR name < 'b' OR length(name) > 3)",
+    "NOT is_unchanged(name) AND NOT is_absent(name) AND name > 'a' AND name < 'z'",
+    "CASE WHEN is_known(name) THEN name > 'a' AND name <> 'b' ELSE FALSE END",
+    "if(is_known(name), name > 'a' OR name < 'b', FALSE)",
+    "frame.op = 'insert' AND (name > 'a' OR name < 'b' OR name = 'c')",
+]
+
+
+@pytest.mark.parametrize("text", GUARDED)
+def test_guards_hold_in_filters_and_in_columns(spark: SparkSession, text: str) -> None:
+    rows = [
+        cells("update", after=KEY, unchanged=LARGE),
+        cells("delete", before=KEY, absent=NOT_KEY),
+        cells(after=FULL_ROW),
+    ]
+    made = compile(expressions(where=text), TABLE, {}).where
+    assert made is not None
+    frame = spark.createDataFrame(rows, CELLS)
+    for where in (made, combine({FINGERPRINT: made}), combine({FINGERPRINT: made, 1: "FALSE"})):
+        assert [row.op for row in frame.filter(where).collect()] == ["insert"]
+        found = frame.selectExpr(f"{where} AS a", f"NOT ({where}) AS b").collect()
+        assert [(row.a, row.b) for row in found] == [(False, True), (False, True), (True, False)]
+
+
+SELECT = (
+    "id",
+    "name AS label",
+    "upper(name) AS shout",
+    "concat(id, name) AS both",
+    "price * 2 AS twice",
+    "NOT paid AS unpaid",
+    "created + INTERVAL 1 DAY AS later",
+    "local",
+    "date_add(day, 1) AS next",
+    "unhex('0AFF') AS bytes",
+    "ratio",
+    "id % 2 = 1 AS odd",
+    "frame.op AS what",
+    "NULL AS nothing",
+    "cast(id AS int) AS small",
+    "cast(id AS double) / 2 AS half",
+)
+
+
+def selected(spark: SparkSession, select: tuple[str, ...], *rows: tuple[Any, ...]) -> list[Any]:
+    made = expressions(select=select)
+    compiled = analyse(spark, made, compile(made, TABLE, {}))
+    images = [
+        f"{combine({FINGERPRINT: text})} AS {name}" for name, text in compiled.images().items()
+    ]
+    return spark.createDataFrame(list(rows), CELLS).selectExpr(*images).collect()
+
+
+def test_select_gives_text_as_postgresql_would(spark: SparkSession) -> None:
+    made = expressions(select=SELECT)
+    relation = analyse(spark, made, compile(made, TABLE, {})).selected
+    assert relation is not None
+    assert [(entry.name, entry.type_oid) for entry in relation.columns] == [
+        *(("id", 20), ("label", 25), ("shout", 25), ("both", 25), ("twice", 1700), ("unpaid", 16)),
+        *(("later", 1184), ("local", 1114), ("next", 1082), ("bytes", 17), ("ratio", 701)),
+        *(("odd", 16), ("what", 25), ("nothing", 25), ("small", 23), ("half", 701)),
+    ]
+    assert relation.columns[0].key
+    (row,) = selected(spark, SELECT, cells(after=FULL_ROW))
+    assert row.before is None
+    assert [row.unchanged, row.absent] == [[], []]
+    twice = row.after.pop(4)
+    assert Decimal(twice) == 3
+    assert "E" not in twice
+    assert row.after == [
+        *("7", "it's", "IT'S", "7it's", "f", "2025-12-13 12:00:34.338547+00"),
+        *("2025-01-01 00:00:00.5", "2024-03-01", "\\x0aff", "NaN", "t", "insert", None, "7", "3.5"),
+    ]
+
+
+def test_select_keeps_the_states_of_values(spark: SparkSession) -> None:
+    select = ("name", "id", "upper(name) AS shout", "id + 1 AS next", "paid AS p", "9 AS nine")
+    update, delete, moved, gone = selected(
+        spark,
+        select,
+        cells("update", after=KEY, unchanged=LARGE),
+        cells("delete", before=KEY, absent=NOT_KEY),
+        cells("update", after=FULL_ROW, before=KEY, absent=NOT_KEY),
+        cells("truncate"),
+    )
+    assert update.after == [None, "7", None, "8", None, "9"]
+    assert update.unchanged == [0, 2]
+    assert delete.after is None
+    assert delete.before == [None, "7", None, "8", None, "9"]
+    assert delete.absent == [0, 2, 4]
+    assert moved.before == [None, "7", None, "8", None, "9"]
+    assert moved.after == ["it's", "7", "IT'S", "8", "t", "9"]
+    assert [moved.unchanged, moved.absent] == [[], [0, 2, 4]]
+    assert [gone.before, gone.after, gone.unchanged, gone.absent] == [None, None, [], []]
+
+
+def test_a_column_computed_of_known_and_unknown_values_stops_the_query(spark: SparkSession) -> None:
+    row = cells("update", after=KEY, unchanged=LARGE)
+    with pytest.raises(PySparkException, match="is unchanged"):
+        selected(spark, ("concat(id, name) AS both",), row)
+    guarded = "CASE WHEN is_known(name) THEN concat(id, name) ELSE 'kept' END AS both"
+    assert selected(spark, (guarded,), row)[0].after == ["kept"]
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "Europe/Berlin"])
+def test_timestamps_are_written_in_utc_in_any_zone(spark: SparkSession, zone: str) -> None:
+    made = expressions(select=("coalesce(created, created) AS c",))
+    text = analyse(spark, made, compile(made, TABLE, {})).images()["after"]
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    moments = ["2024-03-31 01:30:00+00", "2024-03-10 07:30:00.25+00", "1883-11-18 17:00:00+00"]
+    rows = [cells(after=image(created=moment)) for moment in moments]
+    frame = session.createDataFrame(rows, CELLS).selectExpr(f"{text} AS after")
+    assert [row.after for row in frame.collect()] == [[moment] for moment in moments]
+
+
+def test_route_and_key_are_text(spark: SparkSession) -> None:
+    made = compile(expressions(route="concat('cdc.', table)", key="id"), TABLE, {})
+    frame = spark.createDataFrame([cells(after=FULL_ROW)], CELLS)
+    (row,) = frame.selectExpr(f"{made.route} AS route", f"{made.key} AS key").collect()
+    assert (row.route, row.key) == ("cdc.orders", "7")
+
+
+def test_an_unknown_version_stops_the_query(spark: SparkSession) -> None:
+    text = combine({FINGERPRINT: "TRUE"}, message="op = 'message'")
+    message = cells("message", relation=None)
+    frame = spark.createDataFrame([message, cells(after=FULL_ROW)], CELLS)
+    assert frame.filter(text).count() == 2
+    strange = spark.createDataFrame([cells(after=FULL_ROW, relation=1)], CELLS)
+    with pytest.raises(PySparkException, match="does not know this version"):
+        strange.filter(text).count()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"where": "id + 1"}, "true or false; this is of type bigint"),
+        ({"where": "name + paid > 1"}, "Spark refuses it for public.orders: .*name"),
+        ({"where": "id = DATE '2024-01-01'"}, "Spark refuses it for public.orders"),
+        ({"select": ("split(name, ',') AS parts",)}, "is of type array<string>"),
+        ({"select": ("created - created AS gap",)}, "which no message can hold"),
+    ],
+)
+def test_spark_refuses_by_the_users_names(
+    spark: SparkSession, settings: dict[str, Any], reason: str
+) -> None:
+    made = expressions(**settings)
+    with pytest.raises(ExpressionError, match=reason) as caught:
+        analyse(spark, made, compile(made, TABLE, {}))
+    assert "get(after" not in str(caught.value)
+
+
+def test_a_session_of_other_settings_is_refused(spark: SparkSession) -> None:
+    require_settings(spark)
+    for name in SETTINGS:
+        session = spark.newSession()
+        for each, value in SETTINGS.items():
+            session.conf.set(each, value)
+        session.conf.set(name, {"spark.sql.session.timeZone": "Asia/Tokyo"}.get(name, "false"))
+        with pytest.raises(ConfigError, match=name):
+            require_settings(session)
+
+
+@pytest.mark.parametrize("word", ["now", "today", " Tomorrow ", "yesterday UTC", "epoch"])
+def test_words_of_the_clock_have_no_magic(evaluate: Evaluate, word: str) -> None:
+    row = cells(after=FULL_ROW)
+    assert evaluate([f"'{word}'"], row) == [word]
+    assert evaluate([f"try_cast('{word}' AS timestamp)", f"try_cast('{word}' AS date)"], row) == [
+        *(None, None)
+    ]
+
+
+def written(value: str, style: str) -> str:
+    """A string as a user may write it."""
+    plain = value.replace("\\", "\\\\").replace("'", "''" if style == "doubled" else "\\'")
+    if style != "escaped":
+        return f"'{plain}'"
+    escaped = "".join(
+        f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
+        for letter in value
+    )
+    return f"'{escaped}'"
+
+
+STRINGS = st.lists(
+    st.tuples(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+        | st.sampled_from(["${spark.app.name}", "\\", "'", "\\'", "a\\u0041", "%\\_", "\n\t", "--"])
+        | st.sampled_from(
+            ["/*", "`", '"', ";", "${env:HOME}", "$x", "'; DROP", "\\0", "\x00", "é"]
+        ),
+        st.sampled_from(["doubled", "backslashed", "escaped"]),
+    ),
+    min_size=30,
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("escaped", ["false", "true"])
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strings=STRINGS)
+def test_what_spark_evaluates_is_what_the_user_wrote(
+    spark: SparkSession, escaped: str, strings: list[tuple[str, str]]
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.parser.escapedStringLiterals", escaped)
+    texts = [compile(expressions(where=written(*each)), TABLE, {}).where for each in strings]
+    named = [f"{text} AS c{index}" for index, text in enumerate(texts)]
+    (row,) = session.createDataFrame([cells()], CELLS).selectExpr(*named).collect()
+    assert list(row) == [value for value, _ in strings]
+
+
+# Without parentheses, so that both parsers have to agree on what binds to what.
+VALUES = st.recursive(
+    st.sampled_from(["a", "b", "1", "2.5", "-a", "- 1"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "%", "DIV"]), inner).map(" ".join),
+        inner.map(lambda one: f"abs({one})"),
+        inner.map(lambda one: f"({one})"),
+        inner.map(lambda one: f"coalesce({one}, a::int, cast({one} AS double))"),
+        st.tuples(inner, inner).map(lambda two: f"CASE WHEN p THEN {two[0]} ELSE {two[1]} END"),
+    ),
+    max_leaves=6,
+)
+TEXTS = st.recursive(
+    st.sampled_from(["s", "t", "'x'", "upper(s)"]),
+    lambda inner: st.tuples(inner, st.sampled_from(["||", "+"]), inner).map(" ".join),
+    max_leaves=3,
+)
+TRUTHS = st.recursive(
+    st.one_of(
+        st.tuples(VALUES, st.sampled_from(["=", "<>", "<", ">=", "<=>", "!="]), VALUES).map(
+            " ".join
+        ),
+        st.tuples(TEXTS, st.sampled_from(["LIKE", "NOT LIKE", "RLIKE", "="]), TEXTS).map(" ".join),
+        st.tuples(VALUES, st.sampled_from(["IS NULL", "IS NOT NULL"])).map(" ".join),
+        st.tuples(VALUES, VALUES, VALUES).map(lambda v: f"{v[0]} BETWEEN {v[1]} AND {v[2]}"),
+        st.tuples(VALUES, VALUES, VALUES).map(lambda v: f"{v[0]} NOT IN ({v[1]}, {v[2]})"),
+        st.tuples(VALUES, VALUES).map(lambda v: f"{v[0]} IS DISTINCT FROM {v[1]}"),
+        st.just("p"),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(" ".join),
+        inner.map(lambda one: f"NOT {one}"),
+        inner.map(lambda one: f"({one})"),
+        inner.map(lambda one: f"! {one}"),
+        inner.map(lambda one: f"{one} IS TRUE"),
+        st.tuples(inner, inner).map(" = ".join),
+    ),
+    max_leaves=5,
+)
+PARSED = TABLE.__class__(
+    oid=1,
+    namespace="public",
+    name="p",
+    replica_identity=TABLE.replica_identity,
+    columns=(column("a", 20), column("b", 701), column("s", 25), column("t", 25), column("p", 16)),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=TRUTHS)
+def test_spark_reads_the_same_tree_in_our_words_and_in_the_users(
+    spark: SparkSession, text: str
+) -> None:
+    try:
+        where = expressions(where=text).where
+    except ExpressionError as error:
+        assert "parentheses" in str(error)  # noqa: PT017 - a refusal is fine, a misreading is not
+        return
+    assert where is not None
+    ours = where.render(Typed(where.text, PARSED))
+    frame = spark.createDataFrame([], "a BIGINT, b DOUBLE, s STRING, t STRING, p BOOLEAN")
+    theirs = plan(frame, text)
+    # Some chains of IS are no sentence to Spark at all, so there is nothing to misread.
+    assert theirs in (plan(frame, ours), "PARSE_SYNTAX_ERROR")
+
+
+def plan(frame: Any, text: str) -> str:
+    try:
+        made = frame.selectExpr(f"{text} AS x")
+    except AnalysisException as error:
+        return str(error.getCondition())
+    tree = str(made._jdf.queryExecution().analyzed().canonicalized().toString())
+    # sqlglot has one tree for `a IS NOT NULL` and `NOT a IS NULL`, Spark has two.
+    return tree.replace("isnotnull(", "NOT isnull(")
