@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import bigtx, capture, decode, deliver
+from benchmarks import bigtx, capture, decode, deliver, latency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "capture": capture.run,
     "decode": decode.run,
     "deliver": deliver.run,
+    "latency": latency.run,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import os
 import random
 import signal
@@ -231,7 +232,7 @@ class System:
     def _tables(self) -> Tables:
         found: Tables = {}
         for table, key in KEYS.items():
-            rows = self.database.query(f"SELECT row_to_json({table}) FROM {table}")  # noqa: S608
+            rows = self.database.query(f"SELECT row_to_json({table}) FROM {table}")
             found[table] = {tuple(row[name] for name in key): row for (row,) in rows}
         return found
 
@@ -285,11 +286,11 @@ def replayed(found: list[Received]) -> Tables:
 async def _last_sequence(url: str, stream: str) -> int:
     try:
         client = await nats.connect(url, connect_timeout=2, allow_reconnect=False)
-    except (OSError, nats.errors.Error, asyncio.TimeoutError):
+    except (TimeoutError, OSError, nats.errors.Error):
         return 0
     try:
         return (await client.jetstream().stream_info(stream)).state.last_seq
-    except (nats.js.errors.Error, nats.errors.Error, asyncio.TimeoutError):
+    except (TimeoutError, nats.js.errors.Error, nats.errors.Error):
         return 0
     finally:
         await client.close()
@@ -297,10 +298,8 @@ async def _last_sequence(url: str, stream: str) -> int:
 
 def kill(pid: int) -> None:
     """kill -9; one that has just ended is no matter."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def parents() -> dict[int, int]:
@@ -437,27 +436,27 @@ class Transaction:
     def _some(self, table: str, order: str, most: int) -> str:
         """A condition for some rows of this writer, from one end of an order."""
         return (
-            f"ctid IN (SELECT ctid FROM {table} WHERE writer = %(writer)s "  # noqa: S608
+            f"ctid IN (SELECT ctid FROM {table} WHERE writer = %(writer)s "
             f"ORDER BY {order} LIMIT {self._rng.randint(1, most)})"
         )
 
     def _update(self) -> None:
         some = self._some("account", "id DESC", 10)
-        self._execute(f"UPDATE account SET amount = amount + 1, note = note || '!' WHERE {some}")  # noqa: S608
+        self._execute(f"UPDATE account SET amount = amount + 1, note = note || '!' WHERE {some}")
 
     def _touch(self) -> None:
         """Large values stay as they are, and PostgreSQL does not send them again."""
         some = self._some("account", "amount", 10)
-        self._execute(f"UPDATE account SET amount = -amount WHERE {some}")  # noqa: S608
+        self._execute(f"UPDATE account SET amount = -amount WHERE {some}")
 
     def _delete(self) -> None:
-        self._execute(f"DELETE FROM account WHERE {self._some('account', 'id', 12)}")  # noqa: S608
-        self._execute(f"DELETE FROM entry WHERE {self._some('entry', 'seq', 40)}")  # noqa: S608
+        self._execute(f"DELETE FROM account WHERE {self._some('account', 'id', 12)}")
+        self._execute(f"DELETE FROM entry WHERE {self._some('entry', 'seq', 40)}")
 
     def _move(self) -> None:
         """Keys change, and some change back later."""
-        self._execute(f"UPDATE account SET id = -id WHERE {self._some('account', 'amount', 5)}")  # noqa: S608
-        self._execute(f"UPDATE entry SET seq = -seq WHERE {self._some('entry', 'seq DESC', 5)}")  # noqa: S608
+        self._execute(f"UPDATE account SET id = -id WHERE {self._some('account', 'amount', 5)}")
+        self._execute(f"UPDATE entry SET seq = -seq WHERE {self._some('entry', 'seq DESC', 5)}")
 
     def _scratch(self) -> None:
         if self._rng.random() < 0.3:

@@ -145,13 +145,13 @@ class Steady:
     def failing(self, name: str) -> None:
         """Wait until a pipeline says, in both places, that it cannot reach its sink."""
 
-        def fails(told: dict[str, Any]) -> bool:
-            return (told.get("state"), told.get("code")) == ("retrying", "SINK_UNREACHABLE")
+        def fails(pipelines: dict[str, Any]) -> bool:
+            said = pipelines.get(name, {})
+            return (said.get("state"), said.get("code")) == ("retrying", "SINK_UNREACHABLE")
 
         system = self.system
-        wait_for(lambda: fails(system.progress(name)), f"{name} to fail", LONG_S)
-        told = lambda: system.told().get("pipelines", {}).get(name, {})  # noqa: E731
-        wait_for(lambda: fails(told()), f"{name} to be told of", LONG_S)
+        wait_for(lambda: fails({name: system.progress(name)}), f"{name} to fail", LONG_S)
+        wait_for(lambda: fails(system.told().get("pipelines", {})), f"/status of {name}", LONG_S)
 
     def keeps_delivering(self, *names: str) -> None:
         """Three times over: whatever the log ends with at a moment, they deliver it."""

