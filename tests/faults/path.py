@@ -384,7 +384,7 @@ class Load:
                     while not self._stop.is_set():
                         Transaction(connection, writer, rng).run()
                         self.transactions += 1
-                        self._stop.wait(rng.random() * 0.12)
+                        self._stop.wait(rng.random() * 0.3)
             except psycopg.OperationalError:
                 self._stop.wait(0.1)
             except BaseException as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CI_LOOPS = 4
 SERVERS = ("nats", "postgres")
-PROCESSES = ("capture", "driver", "jvm", "worker", "source")
+KINDS = (*SERVERS, "capture", "driver", "jvm", "worker", "source")
 
 
 @pytest.fixture
@@ -66,11 +66,17 @@ class Killer:
         self._system = system
         self._server = server
         self._rng = rng
+        self._next: list[str] = []
         self.killed: list[str] = []
 
     def strike(self) -> None:
+        """Each kind has its turn before any comes again; what is not there is passed over."""
         found = victims(self._system)
-        kind = self._rng.choice([*SERVERS, *(each for each in PROCESSES if found[each])])
+        while True:
+            self._next = self._next or self._rng.sample(KINDS, len(KINDS))
+            kind = self._next.pop()
+            if kind in SERVERS or found[kind]:
+                break
         self.killed.append(kind)
         print(f"kill {kind}", flush=True)
         if kind == "nats":
@@ -206,20 +212,21 @@ def test_a_dead_sink_holds_up_nobody_else(steady: Steady, seed: int) -> None:
 
 def outage(steady: Steady, seed: int, down_s: int) -> None:
     """The sinks' server is away while the load goes on: the slot moves as if nothing were."""
-    system = steady.system
+    system, names = steady.system, ("left", "right")
     steady.healed()
     with Load(system.database, seed=seed):
         for name in system.pipelines:
             system.flowing(name)
         steady.server.kill()
-        steady.failing("left")
-        steady.failing("right")
+        for name in names:
+            steady.failing(name)
         for _ in range(down_s):
             committed = system.server_end()
             wait_for(lambda end=committed: system.confirmed() >= end, "the slot", LONG_S)  # type: ignore[misc]
+            assert [system.progress(name)["state"] for name in names] == ["retrying"] * 2
             time.sleep(1)
-        steady.failing("left")
-        steady.failing("right")
+        for name in names:
+            steady.failing(name)
         steady.server.start()
     system.settled()
     assert system.check() > 0
@@ -247,6 +254,22 @@ def test_one_signal_stops_everything_in_order(steady: Steady, seed: int) -> None
         assert len(started) > 5
         assert system.stop() == 0, system.output()[-3000:]
         wait_for(lambda: not any(command(pid) for pid in started), "all processes to end")
+        system.start()
+        system.flowing("left")
+    system.settled()
+    assert system.check() > 0
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_supervisor_is_started_at_once(steady: Steady, seed: int) -> None:
+    """GIVEN load WHEN the supervisor dies THEN a new one waits for the old processes to end."""
+    system = steady.system
+    steady.healed()
+    with Load(system.database, seed=seed):
+        system.flowing("left")
+        assert system.process is not None
+        system.process.kill()
+        system.process.wait()
         system.start()
         system.flowing("left")
     system.settled()

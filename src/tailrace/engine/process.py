@@ -32,12 +32,13 @@ def die_with_parent(signum: signal.Signals = signal.SIGQUIT, *, parent: int | No
         os._exit(1)
 
 
-def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a child that shares our output and environment."""
+def start(command: Sequence[str], *, share: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start a child that shares our output, our environment and these open files."""
     parent = os.getpid()
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
+        pass_fds=share,
         process_group=0,
         preexec_fn=lambda: die_with_parent(signal.SIGTERM, parent=parent),  # noqa: PLW1509
     )

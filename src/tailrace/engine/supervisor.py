@@ -9,7 +9,8 @@ The numbered rules:
 3. An exit code of a state that cannot mend by itself (GAP, DISK_FULL, BAD_CONFIG ...) is final: the
    process stays down, and is shown. The others go on: pipelines still deliver what the log holds.
 4. SIGTERM or SIGINT stops all, one after the other, capture first. A second one hurries.
-5. When the supervisor dies, however that happens, its children end.
+5. When the supervisor dies, however that happens, its children end; a new one waits until they
+   have: two of a kind over one folder would be in each other's way.
 6. When every worker is down for good there is nothing left to supervise: the supervisor ends with
    the exit code of the one that failed first.
 """
@@ -19,11 +20,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import fcntl
+import os
 import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.05
 _LOCK = "run.lock"
+_ENDING_S = 60.0
+"""How long the processes of a supervisor that is gone may take to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +101,9 @@ FINAL = dict(_final(TailraceError))
 class Child:
     """One supervised process and its history."""
 
-    def __init__(self, spec: Spec, pace: Pace) -> None:
+    def __init__(self, spec: Spec, pace: Pace, share: Sequence[int] = ()) -> None:
         self.spec = spec
+        self._share = share
         self.state = State.WAITING
         self.restarts = 0
         self.exit_code: int | None = None
@@ -126,7 +131,7 @@ class Child:
 
     def _start(self, now: float) -> None:
         self.restarts += self.exit_code is not None
-        self._process = process.start(self.spec.command)
+        self._process = process.start(self.spec.command, share=self._share)
         self._started_at = now
         self.state = State.RUNNING
         self._events.info("process.started", pid=self._process.pid, restarts=self.restarts)
@@ -195,8 +200,15 @@ def named(code: int) -> str:
 class Supervisor:
     """Runs children until told to stop, or until no worker can go on."""
 
-    def __init__(self, specs: Sequence[Spec], where: Path, *, pace: Pace | None = None) -> None:
-        self._children = [Child(spec, pace or Pace()) for spec in specs]
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        where: Path,
+        *,
+        pace: Pace | None = None,
+        share: Sequence[int] = (),
+    ) -> None:
+        self._children = [Child(spec, pace or Pace(), share) for spec in specs]
         self._where = where
         self._signals = 0
         self._began = time.time()
@@ -272,8 +284,8 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
 def supervise(specs: Sequence[Spec], data: Path, *, pace: Pace | None = None) -> int:
     """Run processes over a data folder until SIGTERM or SIGINT; the exit code."""
     where = status.folder(data)
-    with _alone(where):
-        supervisor = Supervisor(specs, where, pace=pace)
+    with _alone(where) as lock:
+        supervisor = Supervisor(specs, where, pace=pace, share=(lock,))
 
         def on_signal(signum: int, _frame: FrameType | None) -> None:
             supervisor.stop()
@@ -285,19 +297,41 @@ def supervise(specs: Sequence[Spec], data: Path, *, pace: Pace | None = None) ->
 
 
 @contextlib.contextmanager
-def _alone(where: Path) -> Iterator[None]:
-    """One supervisor a data folder; the kernel lets go when it ends, whatever ends it."""
+def _alone(where: Path) -> Iterator[int]:
+    """One supervisor a data folder, by a lock that it shares with its children.
+
+    The kernel lets go of it when the last of them has ended, whatever ended them.
+    """
     try:
         where.mkdir(parents=True, exist_ok=True)
-        lock = (where / _LOCK).open("ab")
+        lock = (where / _LOCK).open("a+")
     except OSError as error:
         raise StorageError(f"cannot use {where}: {error.strerror}") from error
     with lock:
-        try:
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FencedError(
-                f"another `tailrace run` is at work in {where.parent}",
-                hint="Stop the other one first, or give this one a `data` folder of its own.",
-            ) from error
-        yield
+        deadline = time.monotonic() + _ENDING_S
+        while not _taken(lock):
+            if _holder_lives(lock) or time.monotonic() > deadline:
+                raise FencedError(
+                    f"another `tailrace run` is at work in {where.parent}",
+                    hint="Stop the other one first, or give this one a `data` folder of its own.",
+                )
+            time.sleep(_TICK_S)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield lock.fileno()
+
+
+def _taken(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder_lives(lock: TextIO) -> bool:
+    """Whether the supervisor itself is there, and not only what it has left behind."""
+    lock.seek(0)
+    written = lock.read().strip()
+    return not written.isdecimal() or process.alive(int(written))

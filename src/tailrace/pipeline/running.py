@@ -163,12 +163,17 @@ class Runner:
             folder=self._config.data / "checkpoints" / self._name,
         )
         self._query, self._seen = query, -1
-        self._say("running")
+        began = time.monotonic()
+        if self.progress.state != "retrying":
+            self._say("running")
         try:
             while not self._stopping.wait(_POLL_S):
                 self._watch(query)
                 if not query.isActive:
                     raise _meaning(query.exception())
+                # A query that is only started has not reached its sink yet.
+                if self._seen >= 0 or time.monotonic() - began > _HEALTHY_S:
+                    self._say("running")
         finally:
             with contextlib.suppress(Py4JError, OSError):
                 self._watch(query)
