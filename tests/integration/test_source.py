@@ -150,13 +150,8 @@ def test_table_frame_has_types(spark: SparkSession, shop: Captured, tmp_path: Pa
     (rows,) = available(frame, tmp_path / "ck")
     assert str(rows[10].born) == "2000-01-11"
     assert str(rows[10].score) == "2.50"
-    tail = [(row._change_type, row.id, row._unrepresentable) for row in rows[-5:]]
+    tail = [(row._change_type, row.id, row._unrepresentable) for row in rows[-4:]]
     assert tail == [
-        ("update_postimage", 3, ["born"]),
-        ("update_preimage", 4, []),
-        ("update_postimage", 1003, []),
-        ("delete", 5, []),
-    ][-len(tail) :] or tail[1:] == [
         ("update_postimage", 3, ["born"]),
         ("update_preimage", 4, []),
         ("update_postimage", 1003, []),
@@ -231,7 +226,7 @@ def test_what_a_query_needs_is_pinned(shop: Captured) -> None:
 
 def test_idle_queries_beat(shop: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = TailraceReader(Options(log=shop.folder))
-    end = {"position": str(Log.open(shop.folder).end().position)}
+    end: dict[str, object] = {"position": str(Log.open(shop.folder).end().position)}
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset(end, limit) == end
     monkeypatch.setattr(reader, "_last_batch", time.monotonic() - 60)
@@ -251,7 +246,9 @@ def test_five_lines_without_a_daemon(database: Database, tmp_path: Path) -> None
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=tmp_path,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=lambda: signal.signal(  # noqa: PLW1509
+                signal.SIGINT, signal.default_int_handler
+            ),
         )
     try:
         deadline = time.monotonic() + 150
