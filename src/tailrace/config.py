@@ -264,7 +264,10 @@ class NatsSink(_Section):
     )
     atomic: Literal["none", "transaction"] = Field(
         default="none",
-        description="`transaction`: a source transaction is one atomic batch (nats-server 2.12).",
+        description=(
+            "`transaction`: the changes of a source transaction appear together or not at all, up "
+            "to 1,000 (nats-server 2.12)."
+        ),
     )
 
 

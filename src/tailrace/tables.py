@@ -64,6 +64,7 @@ class Prefixes:
         return tuple(re.compile(_expression(pattern), re.DOTALL) for pattern in self.patterns)
 
     def __call__(self, prefix: str) -> bool:
+        """Whether messages of a prefix are wanted."""
         return any(rule.fullmatch(prefix) for rule in self._rules)
 
 

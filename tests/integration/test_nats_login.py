@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-import nkeys  # type: ignore[import-untyped]
+import nkeys
 import pytest
 
 from tailrace.config import NatsSink

@@ -36,6 +36,8 @@ def test_other_names_are_not_there() -> None:
 
 
 def test_importing_it_loads_nothing_heavy() -> None:
-    program = "import sys, tailrace; print(sorted({'numpy', 'psycopg', 'pyspark'} & set(sys.modules)))"
+    program = (
+        "import sys, tailrace; print(sorted({'numpy', 'psycopg', 'pyspark'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"

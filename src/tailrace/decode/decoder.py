@@ -314,7 +314,7 @@ class _Messages:
     def raw(self, index: int) -> bytes:
         return self.body.data[self.starts[index] : self.starts[index + 1]]
 
-    def number(self, found: Indices, at: int, kind: str) -> NDArray[np.generic]:
+    def number(self, found: Indices, at: int, kind: str) -> NDArray[np.int64]:
         return self.body.number(self.starts[found] + at, kind)
 
     def byte(self, found: Indices, at: int) -> NDArray[np.uint8]:

@@ -39,12 +39,13 @@ class Body:
         self.size = len(data)
         self.bytes: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
 
-    def number(self, at: Indices, kind: str) -> NDArray[np.generic]:
+    def number(self, at: Indices, kind: str) -> NDArray[np.int64]:
         """The big-endian number at each of these places."""
         dtype = np.dtype(kind)
         count = self.size - dtype.itemsize + 1
         if len(at) and (count < 1 or int(at.max()) >= count):
             raise MalformedError("a message ends inside a number")
+        everywhere: NDArray[np.int64]
         everywhere = np.ndarray((max(count, 0),), dtype, self.data, strides=(1,))
         return everywhere[at]
 

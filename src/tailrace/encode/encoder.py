@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Literal, assert_never
 
 import pyarrow as pa
 
+from tailrace.decode import columns
 from tailrace.encode.facts import Facts, Origin
 from tailrace.encode.json import Json
 from tailrace.encode.keys import keys
 from tailrace.encode.msgpack import MessagePack
-from tailrace.encode.pieces import Pieces, join
+from tailrace.encode.pieces import Pieces, join, where
 from tailrace.encode.rows import Rows
 from tailrace.encode.shapes.bridge import Bridge
 from tailrace.encode.shapes.debezium import Debezium
@@ -51,15 +52,18 @@ class Encoder:
     ) -> pa.RecordBatch:
         """A message a change, in the group's order.
 
-        `destination` and `key` take the place of the subject and of the row's key. Text that is
-        not UTF-8 raises `PoisonedError`.
+        `destination` and `key` take the place of the subject and of the row's key; where a
+        destination is null the subject stays. Text that is not UTF-8 raises `PoisonedError`.
         """
         if not len(group):
             return pa.RecordBatch.from_pylist([], schema=MESSAGES)
         facts = Facts(group, self._syntax, self._origin)
         rows = Rows(group, self._syntax, self._shape.native)
-        if destination is None:
+        if destination is None or destination.null_count == len(group):
             destination = self._destinations(group)
+        elif destination.null_count:
+            usual = _column(self._destinations(group), len(group))
+            destination = where(columns.valid(destination), destination, usual)
         ids = self._shape.ids(facts)
         part = Part(facts, rows, self._named(destination), ids)
         payload = join(self._shape.message(part), null=self._syntax.null)

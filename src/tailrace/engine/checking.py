@@ -19,10 +19,10 @@ from tailrace.capture.relations import Published, read_published
 from tailrace.change import Op
 from tailrace.encode.subject import Subject
 from tailrace.errors import ExpressionError, TailraceError
-from tailrace.pipeline import cells
-from tailrace.pipeline.compile import compile as compiled
-from tailrace.pipeline.expression import Expressions, parse
-from tailrace.pipeline.names import Row
+from tailrace.pipeline.expressions import cells
+from tailrace.pipeline.expressions.compile import compile as compiled
+from tailrace.pipeline.expressions.expression import Expressions, parse
+from tailrace.pipeline.expressions.names import Row
 from tailrace.schema import ReplicaIdentity
 from tailrace.sinks import nats
 from tailrace.sinks.nats.subjects import matches
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from tailrace.capture.publication import PublicationState
     from tailrace.config import Config, Pipeline
-    from tailrace.pipeline.analysis import Types
-    from tailrace.pipeline.expression import Expression
+    from tailrace.pipeline.expressions.analysis import Types
+    from tailrace.pipeline.expressions.expression import Expression
     from tailrace.schema import Column, Relation
 
     Ask = Callable[[Expressions, Relation], Types]
@@ -114,7 +114,7 @@ def _analyser(config: Config) -> Ask | None:
     if importlib.util.find_spec("pyspark") is None or not java:
         return None
     # Here, because these start Java.
-    from tailrace.pipeline.analysis import SETTINGS, analyse, result_types  # noqa: PLC0415
+    from tailrace.pipeline.expressions.analysis import SETTINGS, analyse, result_types  # noqa: PLC0415
     from tailrace.pipeline.session import build  # noqa: PLC0415
 
     conf = SETTINGS | config.spark.conf

@@ -21,9 +21,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tailrace.message import MESSAGES
 from tailrace.pipeline import opening
-from tailrace.pipeline.blocks import encoder_of
-from tailrace.pipeline.cell_frame import groups_of
-from tailrace.pipeline.frame import arrow_schema, in_order
+from tailrace.pipeline.frames.blocks import encoder_of
+from tailrace.pipeline.frames.cells import groups_of
+from tailrace.pipeline.frames.frame import arrow_schema, in_order
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def deliver_rows(frame: DataFrame, target: Target, spec: Spec, relations: Relati
     @arrow_udf(RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def delivered(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         encoder = encoder_of(spec)
-        return _deliver((_encoded(rows, encoder, relations) for rows in batches), target)
+        return _deliver((_encoded(rows, encoder, spec, relations) for rows in batches), target)
 
     receipt = delivered.asNondeterministic()(sql.struct(*frame.columns))
     return frame.select(receipt.alias("receipt")).select("receipt.*")
@@ -92,20 +92,18 @@ def _blocks(columns: tuple[pa.Array, pa.Array]) -> _Piece:
     return _Piece(len(blocks), starts[0].as_py() if len(starts) else "", found)
 
 
-def _encoded(rows: pa.StructArray, encoder: Encoder, relations: Relations) -> _Piece:
+def _encoded(rows: pa.StructArray, encoder: Encoder, spec: Spec, relations: Relations) -> _Piece:
     def encoded() -> Iterator[pa.RecordBatch]:
         route, key = rows.field("destination"), rows.field("message_key")
         batches = []
         for group, found in groups_of(rows, relations):
             at = pa.array(found)
-            destination = None if route.null_count == len(route) else route.take(at)
-            batches.append(
-                encoder.encode(
-                    group,
-                    destination=None if destination is None else destination.cast(pa.binary()),
-                    key=None if key.null_count == len(key) else key.take(at).cast(pa.binary()),
-                )
+            made = encoder.encode(
+                group,
+                destination=route.take(at).cast(pa.binary()),
+                key=key.take(at).cast(pa.binary()) if spec.keyed else None,
             )
+            batches.append(made)
         if batches:
             yield in_order(batches)
 

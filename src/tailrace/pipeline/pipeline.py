@@ -93,6 +93,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         messages=pipeline.messages,
         lanes=pipeline.lanes,
         lane_key=stages.lane_key() if stages is not None and pipeline.lanes > 1 else (),
+        keyed=bool(pipeline.key),
         shape=pipeline.shape,
         encoding=pipeline.encoding or ("msgpack" if pipeline.shape == "bridge" else "json"),
         subject=pipeline.sink.subject,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sql
 
 from tailrace.errors import ConfigError
-from tailrace.pipeline import expression
-from tailrace.pipeline.analysis import analyse
-from tailrace.pipeline.compile import Compiled, combine, fingerprint
-from tailrace.pipeline.compile import compile as compiled_for
+from tailrace.pipeline.expressions import expression
+from tailrace.pipeline.expressions.analysis import analyse
+from tailrace.pipeline.expressions.compile import Compiled, combine, fingerprint
+from tailrace.pipeline.expressions.compile import compile as compiled_for
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Pipeline
     from tailrace.log.reader import Log
-    from tailrace.pipeline.expression import Expressions
+    from tailrace.pipeline.expressions.expression import Expressions
     from tailrace.position import Position
     from tailrace.schema import Relation, TypeName
 

@@ -29,8 +29,8 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.log.reader import Log
-from tailrace.pipeline import analysis
 from tailrace.pipeline import pipeline as path
+from tailrace.pipeline.expressions import analysis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

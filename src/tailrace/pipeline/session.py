@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from tailrace.pipeline.analysis import SETTINGS as MEANING
+from tailrace.pipeline.expressions.analysis import SETTINGS as MEANING
 
 if TYPE_CHECKING:
     from tailrace.config import Spark

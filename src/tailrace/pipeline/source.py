@@ -33,9 +33,9 @@ from tailrace.errors import ReplanError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
-from tailrace.pipeline import frames
-from tailrace.pipeline.compile import fingerprint
-from tailrace.pipeline.frame import wanted_by
+from tailrace.pipeline.expressions.compile import fingerprint
+from tailrace.pipeline.frames import build as frames
+from tailrace.pipeline.frames.frame import wanted_by
 from tailrace.pipeline.options import Options
 from tailrace.pipeline.spec import Spec
 from tailrace.position import Position

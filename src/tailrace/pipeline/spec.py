@@ -19,6 +19,8 @@ class Spec:
     lanes: int = 1
     lane_key: tuple[str, ...] = ()
     """Columns whose values choose the lane; none: the replica identity."""
+    keyed: bool = False
+    """Whether an expression gives the message keys."""
     shape: Literal["bridge", "debezium", "sequin", "plain"] = "bridge"
     encoding: Literal["msgpack", "json"] = "msgpack"
     subject: str = "cdc.{table}.{operation}"

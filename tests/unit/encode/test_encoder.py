@@ -120,6 +120,15 @@ def test_destination_and_key_of_the_caller(encoding: EncodingName) -> None:
     assert subjects == ["a", 'odd "é"']
 
 
+@both
+def test_where_the_caller_has_no_destination_the_usual_one_stays(encoding: EncodingName) -> None:
+    route = pa.array([b"there", None], pa.binary())
+    batch = encoder("bridge", encoding).encode(items(2), destination=route)
+    assert batch["destination"].to_pylist() == [b"there", b"cdc.items.insert"]
+    subjects = [decoded(item, encoding)["subject"] for item in batch["payload"].to_pylist()]
+    assert subjects == ["there", "cdc.items.insert"]
+
+
 def keys_of(made: Group) -> list[bytes | None]:
     found: list[bytes | None] = encoder("plain", "msgpack").encode(made)["key"].to_pylist()
     return found

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tailrace.log.start import parse_start
 from tailrace.errors import ConfigError
 from tailrace.log.reader import AtLsn, AtTime, Earliest, Latest
+from tailrace.log.start import parse_start
 from tailrace.position import Lsn
 from tailrace.wire.pgtime import PgTime
 

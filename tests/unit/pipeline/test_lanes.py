@@ -125,7 +125,7 @@ def by_hand(value: bytes | None) -> int:
     prime, mix = 0x100000001B3, 0x9E3779B97F4A7C15
     if value is None:
         return mix
-    total = sum((byte + 1) * prime ** (at + 1) for at, byte in enumerate(value))
+    total: int = sum((byte + 1) * prime ** (at + 1) for at, byte in enumerate(value))
     return (total % 2**64) ^ (len(value) * mix % 2**64)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import nkeys  # type: ignore[import-untyped]
+import nkeys
 
 from tailrace.errors import ConfigError
 

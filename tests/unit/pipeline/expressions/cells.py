@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tailrace.config import NatsSink, Pipeline
-from tailrace.pipeline.compile import fingerprint
-from tailrace.pipeline.expression import Expressions, parse
+from tailrace.pipeline.expressions.compile import fingerprint
+from tailrace.pipeline.expressions.expression import Expressions, parse
 from tailrace.schema import Column, Relation, ReplicaIdentity
 
 SINK = NatsSink(type="nats")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.config import Spark
-from tailrace.pipeline.analysis import CELLS, SETTINGS
-from tailrace.pipeline.compile import compile  # noqa: A004
+from tailrace.pipeline.expressions.analysis import CELLS, SETTINGS
+from tailrace.pipeline.expressions.compile import compile  # noqa: A004
 from tailrace.pipeline.session import build
 from tests.unit.pipeline.expressions.cells import TABLE, expressions
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ExpressionError
-from tailrace.pipeline.cells import Decimal, spark_type
-from tailrace.pipeline.compile import combine, compile, fingerprint  # noqa: A004
-from tailrace.pipeline.sql import string
+from tailrace.pipeline.expressions.cells import Decimal, spark_type
+from tailrace.pipeline.expressions.compile import combine, compile, fingerprint  # noqa: A004
+from tailrace.pipeline.expressions.sql import string
 from tailrace.schema import ReplicaIdentity, TypeName
 from tests.unit.pipeline.expressions.cells import TABLE, column, expressions, numeric
 

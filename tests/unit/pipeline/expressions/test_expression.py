@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tailrace.errors import ExpressionError
-from tailrace.pipeline import functions
+from tailrace.pipeline.expressions import functions
 from tests.unit.pipeline.expressions.cells import expressions
 
 ALLOWED = [

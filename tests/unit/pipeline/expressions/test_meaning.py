@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, PySparkException
 
 from tailrace.errors import ConfigError, ExpressionError, PoisonedError
-from tailrace.pipeline.analysis import CELLS, SETTINGS, analyse, require_settings, stopped
-from tailrace.pipeline.compile import combine, compile  # noqa: A004
-from tailrace.pipeline.names import Typed
+from tailrace.pipeline.expressions.analysis import (
+    CELLS,
+    SETTINGS,
+    analyse,
+    require_settings,
+    stopped,
+)
+from tailrace.pipeline.expressions.compile import combine, compile  # noqa: A004
+from tailrace.pipeline.expressions.names import Typed
 from tests.unit.pipeline.expressions.cells import (
     FINGERPRINT,
     NAMES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.capture.connection import connect
-from tailrace.pipeline.analysis import CELLS
-from tailrace.pipeline.compile import compile  # noqa: A004
+from tailrace.pipeline.expressions.analysis import CELLS
+from tailrace.pipeline.expressions.compile import compile  # noqa: A004
 from tailrace.schema import Relation, ReplicaIdentity
 from tests.unit.pipeline.expressions.cells import cells, column, expressions, numeric
 

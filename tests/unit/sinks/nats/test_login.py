@@ -3,7 +3,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-import nkeys  # type: ignore[import-untyped]
+import nkeys
 import pytest
 
 from tailrace.config import NatsSink

@@ -11,15 +11,15 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tailrace.pipeline import cells, sql
-from tailrace.pipeline.names import Image, Message, Row, absent, unchanged
+from tailrace.pipeline.expressions import cells, sql
+from tailrace.pipeline.expressions.names import Image, Message, Row, absent, unchanged
 from tailrace.schema import Column, Relation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tailrace.pipeline.expression import Expression, Expressions, Item
-    from tailrace.pipeline.render import Names
+    from tailrace.pipeline.expressions.expression import Expression, Expressions, Item
+    from tailrace.pipeline.expressions.render import Names
     from tailrace.schema import TypeName
 
 
@@ -28,7 +28,7 @@ class Selected:
     """One column of `select`, for the new row and for the old.
 
     `after` and `before` give the value as PostgreSQL's text once `column.type_oid` is known. For
-    an expression the type is Spark's to say: until `tailrace.pipeline.analysis` has asked, its
+    an expression the type is Spark's to say: until `analysis.analyse` has asked, its
     oid is 0 and the two give the value itself. `unchanged` and `absent` say whether the value is
     not known in the new and in the old row.
     """

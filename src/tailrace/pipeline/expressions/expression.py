@@ -1,7 +1,7 @@
 """The SQL of a pipeline: `where`, `select`, `route` and `key`, parsed and checked.
 
 Everything that can be said without a table is said here; names are resolved against a table's
-columns in `tailrace.pipeline.compile`.
+columns in `tailrace.pipeline.expressions.compile`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tailrace.pipeline import syntax
-from tailrace.pipeline.render import Reference, Renderer
-from tailrace.pipeline.syntax import Text, offset
+from tailrace.pipeline.expressions import syntax
+from tailrace.pipeline.expressions.render import Reference, Renderer
+from tailrace.pipeline.expressions.syntax import Text, offset
 
 if TYPE_CHECKING:
     from tailrace import config
-    from tailrace.pipeline.render import Names
+    from tailrace.pipeline.expressions.render import Names
 
 _NAME_BYTES = 63
 

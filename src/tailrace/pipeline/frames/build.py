@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.log.reader import Log
-from tailrace.pipeline.blocks import BlockFrame
-from tailrace.pipeline.cell_frame import CellFrame
-from tailrace.pipeline.change_frame import ChangeFrame
-from tailrace.pipeline.table_frame import TableFrame
+from tailrace.pipeline.frames.blocks import BlockFrame
+from tailrace.pipeline.frames.cells import CellFrame
+from tailrace.pipeline.frames.changes import ChangeFrame
+from tailrace.pipeline.frames.table import TableFrame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tailrace.pipeline.frame import Frame
+    from tailrace.pipeline.frames.frame import Frame
     from tailrace.pipeline.options import Options
     from tailrace.position import Position
 

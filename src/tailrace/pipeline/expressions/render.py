@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from sqlglot import exp
 
-from tailrace.pipeline import functions, sql
-from tailrace.pipeline.syntax import offset
+from tailrace.pipeline.expressions import functions, sql
+from tailrace.pipeline.expressions.syntax import offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.pipeline.syntax import Text
+    from tailrace.pipeline.expressions.syntax import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

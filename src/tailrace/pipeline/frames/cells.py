@@ -23,9 +23,9 @@ from pyspark.sql.types import (
 
 from tailrace.change import Op
 from tailrace.decode.group import Cells, Group
-from tailrace.pipeline.change_frame import repeated
-from tailrace.pipeline.compile import fingerprint
-from tailrace.pipeline.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.expressions.compile import fingerprint
+from tailrace.pipeline.frames.changes import repeated
+from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.tables import Prefixes

@@ -7,7 +7,7 @@ no statement is ever parsed, and every function call arrives as it was written. 
 the rules of Spark, from the text itself.
 
 Nothing is allowed or forbidden here beyond what can not be parsed without doubt; the allow-list is
-`tailrace.pipeline.render`.
+`tailrace.pipeline.expressions.render`.
 """
 
 from __future__ import annotations

@@ -14,17 +14,17 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from tailrace.errors import ConfigError, ExpressionError, PoisonedError
-from tailrace.pipeline import sql
-from tailrace.pipeline.compile import typed
-from tailrace.pipeline.names import Typed
+from tailrace.pipeline.expressions import sql
+from tailrace.pipeline.expressions.compile import typed
+from tailrace.pipeline.expressions.names import Typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from tailrace.pipeline.compile import Compiled
-    from tailrace.pipeline.expression import Expression, Expressions
+    from tailrace.pipeline.expressions.compile import Compiled
+    from tailrace.pipeline.expressions.expression import Expression, Expressions
     from tailrace.schema import Relation
 
 CELLS = (

@@ -21,7 +21,7 @@ from tailrace.encode.json import Json
 from tailrace.encode.pieces import join
 from tailrace.encode.rows import Rows
 from tailrace.encode.shapes.content import content_fields
-from tailrace.pipeline.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,8 +27,8 @@ from tailrace.decode.typed import arrow_type, to_arrow
 from tailrace.decode.types import resolve
 from tailrace.errors import ConfigError, SchemaChangedError
 from tailrace.log.reader import Log
-from tailrace.pipeline.change_frame import names_where, repeated
-from tailrace.pipeline.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.frames.changes import names_where, repeated
+from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,13 +13,13 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, NoReturn
 
-from tailrace.pipeline import cells, sql
+from tailrace.pipeline.expressions import cells, sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.pipeline.render import Reference
-    from tailrace.pipeline.syntax import Text
+    from tailrace.pipeline.expressions.render import Reference
+    from tailrace.pipeline.expressions.syntax import Text
     from tailrace.schema import Column, Relation
 
 FRAME = {

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from tailrace.encode.encoder import Encoder, Origin
 from tailrace.message import MESSAGES
-from tailrace.pipeline.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.tables import Prefixes

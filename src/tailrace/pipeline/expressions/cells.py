@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.pipeline import sql
+from tailrace.pipeline.expressions import sql
 
 if TYPE_CHECKING:
     from tailrace.schema import Column

@@ -1,0 +1,1 @@
+"""SQL expressions of pipelines: parsed, checked, and compiled to Spark SQL over the cells frame."""

@@ -1,0 +1,1 @@
+"""What rows the source makes of the log: changes, one table's rows, blocks, cells."""
