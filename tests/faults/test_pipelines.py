@@ -130,8 +130,8 @@ def test_killed_at_random_for_long(killed: System, server: EmbeddedNats, seed: i
 class Steady:
     """A running system that several tests share. Each pipeline has a stream of its own.
 
-    `left` and `right` go straight to a server, `refused` to another one, which may be down, and
-    `swallowed` to the first through a proxy, which may be a black hole.
+    `left` and `right` go to one server, `refused` to another, which may be down, and `swallowed` to
+    a third one through a proxy, which may be a black hole.
     """
 
     system: System
@@ -172,7 +172,8 @@ def steady(victim: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -
     with (
         EmbeddedNats(data=folder / "jetstream") as server,
         EmbeddedNats(data=folder / "away") as away,
-        TcpProxy("127.0.0.1", server.port) as proxy,
+        EmbeddedNats(data=folder / "behind") as behind,
+        TcpProxy("127.0.0.1", behind.port) as proxy,
     ):
         through = f"nats://127.0.0.1:{proxy.port}"
         pipelines = {
@@ -272,5 +273,27 @@ def test_a_killed_supervisor_is_started_at_once(steady: Steady, seed: int) -> No
         system.process.wait()
         system.start()
         system.flowing("left")
+    system.settled()
+    assert system.check() > 0
+
+
+@pytest.mark.timeout(600)
+def test_a_spoiled_checkpoint_ends_nobody_else(steady: Steady, seed: int) -> None:
+    """GIVEN a checkpoint Spark cannot read WHEN all start THEN only its own pipeline waits."""
+    system = steady.system
+    steady.healed()
+    spoiled = system.data / "checkpoints" / "refused" / "metadata"
+    with Load(system.database, seed=seed):
+        system.flowing("refused")
+        assert system.stop() == 0, system.output()[-3000:]
+        content = spoiled.read_bytes()
+        spoiled.write_bytes(b"spoiled")
+        system.start()
+        state = lambda: system.progress("refused").get("state")  # noqa: E731
+        wait_for(lambda: state() == "retrying", "the pipeline to fail", LONG_S)
+        steady.keeps_delivering("left", "right")
+        assert state() == "retrying"
+        assert system.told()["processes"]["pipelines"]["restarts"] == 0
+        spoiled.write_bytes(content)
     system.settled()
     assert system.check() > 0

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
 
-USER, PASSWORD = "bridge_user", "b:ridge/canary"
-AUTHORIZATION = f"authorization {{ user: {USER}, password: {json.dumps(PASSWORD)} }}"
+USER, PASSWORD = "bridge_user", "bridge-canary"
+AUTHORIZATION = f"authorization {{ user: {USER}, password: {PASSWORD} }}"
 TABLE = """
 CREATE TABLE test_types (
     id serial PRIMARY KEY, uid uuid, age int, temperature float8, price numeric(10, 4),
@@ -37,6 +37,7 @@ CREATE TABLE test_types (
     created_at timestamptz
 )
 """
+pytestmark = pytest.mark.timeout(420)
 METADATA = {"key_1": "value_1", "key_2": [[1, 2], [3, 4]], "key_3": {"key_4": None}}
 ROW = """
 INSERT INTO test_types VALUES (
@@ -66,16 +67,23 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
         time.sleep(0.05)
 
 
+def login(server: EmbeddedNats) -> str:
+    return f"nats://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
+
+
+def reader(database: Database) -> str:
+    return f"reader_{database.name}"
+
+
 class Bridge:
     """A `tailrace bridge` process, its endpoints, and the consumer's side of it."""
 
     def __init__(self, folder: Path, database: Database, server: EmbeddedNats, *more: str) -> None:
         self.database = database
         self.folder = folder
-        self.server = server
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.consumer = f"nats://127.0.0.1:{server.port}"
+        self.consumer = login(server)
         self.slot = database.name[-63:]
         where = conninfo_to_dict(database.dsn)
         environment = {
@@ -119,7 +127,7 @@ class Bridge:
     def received(self, count: int) -> list[Received]:
         """What the stream holds, once it is so many messages."""
         wait_for(lambda: self._stored() >= count)
-        return received(login(self.server), "CDC")
+        return received(self.consumer, "CDC")
 
     def _stored(self) -> int:
         answer = self.get("/streams/info?stream=CDC")
@@ -129,7 +137,7 @@ class Bridge:
         """A value of the bucket `schemas`."""
 
         async def read() -> bytes:
-            client = await nats.connect(self.consumer, user=USER, password=PASSWORD)
+            client = await nats.connect(self.consumer)
             try:
                 bucket = await client.jetstream().key_value("schemas")
                 return (await bucket.get(key)).value or b""
@@ -142,14 +150,6 @@ class Bridge:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(90)
-
-
-def login(server: EmbeddedNats) -> str:
-    return f"nats://{USER}:b%3Aridge%2Fcanary@127.0.0.1:{server.port}"
-
-
-def reader(database: Database) -> str:
-    return f"reader_{database.name}"
 
 
 @pytest.fixture(scope="module")

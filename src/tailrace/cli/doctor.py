@@ -5,22 +5,12 @@
 from __future__ import annotations
 
 import json
-from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from tailrace.cli import options
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tailrace.capture.preflight import Finding
-
-_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
+from tailrace.cli.findings import rows, show
 
 
 def doctor(
@@ -60,52 +50,11 @@ def doctor(
         connect_timeout_s=settings.capture.connect_timeout_s,
     ) as connection:
         findings = run(connection, settings)
+    healthy = all(finding.severity is not Severity.ERROR for finding in findings)
     if as_json:
-        typer.echo(_json(findings))
+        report = {"healthy": healthy, "findings": rows(findings)}
+        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        _show(findings, show_all=show_all)
-    if any(finding.severity is Severity.ERROR for finding in findings):
+        show(findings, show_all=show_all)
+    if not healthy:
         raise typer.Exit(1)
-
-
-def _json(findings: Sequence[Finding]) -> str:
-    rows = [
-        {
-            "check": finding.check,
-            "severity": finding.severity.value,
-            "subject": finding.subject,
-            "finding": finding.finding,
-            "fix": finding.fix,
-        }
-        for finding in findings
-    ]
-    healthy = all(row["severity"] != "error" for row in rows)
-    return json.dumps({"healthy": healthy, "findings": rows}, indent=2, ensure_ascii=False)
-
-
-def _show(findings: Sequence[Finding], *, show_all: bool) -> None:
-    console = Console(highlight=False, soft_wrap=False)
-    counts: dict[str, int] = {}
-    for severity, group in groupby(findings, key=lambda finding: finding.severity.value):
-        rows = list(group)
-        counts[severity] = len(rows)
-        if severity != "ok" or show_all:
-            console.print(_table(severity, rows))
-    words = [f"{count} {severity}" for severity, count in counts.items()]
-    console.print(Text(", ".join(words)))
-
-
-def _table(severity: str, rows: Sequence[Finding]) -> Table:
-    table = Table(
-        title=Text(severity, style=_STYLES[severity]), title_justify="left", show_header=False
-    )
-    table.add_column("check", no_wrap=True, style=_STYLES[severity])
-    table.add_column("finding", overflow="fold")
-    for finding in rows:
-        # Names and values come from the database: Text, so that none of it is read as markup.
-        cell = Text(f"{finding.subject}: " if finding.subject else "", style="bold")
-        cell.append(Text(finding.finding, style="not bold"))
-        if finding.fix:
-            cell.append(Text(f"\nfix: {finding.fix}", style="not bold dim"))
-        table.add_row(Text(finding.check), cell)
-    return table

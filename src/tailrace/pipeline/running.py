@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
 
 from tailrace import errors
 from tailrace.errors import (
@@ -35,7 +34,6 @@ from tailrace.pipeline.expressions import analysis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.errors import StreamingQueryException
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -136,17 +134,17 @@ class Runner:
                 self._attempt()
             except ReplanError as error:
                 self._events.info("pipeline.replanning", reason=str(error))
-            except TailraceError as error:
+            except Exception as error:
+                if not isinstance(error, TailraceError) and not _lives(self._spark):
+                    self.lost = error
+                    self._events.error("pipeline.lost", reason=str(error))
+                    self._say("failed", "SPARK_LOST", str(error))
+                    return
                 if time.monotonic() - began > _HEALTHY_S:
                     failures = 0
-                if not self._again(error, failures):
+                if not self._again(_meaning(error), failures):
                     return
                 failures += 1
-            except Exception as error:
-                self.lost = error
-                self._events.error("pipeline.lost", reason=str(error))
-                self._say("failed", "SPARK_LOST", str(error))
-                return
         self._say("stopped")
 
     def _attempt(self) -> None:
@@ -225,8 +223,18 @@ def _reports(query: StreamingQuery) -> Iterator[dict[str, Any]]:
             yield batch
 
 
-def _meaning(error: StreamingQueryException | None) -> TailraceError:
+def _lives(spark: SparkSession) -> bool:
+    """Whether Spark still answers: what one pipeline ran into is no reason to end the others."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, OSError, AttributeError):
+        return False
+
+
+def _meaning(error: Exception | None) -> TailraceError:
     """Our own error out of Spark's account of a failed task."""
+    if isinstance(error, TailraceError):
+        return error
     text = str(error or "")
     stopped = analysis.stopped(text)
     if stopped is not None:
