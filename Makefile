@@ -3,8 +3,10 @@
 SHELL := /bin/bash
 PYTHON ?= python3.11
 LOOPS ?= 500
+KILLS ?= 40
 FUZZ ?= 1000000
 BIN := .venv/bin
+PATH_FAULTS := tests/faults/test_pipelines.py
 TEST_ARGS ?=
 
 help: ## print this list
@@ -38,8 +40,9 @@ format: setup ## rewrite the code in house format
 bench: setup ## all benchmarks, with their references, one after another
 	$(BIN)/python -m benchmarks all
 
-soak: setup ## long random runs: make soak LOOPS=500 FUZZ=1000000
-	TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0 tests/faults
+soak: setup ## long random runs: make soak LOOPS=500 KILLS=40 FUZZ=1000000
+	TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0 tests/faults --ignore=$(PATH_FAULTS)
+	TAILRACE_LOOPS=$(KILLS) $(BIN)/python -m pytest -m soak -s --timeout=0 $(PATH_FAULTS)
 	TAILRACE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -s tests/fuzz
 
 docs: setup ## write the reference pages that come from code

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.change import ABSENT, UNCHANGED, Change
 from tailrace.decode.decoder import Decoder
+from tailrace.decode.merge import merged
 from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
@@ -21,12 +22,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def columnar(
-    entries: Iterable[Entry], after: Position | None = None, upto: Position | None = None
+    entries: Iterable[Entry],
+    after: Position | None = None,
+    upto: Position | None = None,
+    *,
+    enough_bytes: int = 0,
 ) -> list[Change]:
-    """All changes, in order of position."""
+    """All changes, in order of position; with `enough_bytes`, of entries merged up to that size."""
     decoder = Decoder()
     found = []
-    for entry in entries:
+    for entry in merged(entries, enough_bytes) if enough_bytes else entries:
         groups = decoder.decode(entry, after, upto)
         found += sorted(
             (change for group in groups for change in changes_of(group)),

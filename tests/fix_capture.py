@@ -70,6 +70,7 @@ class Captured:
         start = log.resolve(Earliest()) if after is None else after
         found = list(read_changes(log, start))
         assert columnar(log.read(start), start) == plain(found)
+        assert columnar(log.read(start), start, enough_bytes=1 << 19) == plain(found)
         return found
 
     @property

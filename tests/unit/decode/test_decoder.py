@@ -54,6 +54,8 @@ def transaction(relation: Relation, *rows: pgoutput.AnyMessage, lsn: int = 0x100
 def agree(entries: list[Entry]) -> None:
     expected = plain(Oracle().decode(entries))
     assert columnar(entries) == expected
+    for enough_bytes in (1, 300, 1 << 20):
+        assert columnar(entries, enough_bytes=enough_bytes) == expected
 
 
 @pytest.mark.parametrize("seed", range(40))

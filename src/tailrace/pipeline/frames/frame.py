@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace.decode.decoder import Decoder
+from tailrace.decode.merge import merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,9 +51,9 @@ def groups(
     wanted: Callable[[Relation], bool],
     messages: Callable[[str], bool],
 ) -> Iterator[list[Group]]:
-    """The changes of a range, the groups of one entry at a time."""
+    """The changes of a range, some entries at a time."""
     decoder = Decoder(wanted=wanted, messages=messages)
-    for entry in log.read(after, upto):
+    for entry in merged(log.read(after, upto)):
         found = decoder.decode(entry, after, upto)
         if found:
             yield found
