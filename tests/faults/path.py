@@ -45,6 +45,8 @@ Tables = dict[str, dict[Any, dict[str, Any]]]
 
 LONG_S = 180.0
 """Longer than anything takes on a machine that is busy with other things."""
+WORKERS = "pyspark.daemon pyspark.worker"
+"""The process that forks the workers of tasks, and the workers themselves."""
 _CHANGES = (pgoutput.Insert, pgoutput.Update, pgoutput.Delete, pgoutput.Truncate)
 
 
@@ -345,6 +347,6 @@ def victims(system: System) -> dict[str, list[int]]:
                 found["jvm"].append(pid)
             elif "python_streaming_source_runner" in text:
                 found["source"].append(pid)
-            elif "pyspark.daemon" in text and "pyspark.daemon" in command(known.get(pid, 0)):
+            elif WORKERS in text and WORKERS in command(known.get(pid, 0)):
                 found["worker"].append(pid)
     return found

@@ -24,6 +24,7 @@ from tailrace.pipeline import opening
 from tailrace.pipeline.frames.blocks import encoder_of
 from tailrace.pipeline.frames.cells import groups_of
 from tailrace.pipeline.frames.frame import arrow_schema, in_order
+from tailrace.pipeline.worker import settle
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
             yield _last(waiting, opened.flush(), np.concatenate(commits))
         elif waiting:
             yield pa.nulls(waiting, _ROW)
+        settle()
     except BaseException:
         opening.discard(target.name)
         raise
@@ -148,7 +150,8 @@ def _check_order(messages: pa.RecordBatch, last: tuple[int, int]) -> tuple[int, 
 
 
 def _last(rows: int, receipt: Receipt, commits: NDArray[np.int64]) -> pa.Array:
-    delays = np.percentile(time.time_ns() // 1000 - commits, (50, 99))
-    values = [receipt.messages, receipt.bytes, receipt.duplicates, *map(int, delays)]
+    ages = np.sort(time.time_ns() // 1000 - commits)
+    delays = [int(ages[len(ages) * percent // 100]) for percent in (50, 99)]
+    values = [receipt.messages, receipt.bytes, receipt.duplicates, *delays]
     last = pa.array([dict(zip(_FIELDS, values, strict=True))], _ROW)
     return pa.concat_arrays([pa.nulls(rows - 1, _ROW), last])

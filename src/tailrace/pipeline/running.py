@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from tailrace import errors
 from tailrace.errors import (
@@ -235,7 +235,7 @@ def _meaning(error: Exception | None) -> TailraceError:
     """Our own error out of Spark's account of a failed task."""
     if isinstance(error, TailraceError):
         return error
-    text = str(error or "")
+    text = str(error.java_exception if isinstance(error, Py4JJavaError) else error or "")
     stopped = analysis.stopped(text)
     if stopped is not None:
         return stopped
@@ -243,5 +243,14 @@ def _meaning(error: Exception | None) -> TailraceError:
     kind = getattr(errors, raised[-1][0], None) if raised else None
     if isinstance(kind, type) and issubclass(kind, TailraceError):
         return kind(raised[-1][1])
-    lines = [line for line in text.splitlines() if line.strip()]
-    return TailraceError(lines[-1] if lines else "the query ended")
+    return TailraceError(_cause(text))
+
+
+def _cause(text: str) -> str:
+    """Why a query ended: what Spark says first. The plan that follows tells nobody anything.
+
+    >>> _cause("Broken pipe\\n=== Streaming Query ===\\n+- ~StreamingDataSourceV2Relation")
+    'the query ended: Broken pipe'
+    """
+    found = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return f"the query ended: {found}" if found else "the query ended"

@@ -9,6 +9,7 @@ from tailrace.pipeline.frames.blocks import BlockFrame
 from tailrace.pipeline.frames.cells import CellFrame
 from tailrace.pipeline.frames.changes import ChangeFrame
 from tailrace.pipeline.frames.table import TableFrame
+from tailrace.pipeline.worker import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,3 +47,4 @@ def read(options: Options, after: Position, upto: Position) -> Iterator[pa.Recor
     if log is None:
         log = _logs[options.log] = Log.open(options.log)
     yield from frame.batches(log, after, upto)
+    settle()
