@@ -295,3 +295,23 @@ def test_a_spoiled_checkpoint_ends_nobody_else(steady: Steady, seed: int) -> Non
         spoiled.write_bytes(content)
     system.settled()
     assert system.check() > 0
+
+
+@pytest.mark.timeout(600)
+def test_a_power_cut_empties_the_youngest_checkpoint_files(steady: Steady, seed: int) -> None:
+    """GIVEN checkpoints as a power cut may leave them WHEN all start THEN nothing comes twice."""
+    system = steady.system
+    steady.healed()
+    with Load(system.database, seed=seed):
+        for name in system.pipelines:
+            system.flowing(name)
+        assert system.stop() == 0, system.output()[-3000:]
+        system.empty("left", ["offsets"], 1)
+        system.empty("right", ["commits"], 2)
+        system.empty("refused", ["offsets", "commits"], 3)
+        system.empty("swallowed", ["offsets", "commits"], 1000)
+        system.start()
+        for name in system.pipelines:
+            system.flowing(name)
+    system.settled()
+    assert system.check() > 0

@@ -4,6 +4,10 @@ Spark writes `offsets/N` before a micro-batch and `commits/N` after it. What the
 is delivered; a batch that was begun and not committed comes again as a whole. Spark does not keep
 where the first batch begins, so that is written here, once: `latest` must not mean a later place
 after a crash.
+
+Spark does not fsync these files. After a power cut the youngest may be empty, and Spark then
+refuses the whole checkpoint. `mend` takes them away: their batches come again, and sinks know what
+they hold.
 """
 
 from __future__ import annotations
@@ -21,8 +25,7 @@ if TYPE_CHECKING:
 
 def delivered(folder: Path) -> Position | None:
     """The position up to which everything is delivered; None before the first batch."""
-    names = [path.name for path in (folder / "commits").glob("*")]
-    for batch in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+    for batch in sorted(_batches(folder / "commits"), reverse=True):
         try:
             lines = (folder / "offsets" / str(batch)).read_text().splitlines()
             return Position.parse(str(json.loads(lines[-1])["position"]))
@@ -39,11 +42,49 @@ def beginning(folder: Path, resolve: Callable[[], Position]) -> Position:
     except FileNotFoundError:
         pass
     position = resolve()
+    _begin(folder, position)
+    return position
+
+
+def _begin(folder: Path, position: Position) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "tailrace-start.tmp"
     with temporary.open("w") as file:
         file.write(f"{position}\n")
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
-    return position
+    temporary.replace(folder / "tailrace-start")
+
+
+def mend(folder: Path, known: Callable[[], Position | None]) -> bool:
+    """Remove what a power cut has left empty, and what came after it; whether there was any.
+
+    `known` gives a position up to which everything is delivered, as something that was fsynced has
+    it: when nothing else is left, the query begins there.
+    """
+    planned, done = _batches(folder / "offsets"), _batches(folder / "commits")
+    torn = [batch for batch, path in [*planned.items(), *done.items()] if _empty(path)]
+    if _empty(folder / "metadata"):
+        (folder / "metadata").unlink()
+    if not torn:
+        return False
+    first = min(torn)
+    replanned = [planned[first]] if first in planned and _empty(planned[first]) else []
+    kept = [batch for batch in planned if batch < first or (batch == first and not replanned)]
+    if not kept and (position := known()) is not None:
+        _begin(folder, position)
+    later = [planned[batch] for batch in sorted(planned, reverse=True) if batch > first]
+    undone = [done[batch] for batch in sorted(done, reverse=True) if batch >= first]
+    # What shows that there is something to mend goes last: this may be cut off, too.
+    for path in (*later, *undone, *replanned):
+        path.unlink()
+    return True
+
+
+def _batches(folder: Path) -> dict[int, Path]:
+    return {int(path.name): path for path in folder.glob("*") if path.name.isdecimal()}
+
+
+def _empty(path: Path) -> bool:
+    """Whether a file holds nothing, or the zeros some file systems put there."""
+    return path.exists() and not path.read_bytes().strip(b"\0")

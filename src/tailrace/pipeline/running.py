@@ -27,7 +27,10 @@ from tailrace.errors import (
     SinkUnreachableError,
     TailraceError,
 )
+from tailrace.log import retention
 from tailrace.log.reader import Log
+from tailrace.log.store import LocalStore
+from tailrace.pipeline import checkpoint
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.expressions import analysis
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.config import Config, Pipeline
+    from tailrace.position import Position
 
 _BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 _HEALTHY_S = 30.0
@@ -152,13 +156,16 @@ class Runner:
         log = self._wait_for_log()
         if log is None:
             return
+        folder = self._config.data / "checkpoints" / self._name
+        if checkpoint.mend(folder, self._pinned):
+            self._events.warning("pipeline.checkpoint-mended", folder=str(folder))
         query = path.start(
             self._spark,
             self._name,
             self._pipeline,
             log=log,
             path=self._config.log.path,
-            folder=self._config.data / "checkpoints" / self._name,
+            folder=folder,
         )
         self._query, self._seen = query, -1
         began = time.monotonic()
@@ -176,6 +183,10 @@ class Runner:
             with contextlib.suppress(Py4JError, OSError):
                 self._watch(query)
                 query.stop()
+
+    def _pinned(self) -> Position | None:
+        """How far the log knows us to be; it may be a second behind."""
+        return retention.pins(LocalStore(self._config.log.path)).get(self._name)
 
     def _wait_for_log(self) -> Log | None:
         """The log, once capture has made it."""
