@@ -303,8 +303,7 @@ def test_a_power_cut_empties_the_youngest_checkpoint_files(steady: Steady, seed:
     system = steady.system
     steady.healed()
     with Load(system.database, seed=seed):
-        for name in system.pipelines:
-            system.flowing(name)
+        steady.keeps_delivering(*system.pipelines)
         assert system.stop() == 0, system.output()[-3000:]
         system.empty("left", ["offsets"], 1)
         system.empty("right", ["commits"], 2)

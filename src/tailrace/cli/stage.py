@@ -48,8 +48,6 @@ _FINAL = frozenset(kind.code for kind in FINAL.values())
 _RESTARTS = 2
 _STOP_S = 45.0
 _HURRY_S = 15.0
-# Half of Spark's start is spent on code that only pays off after minutes of work.
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _OUTPUT_CHARACTERS = 3000
 _FOREIGN = ("TAILRACE_", "PG", "SPARK_", "PYSPARK_")
 _KEYS = """
@@ -116,7 +114,6 @@ class Stage:
             "log": {"path": "data/log"},
             "data": "data",
             "http": {"port": int(self.http.rpartition(":")[2])},
-            "spark": {"conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
             "pipelines": {
                 PIPELINE: {
                     "messages": ["shop.*"],

@@ -69,14 +69,15 @@ def mend(folder: Path, known: Callable[[], Position | None]) -> bool:
     if not torn:
         return False
     first = min(torn)
-    replanned = [planned[first]] if first in planned and _empty(planned[first]) else []
-    kept = [batch for batch in planned if batch < first or (batch == first and not replanned)]
+    # Spark runs a planned batch again only if it finds the plan of the one before.
+    again = first in planned and not _empty(planned[first]) and (not first or first - 1 in planned)
+    kept = [batch for batch in planned if batch < first + again]
     if not kept and (position := known()) is not None:
         _begin(folder, position)
-    later = [planned[batch] for batch in sorted(planned, reverse=True) if batch > first]
-    undone = [done[batch] for batch in sorted(done, reverse=True) if batch >= first]
-    # What shows that there is something to mend goes last: this may be cut off, too.
-    for path in (*later, *undone, *replanned):
+    gone = [done[batch] for batch in sorted(done, reverse=True) if batch >= first]
+    gone += [planned[batch] for batch in sorted(planned, reverse=True) if batch not in kept]
+    # This may be cut off, too: what shows that there is something to mend goes last.
+    for path in sorted(gone, key=_empty):
         path.unlink()
     return True
 
