@@ -121,6 +121,8 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
                 yield pa.nulls(waiting, _ROW)
             waiting = piece.rows
             for messages in piece.batches:
+                if not messages.num_rows:
+                    continue
                 if opened is None:
                     opened = opening.get(
                         target.sink,

@@ -63,10 +63,14 @@ class BlockFrame:
         return cls(Spec.load(options.pipeline))
 
     def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
-        """The blocks of `(after, upto]`: one for each entry of the log and lane."""
+        """The blocks of `(after, upto]`; a beat, the empty range, has one without messages."""
         spec = self._spec
         encoder = encoder_of(spec)
         schema = arrow_schema(SCHEMA)
+        if after == upto:
+            # A row, so that the worker that delivers stays warm as well.
+            yield _block(schema, after, 0, pa.RecordBatch.from_pylist([], schema=MESSAGES))
+            return
         if spec.lanes == 1:
             for entry in self._groups(log, after, upto):
                 messages = in_order([encoder.encode(group) for group in entry])
@@ -113,12 +117,13 @@ def _block(
     schema: pa.Schema, after: Position, lane: int, messages: pa.RecordBatch
 ) -> pa.RecordBatch:
     body = messages.serialize()
+    lsn, ordinal = (messages[name][:1].to_pylist() or [0] for name in ("lsn", "ordinal"))
     return pa.RecordBatch.from_arrays(
         [
             pa.array([str(after)]),
             pa.array([lane], pa.int32()),
-            pa.array([messages["lsn"][0].as_py()], pa.int64()),
-            pa.array([messages["ordinal"][0].as_py()], pa.int64()),
+            pa.array(lsn, pa.int64()),
+            pa.array(ordinal, pa.int64()),
             pa.Array.from_buffers(
                 pa.binary(),
                 1,
