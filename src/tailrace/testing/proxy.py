@@ -25,8 +25,12 @@ class TcpProxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
+            except OSError:
+                continue
+            try:
                 server = socket.create_connection(self._target)
             except OSError:
+                _close(client)
                 continue
             self._pairs.append((client, server))
             for source, sink in ((client, server), (server, client)):
