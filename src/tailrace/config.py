@@ -314,10 +314,10 @@ class Pipeline(_Section):
         default=None, description="Bytes of a message. Empty: msgpack for bridge, json otherwise."
     )
     batch_rows: int = Field(
-        default=200_000, ge=1, description="Changes in a micro-batch, to the next whole entry."
+        default=500_000, ge=1, description="Changes in a micro-batch, to the next whole entry."
     )
     batch_bytes: Bytes = Field(
-        default=64 * 2**20, ge=1, description="Bytes of log in a micro-batch, likewise."
+        default=128 * 2**20, ge=1, description="Bytes of log in a micro-batch, likewise."
     )
     sink: NatsSink = Field(description="Where the messages go.")
 

@@ -23,6 +23,8 @@ class Application:
         if not config.pipelines:
             raise ConfigError("there are no pipelines", hint="Name one under `pipelines:`.")
         self._spark = session.build(_roomy(config))
+        # A failed batch is told in one line by its runner; Spark tells it in a page of Java.
+        self._spark.sparkContext.setLogLevel("FATAL")
         self._spark.dataSource.register(TailraceSource)
         self._runners = {name: Runner(self._spark, config, name) for name in config.pipelines}
 
