@@ -6,5 +6,5 @@ import tailrace
 
 spark = tailrace.session()
 changes = spark.readStream.format("tailrace").option("dsn", sys.argv[1]).load()
-query = changes.select("op", "table", "after").writeStream.format("console").start()
-query.awaitTermination()
+shown = changes.select("op", "table", "after").writeStream.format("console")
+shown.option("truncate", False).start().awaitTermination()
