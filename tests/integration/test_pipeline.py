@@ -99,7 +99,7 @@ def test_odd_names_have_distinct_legal_subjects(
     assert all(set(row["data"]) == {"k.k", row["table"]} for row in plain)
 
 
-def test_where_select_route_and_key(
+def test_a_value_that_was_not_sent_stops_the_pipeline_by_name(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:
     database.execute(
@@ -127,10 +127,9 @@ def test_where_select_route_and_key(
     assert progress.state == "failed"
     assert progress.code == "POISONED"
     assert "region" in progress.message
-    database.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
 
 
-def test_where_and_select_over_full_rows(
+def test_where_select_and_route_over_full_rows(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:
     database.execute(

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from tailrace.change import Op
 from tailrace.log.reader import Earliest, Log
+from tailrace.pipeline.frames.changes import SCHEMA
 from tailrace.pipeline.options import Options
 from tailrace.pipeline.source import TailraceReader
 from tailrace.position import Position
@@ -165,6 +166,9 @@ def test_table_that_changes_ends_the_query(
     spark: SparkSession, shop: Captured, tmp_path: Path
 ) -> None:
     frame = source(spark, shop, table="users")
+    # Every old row has gone through before the table changes.
+    (before,) = available(frame, tmp_path / "ck")
+    assert before[0].id == 0
     shop.database.execute("ALTER TABLE users ADD extra int")
     shop.database.execute("INSERT INTO users VALUES (9000, 'x', NULL, NULL, 1)")
     shop.catch_up()
@@ -199,7 +203,7 @@ def test_no_log_no_dsn(spark: SparkSession) -> None:
 
 
 def test_a_range_reads_the_same_every_time(shop: Captured) -> None:
-    reader = TailraceReader(Options(log=shop.folder, partitions=3))
+    reader = TailraceReader(Options(log=shop.folder, partitions=3), SCHEMA)
     log = Log.open(shop.folder)
     start, end = log.resolve(Earliest()), log.end().position
     parts = reader.partitions({"position": str(start)}, {"position": str(end)})
@@ -213,12 +217,12 @@ def test_a_range_reads_the_same_every_time(shop: Captured) -> None:
 
 
 def test_readers_open_nothing_before_they_plan(tmp_path: Path) -> None:
-    TailraceReader(Options(log=tmp_path / "nothing", dsn="host=nowhere"))
+    TailraceReader(Options(log=tmp_path / "nothing", dsn="host=nowhere"), SCHEMA)
     assert not (tmp_path / "nothing").exists()
 
 
 def test_what_a_query_needs_is_pinned(shop: Captured) -> None:
-    reader = TailraceReader(Options(log=shop.folder, consumer="a-query"))
+    reader = TailraceReader(Options(log=shop.folder, consumer="a-query"), SCHEMA)
     start = reader.initialOffset()
     reader.latestOffset(start, reader.getDefaultReadLimit())
     pinned = json.loads((shop.folder / "pin-a-query.json").read_text())
@@ -226,7 +230,7 @@ def test_what_a_query_needs_is_pinned(shop: Captured) -> None:
 
 
 def test_idle_queries_beat(shop: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = TailraceReader(Options(log=shop.folder))
+    reader = TailraceReader(Options(log=shop.folder), SCHEMA)
     end: dict[str, object] = {"position": str(Log.open(shop.folder).end().position)}
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset(end, limit) == end

@@ -16,13 +16,14 @@ from tailrace.capture import bootstrap
 from tailrace.capture.capture import Capture
 from tailrace.capture.connection import connect
 from tailrace.capture.publication import read_publication
+from tailrace.capture.relations import read_tables
 from tailrace.errors import ConfigError, FencedError, TailraceError, UnreachableError
 from tailrace.log.reader import Log
 from tailrace.position import Lsn
-from tailrace.schema import Column, Relation, ReplicaIdentity
 
 if TYPE_CHECKING:
     from tailrace.pipeline.options import Options
+    from tailrace.schema import Relation
 
 _STOP_S = 5.0
 _TAKE_OVER_S = 1.0
@@ -105,32 +106,12 @@ class InlineCapture:
                 return
 
 
-_COLUMNS = """
-SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-WHERE c.relkind IN ('r', 'p') AND a.attgenerated = ''
-ORDER BY c.oid, a.attnum
-"""
-
-
 def read_relation(options: Options) -> Relation:
-    """A table as the catalog describes it now, as far as a frame needs it."""
+    """The table of a frame as the catalog describes it now."""
     with connect(options.dsn) as connection:
-        rows = connection.execute(_COLUMNS).fetchall()
-    found: dict[int, Relation] = {}
-    for oid, namespace, name, column, type_oid, modifier in rows:
-        if options.tables.match(namespace, name):
-            made = Column(name=column, type_oid=type_oid, type_modifier=modifier)
-            so_far = found[oid].columns if oid in found else ()
-            found[oid] = Relation(
-                oid=oid,
-                namespace=namespace,
-                name=name,
-                replica_identity=ReplicaIdentity.DEFAULT,
-                columns=(*so_far, made),
-            )
+        tables = read_tables(connection)
+    found = [table for table in tables if options.tables.match(table.namespace, table.name)]
     if len(found) != 1:
         what = "there is no such table" if not found else "it fits several tables"
         raise ConfigError(f"table {options.table!r}: {what}", hint="Write schema.table.")
-    return next(iter(found.values()))
+    return found[0]

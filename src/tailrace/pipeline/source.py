@@ -70,11 +70,11 @@ class TailraceSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the frame that is asked for."""
-        return frames.build(self._options).schema
+        return frames.schema_of(self._options)
 
-    def streamReader(self, schema: StructType) -> TailraceReader:  # noqa: ARG002, N802
+    def streamReader(self, schema: StructType) -> TailraceReader:  # noqa: N802
         """A reader of the log."""
-        return TailraceReader(self._options)
+        return TailraceReader(self._options, schema)
 
 
 class Range(InputPartition):
@@ -88,8 +88,9 @@ class Range(InputPartition):
 class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over the log, and reads them."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
+        self._schema = schema
         self._capture: InlineCapture | None = None
         self._log: Log | None = None
         self._target: Position | None = None
@@ -171,7 +172,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a range, the same ones every time."""
         assert isinstance(partition, Range)
         after, upto = Position.parse(partition.after), Position.parse(partition.upto)
-        yield from frames.read(self._options, after, upto)
+        yield from frames.read(self._options, self._schema, after, upto)
 
     def stop(self) -> None:
         """End an inner capture; called by our own signal handler."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.log.reader import Log
+from tailrace.pipeline.frames import blocks, cells, changes
 from tailrace.pipeline.frames.blocks import BlockFrame
 from tailrace.pipeline.frames.cells import CellFrame
 from tailrace.pipeline.frames.changes import ChangeFrame
-from tailrace.pipeline.frames.table import TableFrame
+from tailrace.pipeline.frames.table import TableFrame, table_schema
 from tailrace.pipeline.worker import settle
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from tailrace.pipeline.frames.frame import Frame
     from tailrace.pipeline.options import Options
@@ -25,22 +27,37 @@ _logs: dict[Path, Log] = {}
 """Logs this worker has read: a warm one goes on where the last range ended."""
 
 
-def build(options: Options) -> Frame:
-    """The frame these options describe."""
+def schema_of(options: Options) -> StructType:
+    """The schema of the frame these options describe."""
+    match options.frame:
+        case "blocks":
+            return blocks.SCHEMA
+        case "cells":
+            return cells.SCHEMA
+        case "table":
+            return table_schema(options)
+        case _:
+            return changes.SCHEMA
+
+
+def build(options: Options, schema: StructType) -> Frame:
+    """The frame these options describe, in a query of this schema."""
     match options.frame:
         case "blocks":
             return BlockFrame.of(options)
         case "cells":
             return CellFrame.of(options)
         case "table":
-            return TableFrame(options)
+            return TableFrame(options, schema)
         case _:
             return ChangeFrame(options)
 
 
-def read(options: Options, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
+def read(
+    options: Options, schema: StructType, after: Position, upto: Position
+) -> Iterator[pa.RecordBatch]:
     """The rows of a range."""
-    frame = build(options)
+    frame = build(options, schema)
     log = _logs.get(options.log)
     if log is None:
         log = _logs[options.log] = Log.open(options.log)

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace.decode.group import Group, Image
+    from tailrace.decode.group import Cells, Group, Image
+    from tailrace.decode.types import Type
     from tailrace.pipeline.options import Options
     from tailrace.position import Position
-    from tailrace.schema import Relation, TypeName
+    from tailrace.schema import Column, Relation, TypeName
 
 _FACTS = [
     StructField("_change_type", StringType()),
@@ -58,20 +59,14 @@ _NAMES = {
 
 
 class TableFrame:
-    """A row for each new row, and one for each old row that PostgreSQL sent."""
+    """A row for each new row, and one for each old row that PostgreSQL sent.
 
-    def __init__(self, options: Options) -> None:
+    `schema` is the query's own, so that a change of the table is noticed wherever it comes.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._relation, types = _current(options)
-        self._types = {
-            column.name: resolve(column.type_oid, column.type_modifier, types)
-            for column in self._relation.columns
-        }
-        fields = [
-            StructField(name, from_arrow_type(arrow_type(type_), prefer_timestamp_ntz=True))
-            for name, type_ in self._types.items()
-        ]
-        self.schema = StructType([*fields, *_FACTS])
+        self.schema = schema
 
     def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
         """The rows of `(after, upto]`, a batch an entry."""
@@ -88,8 +83,7 @@ class TableFrame:
             yield in_order(parts, lsn="_commit_version", ordinal="_commit_ordinal")
 
     def _parts(self, group: Group, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        assert group.relation is not None
-        self._check(group.relation)
+        self._check(group, schema)
         if group.op is Op.UPDATE:
             if group.before is not None:
                 old = replace(group, after=None)
@@ -97,38 +91,41 @@ class TableFrame:
             assert group.after is not None
             yield self._batch(group, group.after, "update_postimage", schema)
         else:
+            assert group.relation is not None
             image = group.before if group.after is None else group.after
             empty: Image = tuple(None for _ in group.relation.columns)
             yield self._batch(group, image or empty, _NAMES[group.op], schema)
 
-    def _check(self, relation: Relation) -> None:
-        now = {column.name: column.type_oid for column in relation.columns}
-        ours = {column.name: column.type_oid for column in self._relation.columns}
+    def _check(self, group: Group, schema: pa.Schema) -> None:
+        now = {column.name: arrow_type(type_) for column, type_, _ in _columns(group)}
+        ours = {field.name: field.type for field in list(schema)[: -len(_FACTS)]}
         if now != ours and not self._options.ignore_schema_change:
-            different = sorted(set(now.items()) ^ set(ours.items()))
-            names = ", ".join(sorted({name for name, _ in different}))
-            raise SchemaChangedError(f"{relation.qualified_name} has changed: {names}")
+            assert group.relation is not None
+            names = [name for name in now | ours if now.get(name) != ours.get(name)]
+            raise SchemaChangedError(
+                f"{group.relation.qualified_name} has changed: {', '.join(sorted(names))}"
+            )
 
     def _batch(
         self, group: Group, image: Image, change_type: str, schema: pa.Schema
     ) -> pa.RecordBatch:
         assert group.relation is not None
         count = len(group)
-        cells = {
-            column.name: (column, found)
-            for column, found in zip(group.relation.columns, image, strict=True)
-        }
+        cells = {column.name: (type_, found) for column, type_, found in _columns(group, image)}
         values: list[pa.Array] = []
         odd: dict[str, NDArray[np.bool_]] = {}
-        for field, (name, type_) in zip(schema, self._types.items(), strict=False):
-            _, found = cells.get(name, (None, None))
-            if found is None:
+        for field in list(schema)[: -len(_FACTS)]:
+            type_, found = cells.get(field.name, (None, None))
+            if type_ is None or found is None:
                 values.append(pa.nulls(count, field.type))
+            elif arrow_type(type_) != field.type:
+                values.append(pa.nulls(count, field.type))
+                odd[field.name] = np.ones(count, np.bool_)
             else:
                 column, lost = to_arrow(found.values, type_)
-                values.append(column.cast(field.type))
+                values.append(column)
                 if lost.any():
-                    odd[name] = lost
+                    odd[field.name] = lost
         facts = [
             repeated(change_type, count),
             pa.array(group.lsn.astype(np.int64)),
@@ -139,6 +136,16 @@ class TableFrame:
             names_where(odd, count),
         ]
         return pa.RecordBatch.from_arrays([*values, *facts], schema=schema)
+
+
+def _columns(
+    group: Group, image: Image | None = None
+) -> Iterator[tuple[Column, Type, Cells | None]]:
+    """The columns of a group's table with their types, and their cells in an image."""
+    assert group.relation is not None
+    cells = image or (None,) * len(group.relation.columns)
+    for column, found in zip(group.relation.columns, cells, strict=True):
+        yield column, resolve(column.type_oid, column.type_modifier, group.types), found
 
 
 def _unknown(relation: Relation, image: Image) -> dict[str, NDArray[np.bool_]]:
@@ -152,8 +159,23 @@ def _unknown(relation: Relation, image: Image) -> dict[str, NDArray[np.bool_]]:
     return masks
 
 
+def table_schema(options: Options) -> StructType:
+    """The columns of a table as the log's end describes them; without a log, the catalog."""
+    relation, types = _current(options)
+    fields = [
+        StructField(
+            column.name,
+            from_arrow_type(
+                arrow_type(resolve(column.type_oid, column.type_modifier, types)),
+                prefer_timestamp_ntz=True,
+            ),
+        )
+        for column in relation.columns
+    ]
+    return StructType([*fields, *_FACTS])
+
+
 def _current(options: Options) -> tuple[Relation, dict[int, TypeName]]:
-    """The table as the log's end describes it; without a log, as the catalog does."""
     try:
         log = Log.open(options.log)
     except ConfigError:
