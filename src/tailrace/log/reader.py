@@ -268,28 +268,40 @@ class Log:
 
         Ends with the first entry that fills one of the limits, and with a whole transaction.
         """
+        whole = Extent(after, 0, 0)
+        for whole, place in self._extents(after, upto):
+            # The next extent begins behind this one.
+            self._remember(whole.upto, place)
+            if whole.rows >= rows or whole.bytes >= size:
+                break
+        return whole
+
+    def _extents(self, after: Position, upto: Position | None) -> Iterator[tuple[Extent, _Place]]:
+        """Ever longer extents, and where each ends; only headers and schemas are read."""
         end = self.end()
         limit = end.position if upto is None else min(upto, end.position)
         place, names = self._find(after, end)
-        whole = found = Extent(after, 0, 0)
+        schemas, rows, size, last, whole = place.schemas, 0, 0, after, True
         for name in names:
-            if self.header(name).base >= limit:
-                break
+            if whole and self.header(name).base >= limit:
+                return
             offset = place.offset if name == place.name else self.first_entry(name)
             for placed in self._walk(name, offset, end, bodies=False):
                 entry = placed.entry
-                if entry.first > limit:
-                    return whole
-                found = Extent(
-                    max(found.upto, entry.last),
-                    found.rows + entry.changes,
-                    found.bytes + placed.end - placed.start,
-                )
-                if entry.ends:
-                    whole = found
-                    if whole.rows >= rows or whole.bytes >= size:
-                        return whole
-        return whole
+                # The last piece of a large transaction may hold its commit and no change: it
+                # counts from the ordinal behind the last change, and still belongs to it.
+                if whole and entry.first > limit:
+                    return
+                whole = entry.ends
+                rows += entry.changes
+                size += placed.end - placed.start
+                last = max(last, entry.last)
+                if entry.schemas and entry.kind is not Kind.SCHEMA:
+                    schemas = schemas.copy()
+                    for message in self._entry_at(name, placed.start, end).schema_messages():
+                        schemas.note(message)
+                if whole:
+                    yield Extent(last, rows, size), _Place(name, placed.end, schemas)
 
     def relations(
         self, after: Position, upto: Position | None = None, *, in_force: bool = True

@@ -416,6 +416,24 @@ def test_changes_of_one_read_decode_with_one_decoder(made: TestLog) -> None:
     assert list(Decoder().decode(entries)) == made.changes()
 
 
+@given(logs(), st.integers(1, 20))
+@settings(max_examples=60, deadline=None)
+def test_extents_cover_the_log_and_are_read_as_by_a_newcomer(made: TestLog, rows: int) -> None:
+    reader = made.log()
+    after, found, counted = reader.resolve(Earliest()), [], 0
+    while after < reader.end().position:
+        extent = reader.extent(after, rows=rows, size=1 << 40)
+        assert extent.upto > after
+        expected = list(read_changes(made.log(), after, extent.upto))
+        assert same(list(read_changes(reader, after, extent.upto)), expected)
+        assert extent.rows == len(expected)
+        found += expected
+        counted += extent.rows
+        after = extent.upto
+    assert same(found, made.changes())
+    assert counted == len(made.changes())
+
+
 def test_a_future_segment_tells_readers_so() -> None:
     made = TestLog(segment_bytes=1)
     for number in range(3):
