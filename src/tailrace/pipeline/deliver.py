@@ -19,9 +19,8 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tailrace.message import MESSAGES
 from tailrace.pipeline import opening
-from tailrace.pipeline.frames.blocks import encoder_of
+from tailrace.pipeline.frames.blocks import encoder_of, unpack
 from tailrace.pipeline.frames.cells import groups_of
 from tailrace.pipeline.frames.frame import arrow_schema, in_order
 from tailrace.pipeline.worker import settle
@@ -89,8 +88,8 @@ def deliver_rows(frame: DataFrame, target: Target, spec: Spec, relations: Relati
 
 def _blocks(columns: tuple[pa.Array, pa.Array]) -> _Piece:
     starts, blocks = columns
-    found = (pa.ipc.read_record_batch(block.as_buffer(), MESSAGES) for block in blocks)
-    return _Piece(len(blocks), starts[0].as_py() if len(starts) else "", found)
+    start = starts[0].as_py() if len(starts) else ""
+    return _Piece(len(blocks), start, map(unpack, blocks))
 
 
 def _encoded(rows: pa.StructArray, encoder: Encoder, spec: Spec, relations: Relations) -> _Piece:

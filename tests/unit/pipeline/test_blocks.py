@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.change import Op
-from tailrace.message import MESSAGES
-from tailrace.pipeline.frames.blocks import SCHEMA, BlockFrame
+from tailrace.pipeline.frames.blocks import SCHEMA, BlockFrame, unpack
 from tailrace.pipeline.frames.frame import arrow_schema
 from tailrace.pipeline.spec import Spec
 from tests.fix_log import TestLog, random_log
@@ -23,7 +22,7 @@ def read(log: TestLog, spec: Spec) -> list[tuple[int, pa.RecordBatch]]:
         assert batch.schema == arrow_schema(SCHEMA)
         (row,) = batch.to_pylist()
         assert row["after"] == str(start)
-        messages = pa.ipc.read_record_batch(pa.py_buffer(row["messages"]), MESSAGES)
+        messages = unpack(batch["messages"][0])
         assert (row["lsn"], row["ordinal"]) == (
             messages["lsn"][0].as_py(),
             messages["ordinal"][0].as_py(),
@@ -67,5 +66,4 @@ def test_a_beat_keeps_workers_warm_and_delivers_nothing(log: TestLog) -> None:
     reader = log.log()
     end = reader.end().position
     (batch,) = BlockFrame(Spec(name="p")).batches(reader, end, end)
-    (row,) = batch.to_pylist()
-    assert pa.ipc.read_record_batch(pa.py_buffer(row["messages"]), MESSAGES).num_rows == 0
+    assert unpack(batch["messages"][0]).num_rows == 0
