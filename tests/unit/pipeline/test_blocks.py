@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from tailrace.change import Op
@@ -12,6 +12,9 @@ from tailrace.pipeline.frames.blocks import SCHEMA, BlockFrame, unpack
 from tailrace.pipeline.frames.frame import arrow_schema
 from tailrace.pipeline.spec import Spec
 from tests.fix_log import TestLog, random_log
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def read(log: TestLog, spec: Spec) -> list[tuple[int, pa.RecordBatch]]:
