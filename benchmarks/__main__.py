@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import bigtx, capture, decode, deliver, latency
+from benchmarks import bigtx, capture, decode, deliver, isolation, latency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "capture": capture.run,
     "decode": decode.run,
     "deliver": deliver.run,
+    "isolation": isolation.run,
     "latency": latency.run,
 }
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psycopg
 
-from benchmarks.delivery import Pipelines, memory_mb, stream_state
+from benchmarks.delivery import Pipelines, memory_mb, stream_state, to_nats
 from benchmarks.report import Report
 from benchmarks.source import Source, capture, log_folder, recvlogical, source
 from tailrace.testing import EmbeddedNats
@@ -36,7 +36,7 @@ _TRANSACTIONS = 10_000
 _REPETITIONS = 3
 _PROBE_S, _HELD_S = 20, 60
 _TICK_S = 0.02
-_WRITE = """
+WRITE = """
 INSERT INTO item
 SELECT %s + g, 'name ' || g, 'user' || g || '@example.com', g, g * 1.25,
        mod(g, 2) = 0, jsonb_build_object('a', g, 'b', 'text'), now()
@@ -88,8 +88,8 @@ def _reference(made: Source, until: Lsn) -> float:
 def _deliver(folder: Path, encoding: str, rows: int) -> float:
     with log_folder() as place, EmbeddedNats() as server:
         (place / "log").symlink_to(folder / "log")
-        pipelines = Pipelines(place, server.url, encoding=encoding)
-        pipelines.wait(lambda: pipelines.status().get("events", 0) >= rows)
+        pipelines = Pipelines(place, bench=to_nats(server.url, encoding=encoding))
+        pipelines.wait(lambda: pipelines.events("bench") >= rows)
         state = stream_state(server.url)
         pipelines.stop()
     if state["messages"] != rows:
@@ -109,10 +109,10 @@ def _live(made: Source, folder: Path, report: Report, quick: bool) -> None:
     with EmbeddedNats() as server:
         child = capture(made, "live", folder)
         child.wait_until_streaming()
-        pipelines = Pipelines(folder, server.url, encoding="msgpack")
+        pipelines = Pipelines(folder, bench=to_nats(server.url, encoding="msgpack"))
         live = _Live(made, server.url, pipelines, child)
         made.connection.execute("CALL fill(10, 100)")
-        pipelines.wait(lambda: pipelines.status().get("events", 0) >= 1000)
+        pipelines.wait(lambda: pipelines.events("bench") >= 1000)
         live.hold(10_000, 5 if quick else 20)
         rate = 20_000
         while live.hold(rate, 5 if quick else _PROBE_S) and not quick:
@@ -180,7 +180,7 @@ def _write(dsn: str, rate: int, start: int, written: object, stop: Event) -> Non
         while not stop.is_set():
             due = int((time.monotonic() - began) * rate) - done
             if due > 0:
-                connection.execute(_WRITE, (start + done, due))
+                connection.execute(WRITE, (start + done, due))
                 done += due
                 written.value = done  # type: ignore[attr-defined]
             time.sleep(_TICK_S)

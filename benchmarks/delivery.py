@@ -21,16 +21,24 @@ if TYPE_CHECKING:
 STREAM = "CDC"
 
 
-class Pipelines:
-    """`tailrace pipelines` with one pipeline to JetStream, over a log in `folder`."""
+def to_nats(url: str, stream: str = STREAM, **pipeline: object) -> dict[str, Any]:
+    """The settings of a pipeline into a stream of its own."""
+    prefix = stream.lower()
+    sink = {
+        "type": "nats",
+        "url": url,
+        "stream": {"name": stream, "subjects": [f"{prefix}.>"]},
+        "subject": f"{prefix}.{{table}}.{{operation}}",
+    }
+    return {"sink": sink, **pipeline}
 
-    def __init__(self, folder: Path, url: str, **pipeline: object) -> None:
+
+class Pipelines:
+    """`tailrace pipelines` over a log in `folder`."""
+
+    def __init__(self, folder: Path, **pipelines: dict[str, Any]) -> None:
         self.folder = folder
-        settings = {
-            "log": {"path": "log"},
-            "data": "data",
-            "pipelines": {"bench": {"sink": {"type": "nats", "url": url}, **pipeline}},
-        }
+        settings = {"log": {"path": "log"}, "data": "data", "pipelines": pipelines}
         path = folder / "pipelines.yml"
         path.write_text(yaml.safe_dump(settings))
         self._output = (folder / "pipelines.out").open("w")
@@ -40,26 +48,33 @@ class Pipelines:
             stderr=subprocess.STDOUT,
         )
 
-    def status(self) -> dict[str, Any]:
-        """The pipeline's part of the status file; empty before there is one."""
+    def events(self, name: str) -> int:
+        """How many a pipeline has delivered."""
+        found: int = self._status().get(name, {}).get("events", 0)
+        return found
+
+    def _status(self) -> dict[str, Any]:
+        """The pipelines in the status file; empty before there is one."""
         try:
             said = json.loads((self.folder / "data/status/pipelines.json").read_text())
         except (OSError, ValueError):
             return {}
-        found: dict[str, Any] = said.get("pipelines", {}).get("bench", {})
+        found: dict[str, Any] = said.get("pipelines", {})
         return found
 
     def check(self) -> None:
-        if self.process.poll() is not None or self.status().get("state") == "failed":
+        status = self._status()
+        failed = any(each.get("state") == "failed" for each in status.values())
+        if failed or self.process.poll() is not None:
             said = (self.folder / "pipelines.out").read_text()[-4000:]
-            raise RuntimeError(f"the pipeline failed: {self.status()}\n{said}")
+            raise RuntimeError(f"a pipeline failed: {status}\n{said}")
 
     def wait(self, reached: Callable[[], bool], timeout_s: float = 300) -> None:
         deadline = time.monotonic() + timeout_s
         while not reached():
             self.check()
             if time.monotonic() > deadline:
-                raise RuntimeError(f"timed out; the pipeline says {self.status()}")
+                raise RuntimeError(f"timed out; the pipelines say {self._status()}")
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -68,13 +83,13 @@ class Pipelines:
         self._output.close()
 
 
-def stream_state(url: str) -> dict[str, Any]:
+def stream_state(url: str, stream: str = STREAM) -> dict[str, Any]:
     """How many messages JetStream holds, and when the first and the last were stored."""
 
     async def ask() -> dict[str, Any]:
         client = await nats.connect(url)
         try:
-            reply = await client.request(f"$JS.API.STREAM.INFO.{STREAM}", b"", timeout=30)
+            reply = await client.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=30)
         finally:
             await client.close()
         state: dict[str, Any] = json.loads(reply.data).get("state", {"messages": 0})

@@ -19,7 +19,7 @@ import orjson
 import psycopg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from benchmarks.delivery import STREAM, Pipelines
+from benchmarks.delivery import STREAM, Pipelines, to_nats
 from benchmarks.report import Report
 from benchmarks.source import Source, capture, log_folder, source
 from tailrace.testing import EmbeddedNats
@@ -44,11 +44,11 @@ def run(quick: bool) -> Report:
         made.create_slot("latency")
         child = capture(made, "latency", folder)
         child.wait_until_streaming()
-        pipelines = Pipelines(folder, server.url, encoding="json")
+        pipelines = Pipelines(folder, bench=to_nats(server.url, encoding="json"))
         made.connection.execute("CALL fill(10, 10)")
-        pipelines.wait(lambda: pipelines.status().get("events", 0) >= 100)
+        pipelines.wait(lambda: pipelines.events("bench") >= 100)
         for rate, rows, suffix in ((1_000, 1, ""), (10_000, 10, "_10k")):
-            delays = _measure(made, server.url, rate=rate, rows=rows, seconds=seconds, warm=warm)
+            delays = measure(made, server.url, rate=rate, rows=rows, seconds=seconds, warm=warm)
             p50, p99 = np.percentile(delays, (50, 99))
             report.add(f"{rate:,} changes/s", f"{len(delays):,} messages", f"{rows} a transaction")
             report.figure(f"p50{suffix}_ms", float(p50))
@@ -59,14 +59,21 @@ def run(quick: bool) -> Report:
     return report
 
 
-def _measure(
-    made: Source, url: str, *, rate: int, rows: int, seconds: int, warm: int
+def measure(
+    made: Source,
+    url: str,
+    *,
+    rate: int,
+    rows: int,
+    seconds: int,
+    warm: int,
+    stream: str = STREAM,
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The delays in milliseconds of all changes committed after the warm-up."""
     ready, stop = multiprocessing.Event(), multiprocessing.Event()
     answers: Queue[list[tuple[float, float]]] = multiprocessing.Queue()
     consumer = multiprocessing.Process(
-        target=_consume, args=(url, ready, stop, answers), daemon=True
+        target=_consume, args=(url, stream, ready, stop, answers), daemon=True
     )
     consumer.start()
     assert ready.wait(60)
@@ -99,11 +106,11 @@ def _write(dsn: str, rate: int, rows: int, seconds: float) -> int:
     return done
 
 
-def _consume(url: str, ready: object, stop: object, answers: object) -> None:
-    asyncio.run(_consumer(url, ready, stop, answers))
+def _consume(url: str, stream: str, ready: object, stop: object, answers: object) -> None:
+    asyncio.run(_consumer(url, stream, ready, stop, answers))
 
 
-async def _consumer(url: str, ready: object, stop: object, answers: object) -> None:
+async def _consumer(url: str, stream: str, ready: object, stop: object, answers: object) -> None:
     client = await nats.connect(url)
     found: list[tuple[float, float]] = []
 
@@ -113,8 +120,8 @@ async def _consumer(url: str, ready: object, stop: object, answers: object) -> N
         found.append((datetime.fromisoformat(text).timestamp(), now))
 
     await client.jetstream().subscribe(
-        f"{STREAM.lower()}.>",
-        stream=STREAM,
+        f"{stream.lower()}.>",
+        stream=stream,
         cb=on_message,
         config=ConsumerConfig(ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.NEW),
     )
