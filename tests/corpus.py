@@ -6,6 +6,13 @@ A literal is what SQL takes between quotes: `INSERT … VALUES (%s)` or `'…'::
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import psycopg
+
+if TYPE_CHECKING:
+    from tests.fix_postgres import Database
+
 SETUP = """
 CREATE TYPE mood AS ENUM ('sad', 'né', 'ha''ppy, "yes"', '');
 CREATE DOMAIN positive AS int CHECK (value > 0);
@@ -144,3 +151,20 @@ EXTENDED = {
 
 VALUES = NUMBERS | TIMES | TEXTS | NETWORK_AND_SHAPES | NESTED | EXTENDED
 """Every type with its literals."""
+
+
+def prepared(database: Database) -> dict[str, list[str]]:
+    """Make the types that are not built in; the types this server has, with their values."""
+    available = {name for (name,) in database.query("SELECT name FROM pg_available_extensions")}
+    for name in sorted(available & set(OPTIONAL)):
+        database.execute(f"CREATE EXTENSION {name}")
+    database.execute(SETUP)
+    return {kind: values for kind, values in VALUES.items() if _known(database, kind)}
+
+
+def _known(database: Database, kind: str) -> bool:
+    try:
+        database.query(f"SELECT '<a/>'::{kind}" if kind == "xml" else f"SELECT NULL::{kind}")
+    except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedObject):
+        return False
+    return True

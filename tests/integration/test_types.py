@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
-import psycopg
 import pytest
 from psycopg import sql
 
@@ -20,7 +19,7 @@ from tailrace.decode.typed import arrow_type, to_arrow
 from tailrace.decode.types import Kind, Type, resolve, type_name
 from tailrace.log.changes import Decoder
 from tailrace.log.reader import Earliest
-from tests.corpus import OPTIONAL, SETUP, VALUES
+from tests.corpus import prepared
 from tests.unit.encode.groups import EncodingName, encoder, groups_of, messages
 
 if TYPE_CHECKING:
@@ -55,15 +54,6 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def known(database: Database, kind: str) -> bool:
-    """Whether this server has the type."""
-    try:
-        database.query(f"SELECT '<a/>'::{kind}" if kind == "xml" else f"SELECT NULL::{kind}")
-    except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedObject):
-        return False
-    return True
-
-
 @dataclass(frozen=True)
 class Case:
     """A table with the values of one type, and the changes that made them."""
@@ -90,16 +80,12 @@ def groups(captured: Captured) -> list[Group]:
 @pytest.fixture
 def cases(database: Database, capture: Capturing) -> list[Case]:
     """The whole corpus, captured."""
-    available = {name for (name,) in database.query("SELECT name FROM pg_available_extensions")}
-    for name in sorted(available & set(OPTIONAL)):
-        database.execute(f"CREATE EXTENSION {name}")
-    database.execute(SETUP)
-    kinds = [kind for kind in VALUES if known(database, kind)]
+    kinds = prepared(database)
     captured = capture(database)
     with database.connect() as connection:
         for number, kind in enumerate(kinds):
             connection.execute(f"CREATE TABLE v{number} (id serial PRIMARY KEY, v {kind})".encode())
-            for literal in [*VALUES[kind], None]:
+            for literal in [*kinds[kind], None]:
                 insert = sql.SQL("INSERT INTO {} (v) VALUES ({})")
                 table = sql.Identifier(f"v{number}")
                 connection.execute(insert.format(table, sql.Literal(literal)))

@@ -54,27 +54,6 @@ def read_published(connection: Connection, publication: PublicationState) -> lis
     ]
 
 
-def read_tables(connection: Connection) -> list[Relation]:
-    """Every table with the columns a stream would send by default, published or not."""
-    try:
-        rows = connection.execute(_TABLES).fetchall()
-    except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
-    return [
-        Relation(
-            oid=oid,
-            namespace=namespace,
-            name=name,
-            replica_identity=ReplicaIdentity(identity),
-            columns=tuple(
-                Column(name=column, type_oid=kind, type_modifier=modifier)
-                for column, kind, modifier in columns
-            ),
-        )
-        for oid, namespace, name, identity, columns in rows
-    ]
-
-
 def _sent(
     publication: PublicationState, listed: tuple[str, ...] | None, column: str, generated: str
 ) -> bool:
@@ -104,14 +83,4 @@ LEFT JOIN LATERAL (
 ) i ON true
 WHERE t.pubname = %(publication)s
 ORDER BY n.nspname, c.relname
-"""
-
-_TABLES = """
-SELECT c.oid::int8, n.nspname, c.relname, c.relreplident::text,
-       jsonb_agg(jsonb_build_array(a.attname, a.atttypid::int8, a.atttypmod) ORDER BY a.attnum)
-FROM pg_class c
-JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-WHERE c.relkind IN ('r', 'p') AND a.attgenerated = ''
-GROUP BY c.oid, n.nspname
 """

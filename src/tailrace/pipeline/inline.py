@@ -16,14 +16,14 @@ from tailrace.capture import bootstrap
 from tailrace.capture.capture import Capture
 from tailrace.capture.connection import connect
 from tailrace.capture.publication import read_publication
-from tailrace.capture.relations import read_tables
 from tailrace.errors import ConfigError, FencedError, TailraceError, UnreachableError
 from tailrace.log.reader import Log
 from tailrace.position import Lsn
+from tailrace.snapshot.table import read_names, read_table
 
 if TYPE_CHECKING:
     from tailrace.pipeline.options import Options
-    from tailrace.schema import Relation
+    from tailrace.schema import Relation, TypeName
 
 _STOP_S = 5.0
 _TAKE_OVER_S = 1.0
@@ -106,12 +106,16 @@ class InlineCapture:
                 return
 
 
-def read_relation(options: Options) -> Relation:
-    """The table of a frame as the catalog describes it now."""
+def read_relation(options: Options) -> tuple[Relation, dict[int, TypeName]]:
+    """The table of a frame as the catalog describes it now, and its types."""
     with connect(options.dsn) as connection:
-        tables = read_tables(connection)
-    found = [table for table in tables if options.tables.match(table.namespace, table.name)]
-    if len(found) != 1:
-        what = "there is no such table" if not found else "it fits several tables"
-        raise ConfigError(f"table {options.table!r}: {what}", hint="Write schema.table.")
-    return found[0]
+        found = [
+            name
+            for name in read_names(connection)
+            if options.tables.match(name.namespace, name.name)
+        ]
+        if len(found) != 1:
+            what = "there is no such table" if not found else "it fits several tables"
+            raise ConfigError(f"table {options.table!r}: {what}", hint="Write schema.table.")
+        table = read_table(connection, found[0])
+    return table.relation, table.types

@@ -23,11 +23,14 @@ HELP = {
     "publication": "With dsn: the publication (default tailrace).",
     "tables": "Tables as schema.table with * and ?, commas between; a leading ! takes away.",
     "table": "One table: its columns with their own types instead of JSON text.",
+    "columns": "With table: these columns alone, commas between.",
     "startingPosition": "earliest (default), latest, an LSN such as 0/16B3748, or an ISO time.",
     "startingAfter": "A position such as 0/16B3748.3, exactly; over startingPosition.",
     "maxRowsPerTrigger": "Changes in a micro-batch, to the end of a whole entry of the log.",
     "maxBytesPerTrigger": "Bytes of log in a micro-batch, likewise.",
     "partitions": "Tasks a micro-batch is read by (default 1: rows arrive in order).",
+    "partitionBytes": "In a batch read of a table: bytes of it for one task (default 64 MiB).",
+    "holdSeconds": "Likewise: how long the snapshot is kept while no task reads (default 30).",
     "consumer": "Name under which the log keeps what this query has not read yet.",
     "messages": "true: logical messages too (change frame only).",
     "onSchemaChange": "With table: fail (default), or ignore columns that come or go.",
@@ -48,11 +51,14 @@ class Options:
     publication: str = "tailrace"
     tables: Tables = field(default_factory=Tables)
     table: str = ""
+    columns: tuple[str, ...] = ()
     start: Start = field(default_factory=Earliest)
     after: Position | None = None
     max_rows: int = 500_000
     max_bytes: int = 64 << 20
     partitions: int = 1
+    partition_bytes: int = 64 << 20
+    hold_s: int = 30
     consumer: str = ""
     messages: bool = False
     ignore_schema_change: bool = False
@@ -91,11 +97,14 @@ class Options:
             publication=values.get("publication", "tailrace"),
             tables=Tables.parse(tables) if tables else Tables(),
             table=table,
+            columns=tuple(filter(None, map(str.strip, values.get("columns", "").split(",")))),
             start=parse_start(values.get("startingPosition", "earliest")),
             after=_position(values.get("startingAfter", "")),
             max_rows=_number(values, "maxRowsPerTrigger", 500_000),
             max_bytes=_number(values, "maxBytesPerTrigger", 64 << 20),
             partitions=_number(values, "partitions", 1),
+            partition_bytes=_number(values, "partitionBytes", 64 << 20),
+            hold_s=_number(values, "holdSeconds", 30),
             consumer=values.get("consumer", ""),
             messages=values.get("messages", "false").lower() == "true",
             ignore_schema_change=values.get("onSchemaChange", "fail").lower() == "ignore",

@@ -21,7 +21,12 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxBytes,
@@ -29,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tailrace.errors import ReplanError
+from tailrace.errors import ConfigError, ReplanError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
@@ -72,6 +77,17 @@ class TailraceSource(DataSource):
         """The columns of the frame that is asked for."""
         return frames.schema_of(self._options)
 
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """With a DSN, a table as of now; with a log, the changes in it."""
+        options = self._options
+        if not options.dsn:
+            return LogReader(options, schema)
+        if not options.table:
+            raise ConfigError('a batch read with a DSN needs .option("table", "schema.table")')
+        from tailrace.pipeline.snapshot import SnapshotReader  # noqa: PLC0415 - psycopg
+
+        return SnapshotReader(options, schema)
+
     def streamReader(self, schema: StructType) -> TailraceReader:  # noqa: N802
         """A reader of the log."""
         return TailraceReader(self._options, schema)
@@ -83,6 +99,24 @@ class Range(InputPartition):
     def __init__(self, after: str, upto: str) -> None:
         super().__init__((after, upto))
         self.after, self.upto = after, upto
+
+
+class LogReader(DataSourceReader):
+    """Everything that is in the log by now."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._stream = TailraceReader(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """From the starting position to the end."""
+        self._stream.prepareForTriggerAvailableNow()
+        start, end = self._stream.initialOffset(), self._stream.reportLatestOffset()
+        assert end is not None
+        return self._stream.partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+        yield from self._stream.read(partition)
 
 
 class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

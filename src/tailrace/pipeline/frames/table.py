@@ -70,7 +70,6 @@ class TableFrame:
 
     def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
         """The rows of `(after, upto]`, a batch an entry."""
-        schema = arrow_schema(self.schema)
         found = groups(
             log,
             after,
@@ -79,10 +78,12 @@ class TableFrame:
             messages=lambda _: False,
         )
         for entry in found:
-            parts = [part for group in entry for part in self._parts(group, schema)]
+            parts = [part for group in entry for part in self.rows(group)]
             yield in_order(parts, lsn="_commit_version", ordinal="_commit_ordinal")
 
-    def _parts(self, group: Group, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def rows(self, group: Group) -> Iterator[pa.RecordBatch]:
+        """The rows of a group: old ones, then new ones."""
+        schema = arrow_schema(self.schema)
         self._check(group, schema)
         if group.op is Op.UPDATE:
             if group.before is not None:
@@ -97,7 +98,12 @@ class TableFrame:
             yield self._batch(group, image or empty, _NAMES[group.op], schema)
 
     def _check(self, group: Group, schema: pa.Schema) -> None:
-        now = {column.name: arrow_type(type_) for column, type_, _ in _columns(group)}
+        wanted = self._options.columns
+        now = {
+            column.name: arrow_type(type_)
+            for column, type_, _ in _columns(group)
+            if not wanted or column.name in wanted
+        }
         ours = {field.name: field.type for field in list(schema)[: -len(_FACTS)]}
         if now != ours and not self._options.ignore_schema_change:
             assert group.relation is not None
@@ -160,8 +166,15 @@ def _unknown(relation: Relation, image: Image) -> dict[str, NDArray[np.bool_]]:
 
 
 def table_schema(options: Options) -> StructType:
-    """The columns of a table as the log's end describes them; without a log, the catalog."""
+    """The columns of a table as the log's end describes them; with a DSN, the catalog."""
     relation, types = _current(options)
+    wanted = options.columns or tuple(column.name for column in relation.columns)
+    known = {column.name: column for column in relation.columns}
+    if missing := [name for name in wanted if name not in known]:
+        raise ConfigError(
+            f"{relation.qualified_name} has no column {', '.join(missing)}",
+            hint=f"It has {', '.join(known)}.",
+        )
     fields = [
         StructField(
             column.name,
@@ -170,18 +183,17 @@ def table_schema(options: Options) -> StructType:
                 prefer_timestamp_ntz=True,
             ),
         )
-        for column in relation.columns
+        for column in map(known.__getitem__, wanted)
     ]
     return StructType([*fields, *_FACTS])
 
 
 def _current(options: Options) -> tuple[Relation, dict[int, TypeName]]:
-    try:
-        log = Log.open(options.log)
-    except ConfigError:
-        if not options.dsn:
-            raise
-        return _from_catalog(options), {}
+    if options.dsn:
+        from tailrace.pipeline.inline import read_relation  # noqa: PLC0415 - psycopg
+
+        return read_relation(options)
+    log = Log.open(options.log)
     relations: dict[int, Relation] = {}
     types: dict[int, TypeName] = {}
     for _, relation, used in log.relations(log.end().position):
@@ -191,16 +203,8 @@ def _current(options: Options) -> tuple[Relation, dict[int, TypeName]]:
     found = [relation for relation in relations.values() if wanted(relation)]
     if len(found) == 1:
         return found[0], types
-    if not found and options.dsn:
-        return _from_catalog(options), {}
     what = "no change of it is in the log yet" if not found else "it fits several tables"
     raise ConfigError(
         f"table {options.table!r}: {what}",
         hint="Write schema.table; the first change of a table tells its columns.",
     )
-
-
-def _from_catalog(options: Options) -> Relation:
-    from tailrace.pipeline.inline import read_relation  # noqa: PLC0415 - psycopg, only with a DSN
-
-    return read_relation(options)

@@ -1,0 +1,118 @@
+"""The batch reader: a table as of one moment, read by many tasks at once.
+
+Planning takes a snapshot that a process of its own keeps, and cuts the table into stretches of
+pages; each task imports the snapshot and copies its stretch out. Every action plans anew, so each
+sees the table as of when it began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tailrace.capture.publication import TableName
+from tailrace.change import Op
+from tailrace.decode.group import Group
+from tailrace.pipeline.filters import conditions
+from tailrace.pipeline.frames.table import TableFrame
+from tailrace.pipeline.inline import read_relation
+from tailrace.pipeline.worker import settle
+from tailrace.snapshot.copy import copy, query
+from tailrace.snapshot.exported import Exported, imported
+from tailrace.snapshot.keeper import keep
+from tailrace.snapshot.table import Stretch, Table, read_table, stretches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from tailrace.decode.group import Image
+    from tailrace.pipeline.options import Options
+
+
+class Piece(InputPartition):
+    """A stretch of a table for one task."""
+
+    def __init__(self, snapshot: Exported, table: Table, stretch: Stretch) -> None:
+        super().__init__(stretch)
+        self.snapshot, self.table, self.stretch = snapshot, table, stretch
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads a table in stretches of pages."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._filters: list[Filter] = []
+        self.pushFilters = _Push(self._filters)  # type: ignore[method-assign]
+
+    def partitions(self) -> Sequence[Piece]:
+        """Take a snapshot, and cut the table as it sees it."""
+        options = self._options
+        relation, _ = read_relation(options)
+        name = TableName(relation.namespace, relation.name)
+        snapshot = keep(options.dsn, name, idle_s=options.hold_s)
+        with imported(options.dsn, snapshot) as connection:
+            table = _narrowed(read_table(connection, name), options.columns)
+            cut = stretches(connection, table, most_bytes=options.partition_bytes)
+        return [Piece(snapshot, table, stretch) for stretch in cut]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a stretch."""
+        assert isinstance(partition, Piece)
+        frame = TableFrame(self._options, self._schema)
+        table = partition.table
+        columns = [column.name for column in table.relation.columns]
+        found = conditions(self._filters, table)
+        with imported(self._options.dsn, partition.snapshot) as connection:
+            select = query(partition.stretch, columns, found)
+            done = 0
+            for count, image in copy(connection, select, len(columns)):
+                yield from frame.rows(_group(partition, image, count, done))
+                done += count
+        settle()
+
+
+class _Push:
+    """`pushFilters` of a reader. PostgreSQL leaves out what it can; Spark filters again.
+
+    Spark refuses to plan a reader that has a method for this unless the session has
+    `spark.sql.python.filterPushdown.enabled`, and a plain session has not. So this passes for the
+    inherited one, which is all that Spark looks at, and is called where the setting is on.
+    """
+
+    def __init__(self, filters: list[Filter]) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._filters = filters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._filters += filters
+        return filters
+
+
+def _narrowed(table: Table, columns: tuple[str, ...]) -> Table:
+    if not columns:
+        return table
+    kept = tuple(column for column in table.relation.columns if column.name in columns)
+    return replace(table, relation=replace(table.relation, columns=kept))
+
+
+def _group(piece: Piece, image: Image, count: int, done: int) -> Group:
+    taken_us = int(piece.snapshot.taken_at.timestamp() * 1_000_000)
+    return Group(
+        op=Op.READ,
+        relation=piece.table.relation,
+        types=piece.table.types,
+        lsn=np.full(count, piece.snapshot.lsn, np.uint64),
+        ordinal=np.arange(done, done + count, dtype=np.uint64),
+        xid=np.zeros(count, np.uint32),
+        committed_at=np.full(count, taken_us, np.int64),
+        after=image,
+    )

@@ -1,0 +1,96 @@
+"""COPY: a stretch of a table as columns of cells, in the values of the stream.
+
+PostgreSQL sends a message a row; they are strung together as they come and read by pyarrow's CSV
+reader, thousands at a time. In CSV an SQL NULL is nothing at all and an empty string is a pair of
+quotes, so the two stay apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from psycopg import pq
+from pyarrow import csv
+
+from tailrace.capture.connection import classify, quote_ident
+from tailrace.decode.group import Cells
+from tailrace.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from psycopg import Connection
+
+    from tailrace.decode.group import Image
+    from tailrace.snapshot.table import Stretch
+
+_BLOCK_BYTES = 4 << 20
+_PARSE = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+
+
+def query(stretch: Stretch, columns: Sequence[str], conditions: Sequence[str] = ()) -> str:
+    """The SELECT for a stretch. Conditions are SQL of our own making."""
+    wanted = ", ".join(map(quote_ident, columns))
+    found = list(conditions)
+    if stretch.first is not None:
+        found.append(f"ctid >= '({stretch.first},0)'::tid")
+    if stretch.end is not None:
+        found.append(f"ctid < '({stretch.end},0)'::tid")
+    where = f" WHERE {' AND '.join(found)}" if found else ""
+    return f"SELECT {wanted} FROM ONLY {stretch.leaf.quoted}{where}"  # noqa: S608 - quoted, ours
+
+
+def copy(connection: Connection, select: str, columns: int) -> Iterator[tuple[int, Image]]:
+    """The rows of a query in the order PostgreSQL sends them: how many, and their cells."""
+    for block in _blocks(connection, f"COPY ({select}) TO STDOUT (FORMAT csv)"):
+        yield parse(block, columns)
+
+
+def parse(block: bytes | bytearray, columns: int) -> tuple[int, Image]:
+    """Whole lines of CSV: how many, and their cells."""
+    if not columns:
+        return block.count(b"\n"), ()
+    names = [str(number) for number in range(columns)]
+    table = csv.read_csv(
+        pa.BufferReader(block),
+        read_options=csv.ReadOptions(
+            column_names=names, block_size=len(block) + 1, use_threads=False
+        ),
+        parse_options=_PARSE,
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    return table.num_rows, tuple(Cells(column.combine_chunks()) for column in table.columns)
+
+
+def _blocks(connection: Connection, statement: str) -> Iterator[bytearray]:
+    """The data of a COPY, cut at whole messages."""
+    session = connection.pgconn
+    _expect(session.exec_(statement.encode()), pq.ExecStatus.COPY_OUT)
+    receive = session.get_copy_data
+    block = bytearray()
+    size, data = receive(0)
+    while size > 0:
+        block += data
+        if len(block) >= _BLOCK_BYTES:
+            yield block
+            block = bytearray()
+        size, data = receive(0)
+    if size == -1:
+        while (result := session.get_result()) is not None:
+            _expect(result, pq.ExecStatus.COMMAND_OK)
+    else:
+        raise UnreachableError(session.get_error_message())
+    if block:
+        yield block
+
+
+def _expect(result: pq.abc.PGresult, status: pq.ExecStatus) -> None:
+    if result.status != status:
+        state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+        raise classify(state.decode(), result.get_error_message())

@@ -1,0 +1,116 @@
+"""An exported snapshot: taken and held by one session, imported by others.
+
+The order of the first two commands matters. The lock keeps the table from being rewritten or
+emptied under those who read it page by page; the snapshot is taken after it is granted, so nothing
+of the kind can have happened in between.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+
+from tailrace.capture.connection import VALUES_SQL, connect, failure, quote_literal
+from tailrace.errors import RefusedError
+from tailrace.position import Lsn
+from tailrace.visibility import Visibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+    from tailrace.capture.publication import TableName
+
+_LOCK_S = 10
+_TAKE = """
+SELECT pg_export_snapshot(), pg_current_snapshot()::text,
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+            ELSE pg_current_wal_insert_lsn() END::text,
+       extract(epoch FROM now())::float8
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A snapshot that others may import as long as the session that took it lives."""
+
+    name: str
+    visibility: Visibility
+    lsn: Lsn
+    """Everything the snapshot sees was committed before."""
+    taken_at: datetime
+
+    @property
+    def session(self) -> str:
+        """The name of the sessions that read from it, by which it is known that some do."""
+        return f"tailrace snapshot {self.name}"
+
+    def fields(self) -> dict[str, str]:
+        """As text, to hand on."""
+        return {name: str(value) for name, value in asdict(self).items()} | {
+            "visibility": str(self.visibility),
+            "taken_at": self.taken_at.isoformat(),
+        }
+
+    @classmethod
+    def of(cls, fields: dict[str, str]) -> Self:
+        """Read what `fields` wrote."""
+        return cls(
+            name=fields["name"],
+            visibility=Visibility.parse(fields["visibility"]),
+            lsn=Lsn.parse(fields["lsn"]),
+            taken_at=datetime.fromisoformat(fields["taken_at"]),
+        )
+
+
+def export(connection: Connection, table: TableName) -> Exported:
+    """Take a snapshot; it lives until the connection's transaction ends.
+
+    The table is locked against what would rewrite it (ALTER, VACUUM FULL, TRUNCATE), and against
+    nothing else.
+    """
+    try:
+        connection.execute(f"SET lock_timeout TO '{_LOCK_S}s'".encode())
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
+        row = connection.execute(_TAKE).fetchone()
+    except psycopg.errors.LockNotAvailable as refusal:
+        raise RefusedError(
+            f"{table} is locked by another session for more than {_LOCK_S} s",
+            hint="Wait for the ALTER TABLE or VACUUM FULL that holds it, and try again.",
+        ) from refusal
+    except psycopg.Error as refusal:
+        raise failure(connection, refusal) from refusal
+    assert row is not None
+    return Exported(
+        name=row[0],
+        visibility=Visibility.parse(row[1]),
+        lsn=Lsn.parse(row[2]),
+        taken_at=datetime.fromtimestamp(row[3], UTC),
+    )
+
+
+@contextmanager
+def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
+    """A session that sees what the snapshot sees, and prints values as the stream does."""
+    with connect(dsn) as connection:
+        try:
+            connection.execute(VALUES_SQL)
+            named = quote_literal(snapshot.session)
+            connection.execute(f"SET application_name TO {named}".encode())
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            wanted = quote_literal(snapshot.name)
+            connection.execute(f"SET TRANSACTION SNAPSHOT {wanted}".encode())
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue) as refusal:
+            raise RefusedError(
+                f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} is gone",
+                hint="It ends when nobody has read from it for a while. Read again for a new one.",
+            ) from refusal
+        except psycopg.Error as refusal:
+            raise failure(connection, refusal) from refusal
+        yield connection

@@ -1,0 +1,96 @@
+"""The process that keeps a snapshot: it outlives the ones that asked for it and read from it.
+
+Spark plans a read in a process that ends before the first task begins, and a crashed engine may
+want to go on with the snapshot it had. So the session that holds it belongs to a process of its
+own, which ends by itself once nobody has read from the snapshot for a while: a forgotten one would
+keep PostgreSQL from cleaning up dead rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tailrace.capture.connection import connect
+from tailrace.capture.publication import TableName
+from tailrace.errors import RefusedError, Retry, TailraceError, UnreachableError
+from tailrace.snapshot.exported import Exported, export
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from psycopg import Connection
+
+_LOOK_S = 1.0
+IDLE_S = 30.0
+
+
+def keep(dsn: str, table: TableName, *, idle_s: float = IDLE_S) -> Exported:
+    """Take a snapshot that lives on until nobody has used it for `idle_s` seconds."""
+    asked = {"dsn": dsn, "table": [table.namespace, table.name], "idle_s": idle_s}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tailrace.snapshot.keeper"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # The connection string may hold a password: it goes where no process list shows it.
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.close()
+        answer = json.loads(process.stdout.readline() or b"{}")
+    if not answer:
+        raise UnreachableError("the process that should keep a snapshot has died")
+    if "error" in answer:
+        kind = UnreachableError if answer["again"] else RefusedError
+        raise kind(answer["error"], hint=answer["hint"])
+    return Exported.of(answer)
+
+
+def main() -> None:
+    """Read what is asked for, answer, and stay, as nobody's child."""
+    asked = json.loads(sys.stdin.readline())
+    if os.fork():
+        # Whoever asked need not wait for the one that stays.
+        os._exit(0)
+    try:
+        with connect(asked["dsn"]) as connection:
+            snapshot = export(connection, TableName(*asked["table"]))
+            _answer(snapshot.fields())
+            _watch(connection, snapshot, asked["idle_s"])
+    except TailraceError as error:
+        again = error.retry is Retry.BACK_OFF
+        _answer({"error": str(error), "hint": error.hint, "again": again})
+    except psycopg.Error:
+        # The server is gone, and the snapshot with it: whoever reads from it is told so.
+        return
+
+
+def _answer(fields: Mapping[str, object]) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.close()
+
+
+def _watch(connection: Connection, snapshot: Exported, idle_s: float) -> None:
+    """Return once nobody has had a session with the snapshot for a while."""
+    users = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+    used_at = time.monotonic()
+    while time.monotonic() - used_at < idle_s:
+        time.sleep(min(_LOOK_S, idle_s / 4))
+        # Without this a transaction sees the activity it saw first.
+        connection.execute("SELECT pg_stat_clear_snapshot()")
+        row = connection.execute(users, (snapshot.session,)).fetchone()
+        if row is not None and row[0]:
+            used_at = time.monotonic()
+
+
+if __name__ == "__main__":
+    main()

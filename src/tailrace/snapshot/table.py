@@ -1,0 +1,162 @@
+"""What there is to read of a table: its columns as the stream describes them, and its pages.
+
+A partitioned table is read leaf by leaf. Each stretch of pages is read by one session, so stretches
+are the unit of parallel work; the last one of a table has no upper end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tailrace.capture.connection import failure
+from tailrace.capture.publication import TableName
+from tailrace.errors import ConfigError
+from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+STRETCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with its columns, the types among them that are not built in, and its primary key."""
+
+    relation: Relation
+    types: dict[int, TypeName]
+    primary_key: tuple[str, ...]
+
+    @property
+    def name(self) -> TableName:
+        """Its name."""
+        return TableName(self.relation.namespace, self.relation.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Pages of one table or leaf: from `first` up to `end`. None: from or to wherever it goes."""
+
+    leaf: TableName
+    first: int | None = None
+    end: int | None = None
+
+
+def read_names(connection: Connection) -> list[TableName]:
+    """All tables there are."""
+    try:
+        rows = connection.execute(_NAMES).fetchall()
+    except psycopg.Error as refusal:
+        raise failure(connection, refusal) from refusal
+    return [TableName(namespace, name) for namespace, name in rows]
+
+
+def read_table(connection: Connection, name: TableName) -> Table:
+    """The table as the catalogs describe it to this session."""
+    try:
+        row = connection.execute(_TABLE, (name.namespace, name.name)).fetchone()
+        if row is None:
+            raise ConfigError(
+                f"there is no table {name}", hint="Write schema.table, quoted as in SQL."
+            )
+        oid, identity, columns = row
+        used = {kind for _, kind, _, _, _ in columns}
+        types = connection.execute(_TYPES, (sorted(used),)).fetchall()
+    except psycopg.Error as refusal:
+        raise failure(connection, refusal) from refusal
+    return Table(
+        relation=Relation(
+            oid=oid,
+            namespace=name.namespace,
+            name=name.name,
+            replica_identity=ReplicaIdentity(identity),
+            columns=tuple(
+                Column(name=column, type_oid=kind, type_modifier=modifier, key=key)
+                for column, kind, modifier, key, _ in columns
+            ),
+        ),
+        types={
+            kind: TypeName(oid=kind, namespace=space, name=called) for kind, space, called in types
+        },
+        primary_key=tuple(
+            column for _, column in sorted((at, column) for column, _, _, _, at in columns if at)
+        ),
+    )
+
+
+def stretches(
+    connection: Connection, table: Table, *, most_bytes: int = STRETCH_BYTES
+) -> list[Stretch]:
+    """The table in stretches of about so many bytes."""
+    try:
+        leaves = connection.execute(_LEAVES, {"oid": table.relation.oid}).fetchall()
+    except psycopg.Error as refusal:
+        raise failure(connection, refusal) from refusal
+    # Before PostgreSQL 14 each stretch would read the whole table.
+    ranges = connection.info.server_version >= 140000
+    found = []
+    for namespace, name, pages, page_bytes, has_pages in leaves:
+        leaf = TableName(namespace, name)
+        step = max(most_bytes // page_bytes, 1)
+        firsts = range(0, pages, step) if ranges and has_pages else ()
+        if len(firsts) < 2:
+            found.append(Stretch(leaf))
+            continue
+        ends = [*firsts[1:], None]
+        found += [Stretch(leaf, first, end) for first, end in zip(firsts, ends, strict=True)]
+    return found
+
+
+_NAMES = """
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'm', 'v', 'f')
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+ORDER BY 1, 2
+"""
+
+_TABLE = """
+SELECT c.oid::int8, c.relreplident::text,
+       coalesce(jsonb_agg(jsonb_build_array(
+           a.attname, a.atttypid::int8, a.atttypmod,
+           c.relreplident = 'f' OR a.attnum = ANY(coalesce(identity.indkey::int2[], '{}')),
+           array_position(key.indkey::int2[], a.attnum)
+       ) ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '[]')
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_attribute a
+       ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+LEFT JOIN pg_catalog.pg_index key ON key.indrelid = c.oid AND key.indisprimary
+LEFT JOIN pg_catalog.pg_index identity
+       ON identity.indrelid = c.oid AND identity.indislive
+      AND CASE c.relreplident WHEN 'd' THEN identity.indisprimary
+                              WHEN 'i' THEN identity.indisreplident END
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'm', 'v', 'f')
+GROUP BY c.oid
+"""
+
+# As in the stream: a domain has the name of the type it stands on.
+_TYPES = """
+WITH RECURSIVE base(oid, kind) AS (
+    SELECT t.oid, t.oid FROM pg_catalog.pg_type t WHERE t.oid = ANY(%s::oid[]) AND t.oid >= 16384
+    UNION ALL
+    SELECT base.oid, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.kind
+    WHERE t.typtype = 'd'
+)
+SELECT base.oid::int8, n.nspname, t.typname
+FROM base JOIN pg_catalog.pg_type t ON t.oid = base.kind AND t.typtype <> 'd'
+JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+"""
+
+_LEAVES = """
+SELECT n.nspname, c.relname, pg_relation_size(c.oid) / current_setting('block_size')::int8,
+       current_setting('block_size')::int8, c.relkind IN ('r', 'm')
+FROM (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf
+      UNION SELECT %(oid)s WHERE NOT EXISTS (SELECT FROM pg_partition_tree(%(oid)s))) leaf
+JOIN pg_catalog.pg_class c ON c.oid = leaf.relid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY 1, 2
+"""
