@@ -9,6 +9,7 @@
     acks          counts what the server has stored
     publisher     the bulk path: frames out, acks in
     stream        the stream itself: made, compared, never altered
+    parcels       few and large messages, known by their subjects
     stored        what an earlier attempt left in the stream beyond a position
     sink          `JetStream`, which holds to the contract of `tailrace.sinks.contract`
 
@@ -16,7 +17,8 @@ The client library `nats-py` spends a coroutine a message, six times what everyt
 together, so it is not on this path; its companion `nkeys` signs the login.
 """
 
+from tailrace.sinks.nats.parcels import Parcel, Parcels
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.sinks.nats.stream import Finding, inspect, stream_info
 
-__all__ = ["Finding", "JetStream", "inspect", "stream_info"]
+__all__ = ["Finding", "JetStream", "Parcel", "Parcels", "inspect", "stream_info"]

@@ -7,7 +7,8 @@
     <payload>␍␊
 
 The reply ends with the message's number on this connection, so that an answer can name what it
-answers. In an atomic batch only the last message has a reply: the number of the first, a dash, and
+answers. A column `headers`, where there is one, holds more header lines, each with its line break
+before it. In an atomic batch only the last message has a reply: the number of the first, a dash, and
 how many there are.
 
 The columns must be clean: `tailrace.sinks.nats.subjects` sees to the destinations, and `broken_id`
@@ -38,7 +39,11 @@ def header_bytes(ids: pa.Array) -> npt.NDArray[np.int64]:
 def frame(batch: pa.RecordBatch, *, inbox: bytes, first: int) -> pa.Array:
     """Every row as an HPUB that is answered at `inbox` and its number, counted from `first`."""
     reply = [_scalar(b" " + inbox), _digits(np.arange(first, first + batch.num_rows))]
-    return _joined(batch, reply, [], header_bytes(batch.column("id")))
+    header = header_bytes(batch.column("id"))
+    if "headers" not in batch.schema.names:
+        return _joined(batch, reply, [], header)
+    fields = batch.column("headers")
+    return _joined(batch, reply, [fields], header + lengths(fields))
 
 
 def frame_atomic(
