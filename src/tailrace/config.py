@@ -271,6 +271,26 @@ class NatsSink(_Section):
     )
 
 
+class Snapshots(_Section):
+    """Snapshots of a pipeline's tables on request, into a stream of their own."""
+
+    request: str = Field(
+        default="snapshot.request",
+        description="A message on this subject and a table's name asks for a snapshot.",
+    )
+    stream: NatsStream = Field(
+        default=NatsStream(name="INIT", subjects=("init.>",), max_age_hours=168.0),
+        description="The stream that takes them, on the pipeline's NATS server.",
+    )
+    chunk_rows: int = Field(default=10_000, ge=1, description="Rows in a message, at most.")
+    parallel: int = Field(
+        default=2, ge=1, le=64, description="Stretches of a table that are read side by side."
+    )
+    stretch_bytes: Bytes = Field(
+        default=64 * 2**20, ge=8192, description="Bytes of a table in such a stretch."
+    )
+
+
 class Pipeline(_Section):
     """Tables in, messages out: one streaming query with its own checkpoint."""
 
@@ -318,6 +338,9 @@ class Pipeline(_Section):
     )
     batch_bytes: Bytes = Field(
         default=128 * 2**20, ge=1, description="Bytes of log in a micro-batch, likewise."
+    )
+    snapshots: Snapshots | None = Field(
+        default=None, description="Snapshots on request. Without it: none."
     )
     sink: NatsSink = Field(description="Where the messages go.")
 

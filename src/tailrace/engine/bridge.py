@@ -60,6 +60,9 @@ def settings(
             NAME: {
                 "shape": "bridge",
                 "encoding": "json" if as_json else "msgpack",
+                "snapshots": {
+                    "stream": {"name": "INIT", "subjects": ["init.>"], "max_age_hours": 168}
+                },
                 "sink": {
                     "type": "nats",
                     "url": _nats_url(environment),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace.config import Config
 
 _POLL_S = 0.5
+_STOP_S = 5.0
 
 
 def run_pipelines(config: Config) -> None:
@@ -29,6 +30,7 @@ def run_pipelines(config: Config) -> None:
             events.info("pipelines.stopping", signal=signal.Signals(signum).name)
             stopping.set()
 
+    from tailrace.engine.snapshots.service import Service  # noqa: PLC0415 - psycopg
     from tailrace.pipeline.application import Application  # noqa: PLC0415 - Spark loads slowly
 
     state: dict[str, object] = {"state": "starting", "pipelines": {}}
@@ -39,15 +41,27 @@ def run_pipelines(config: Config) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
     application.start()
+    services = [
+        Service(config, name, application.publish)
+        for name, pipeline in config.pipelines.items()
+        if pipeline.snapshots is not None
+    ]
+    for service in services:
+        service.start()
     events.info("pipelines.running", pipelines=sorted(config.pipelines))
     state["state"] = "running"
     try:
         while not stopping.wait(_POLL_S):
             state["pipelines"] = application.progress()
+            state["snapshots"] = [each for service in services for each in service.progress()]
             if application.lost is not None:
                 raise TailraceError(f"Spark is gone: {application.lost}")
     finally:
+        for service in services:
+            service.stop()
         application.stop()
+        for service in services:
+            service.join(_STOP_S)
         state["state"] = "stopped"
         state["pipelines"] = application.progress()
         reporter.close()

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import ConfigError
 from tailrace.pipeline import session
+from tailrace.pipeline.publish import publish
 from tailrace.pipeline.running import Runner
 from tailrace.pipeline.source import TailraceSource
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Spark
+    from tailrace.snapshot.edition import Edition, Published
+    from tailrace.snapshot.table import Stretch
 
 _STOP_S = 20.0
 
@@ -37,6 +40,12 @@ class Application:
         """What each pipeline has done."""
         return {name: runner.progress.fields() for name, runner in self._runners.items()}
 
+    def publish(
+        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
+    ) -> Published:
+        """Publish stretches of a snapshot."""
+        return publish(self._spark, edition, stretches, number=number, stored=stored)
+
     @property
     def lost(self) -> BaseException | None:
         """Why Spark is gone, if it is."""
@@ -53,12 +62,15 @@ class Application:
 
 
 def _roomy(config: Config) -> Spark:
-    """With `local[*]`, a slot for each lane of each pipeline: a sink that hangs holds only its own.
+    """With `local[*]`, a slot for each lane and snapshot: a sink that hangs holds only its own.
 
     Tasks spend their time in Python workers and on sockets, so more slots than cores do no harm.
     """
     if config.spark.master != "local[*]":
         return config.spark
-    lanes = sum(pipeline.lanes for pipeline in config.pipelines.values())
-    slots = max(os.cpu_count() or 1, lanes + 1)
+    busy = sum(
+        pipeline.lanes + (pipeline.snapshots.parallel if pipeline.snapshots else 0)
+        for pipeline in config.pipelines.values()
+    )
+    slots = max(os.cpu_count() or 1, busy + 1)
     return config.spark.model_copy(update={"master": f"local[{slots}]"})

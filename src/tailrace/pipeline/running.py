@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import re
 import threading
 import time
 from collections import deque
@@ -17,9 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 
-from tailrace import errors
 from tailrace.errors import (
     ConfigError,
     ReplanError,
@@ -32,7 +30,7 @@ from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.pipeline import checkpoint
 from tailrace.pipeline import pipeline as path
-from tailrace.pipeline.expressions import analysis
+from tailrace.pipeline.failures import meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +45,6 @@ _BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 _HEALTHY_S = 30.0
 _POLL_S = 0.5
 _WINDOW_S = 10.0
-_RAISED = re.compile(r"tailrace\.errors\.(\w+): (.*)")
 
 
 @dataclass
@@ -146,7 +143,7 @@ class Runner:
                     return
                 if time.monotonic() - began > _HEALTHY_S:
                     failures = 0
-                if not self._again(_meaning(error), failures):
+                if not self._again(meaning(error), failures):
                     return
                 failures += 1
         self._say("stopped")
@@ -175,7 +172,7 @@ class Runner:
             while not self._stopping.wait(_POLL_S):
                 self._watch(query)
                 if not query.isActive:
-                    raise _meaning(query.exception())
+                    raise meaning(query.exception())
                 # A query that is only started has not reached its sink yet.
                 if self._seen >= 0 or time.monotonic() - began > _HEALTHY_S:
                     self._say("running")
@@ -240,28 +237,3 @@ def _lives(spark: SparkSession) -> bool:
         return not spark.sparkContext._jsc.sc().isStopped()
     except (Py4JError, OSError, AttributeError):
         return False
-
-
-def _meaning(error: Exception | None) -> TailraceError:
-    """Our own error out of Spark's account of a failed task."""
-    if isinstance(error, TailraceError):
-        return error
-    text = str(error.java_exception if isinstance(error, Py4JJavaError) else error or "")
-    stopped = analysis.stopped(text)
-    if stopped is not None:
-        return stopped
-    raised = _RAISED.findall(text)
-    kind = getattr(errors, raised[-1][0], None) if raised else None
-    if isinstance(kind, type) and issubclass(kind, TailraceError):
-        return kind(raised[-1][1])
-    return TailraceError(_cause(text))
-
-
-def _cause(text: str) -> str:
-    """Why a query ended: what Spark says first. The plan that follows tells nobody anything.
-
-    >>> _cause("Broken pipe\\n=== Streaming Query ===\\n+- ~StreamingDataSourceV2Relation")
-    'the query ended: Broken pipe'
-    """
-    found = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"the query ended: {found}" if found else "the query ended"

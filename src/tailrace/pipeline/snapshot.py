@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tailrace.capture.publication import TableName
-from tailrace.change import Op
-from tailrace.decode.group import Group
 from tailrace.pipeline.filters import conditions
 from tailrace.pipeline.frames.table import TableFrame
 from tailrace.pipeline.inline import read_relation
@@ -23,6 +20,7 @@ from tailrace.pipeline.worker import settle
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.exported import Exported, imported
 from tailrace.snapshot.keeper import keep
+from tailrace.snapshot.rows import read_group
 from tailrace.snapshot.table import Stretch, Table, read_table, stretches
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from tailrace.decode.group import Image
     from tailrace.pipeline.options import Options
 
 
@@ -75,7 +72,9 @@ class SnapshotReader(DataSourceReader):
             select = query(partition.stretch, columns, found)
             done = 0
             for count, image in copy(connection, select, len(columns)):
-                yield from frame.rows(_group(partition, image, count, done))
+                yield from frame.rows(
+                    read_group(table, partition.snapshot, image, count, first=done)
+                )
                 done += count
         settle()
 
@@ -102,17 +101,3 @@ def _narrowed(table: Table, columns: tuple[str, ...]) -> Table:
         return table
     kept = tuple(column for column in table.relation.columns if column.name in columns)
     return replace(table, relation=replace(table.relation, columns=kept))
-
-
-def _group(piece: Piece, image: Image, count: int, done: int) -> Group:
-    taken_us = int(piece.snapshot.taken_at.timestamp() * 1_000_000)
-    return Group(
-        op=Op.READ,
-        relation=piece.table.relation,
-        types=piece.table.types,
-        lsn=np.full(count, piece.snapshot.lsn, np.uint64),
-        ordinal=np.arange(done, done + count, dtype=np.uint64),
-        xid=np.zeros(count, np.uint32),
-        committed_at=np.full(count, taken_us, np.int64),
-        after=image,
-    )

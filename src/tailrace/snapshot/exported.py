@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from tailrace.capture.publication import TableName
 
 _LOCK_S = 10
+# Whoever writes now and is not over when the snapshot is taken; hidden from roles without rights.
+_OLDEST = """
+SELECT min(begun), bool_or(hidden) FROM (
+    SELECT xact_start, state IS NULL AND backend_type = 'client backend' FROM pg_stat_activity
+    WHERE backend_xid IS NOT NULL OR state IS NULL
+    UNION ALL SELECT prepared, false FROM pg_prepared_xacts
+    UNION ALL SELECT clock_timestamp(), false
+) writers (begun, hidden)
+"""
 _TAKE = """
 SELECT pg_export_snapshot(), pg_current_snapshot()::text,
        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -44,6 +53,9 @@ class Exported:
     lsn: Lsn
     """Everything the snapshot sees was committed before."""
     taken_at: datetime
+    since: datetime | None
+    """Changes it does not see were committed after this, even those that stand in the write-ahead
+    log before `lsn`. None: not known, because the role may not see what others do."""
 
     @property
     def session(self) -> str:
@@ -55,6 +67,7 @@ class Exported:
         return {name: str(value) for name, value in asdict(self).items()} | {
             "visibility": str(self.visibility),
             "taken_at": self.taken_at.isoformat(),
+            "since": "" if self.since is None else self.since.isoformat(),
         }
 
     @classmethod
@@ -65,6 +78,7 @@ class Exported:
             visibility=Visibility.parse(fields["visibility"]),
             lsn=Lsn.parse(fields["lsn"]),
             taken_at=datetime.fromisoformat(fields["taken_at"]),
+            since=datetime.fromisoformat(fields["since"]) if fields["since"] else None,
         )
 
 
@@ -76,6 +90,8 @@ def export(connection: Connection, table: TableName) -> Exported:
     """
     try:
         connection.execute(f"SET lock_timeout TO '{_LOCK_S}s'".encode())
+        # Before the snapshot: what begins in between begins later than what is found here.
+        oldest = connection.execute(_OLDEST).fetchone()
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
         row = connection.execute(_TAKE).fetchone()
@@ -87,11 +103,13 @@ def export(connection: Connection, table: TableName) -> Exported:
     except psycopg.Error as refusal:
         raise failure(connection, refusal) from refusal
     assert row is not None
+    assert oldest is not None
     return Exported(
         name=row[0],
         visibility=Visibility.parse(row[1]),
         lsn=Lsn.parse(row[2]),
         taken_at=datetime.fromtimestamp(row[3], UTC),
+        since=None if oldest[1] else oldest[0],
     )
 
 

@@ -24,11 +24,10 @@ STRETCH_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with its columns, the types among them that are not built in, and its primary key."""
+    """A table with its columns, and the types among them that are not built in."""
 
     relation: Relation
     types: dict[int, TypeName]
-    primary_key: tuple[str, ...]
 
     @property
     def name(self) -> TableName:
@@ -62,29 +61,31 @@ def read_table(connection: Connection, name: TableName) -> Table:
             raise ConfigError(
                 f"there is no table {name}", hint="Write schema.table, quoted as in SQL."
             )
-        oid, identity, columns = row
-        used = {kind for _, kind, _, _, _ in columns}
-        types = connection.execute(_TYPES, (sorted(used),)).fetchall()
     except psycopg.Error as refusal:
         raise failure(connection, refusal) from refusal
-    return Table(
-        relation=Relation(
-            oid=oid,
-            namespace=name.namespace,
-            name=name.name,
-            replica_identity=ReplicaIdentity(identity),
-            columns=tuple(
-                Column(name=column, type_oid=kind, type_modifier=modifier, key=key)
-                for column, kind, modifier, key, _ in columns
-            ),
-        ),
-        types={
-            kind: TypeName(oid=kind, namespace=space, name=called) for kind, space, called in types
-        },
-        primary_key=tuple(
-            column for _, column in sorted((at, column) for column, _, _, _, at in columns if at)
+    oid, identity, columns = row
+    relation = Relation(
+        oid=oid,
+        namespace=name.namespace,
+        name=name.name,
+        replica_identity=ReplicaIdentity(identity),
+        columns=tuple(
+            Column(name=column, type_oid=kind, type_modifier=modifier, key=key)
+            for column, kind, modifier, key in columns
         ),
     )
+    return described(connection, relation)
+
+
+def described(connection: Connection, relation: Relation) -> Table:
+    """A relation with the types it uses."""
+    used = sorted({column.type_oid for column in relation.columns})
+    try:
+        rows = connection.execute(_TYPES, (used,)).fetchall()
+    except psycopg.Error as refusal:
+        raise failure(connection, refusal) from refusal
+    types = {oid: TypeName(oid=oid, namespace=space, name=name) for oid, space, name in rows}
+    return Table(relation=relation, types=types)
 
 
 def stretches(
@@ -122,14 +123,12 @@ _TABLE = """
 SELECT c.oid::int8, c.relreplident::text,
        coalesce(jsonb_agg(jsonb_build_array(
            a.attname, a.atttypid::int8, a.atttypmod,
-           c.relreplident = 'f' OR a.attnum = ANY(coalesce(identity.indkey::int2[], '{}')),
-           array_position(key.indkey::int2[], a.attnum)
+           c.relreplident = 'f' OR a.attnum = ANY(coalesce(identity.indkey::int2[], '{}'))
        ) ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '[]')
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute a
        ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-LEFT JOIN pg_catalog.pg_index key ON key.indrelid = c.oid AND key.indisprimary
 LEFT JOIN pg_catalog.pg_index identity
        ON identity.indrelid = c.oid AND identity.indislive
       AND CASE c.relreplident WHEN 'd' THEN identity.indisprimary

@@ -7,9 +7,9 @@
     <payload>␍␊
 
 The reply ends with the message's number on this connection, so that an answer can name what it
-answers. A column `headers`, where there is one, holds more header lines, each with its line break
-before it. In an atomic batch only the last message has a reply: the number of the first, a dash, and
-how many there are.
+answers. In an atomic batch only the last message has a reply: the number of the first, a dash, and
+how many there are. A column `headers`, where there is one, holds more header lines, each with its
+line break before it.
 
 The columns must be clean: `tailrace.sinks.nats.subjects` sees to the destinations, and `broken_id`
 finds an id that would end its header line.

@@ -81,6 +81,8 @@ class Parcels:
 
     def send(self, parcels: Sequence[Parcel]) -> None:
         """Publish in order. Returns before all of it is stored."""
+        if not parcels:
+            return
         for parcel in parcels:
             size = len(parcel.payload) + len(parcel.lines) + len(parcel.id) + 64
             if size > self.most_bytes:
@@ -88,15 +90,11 @@ class Parcels:
                     f"{parcel.destination} has {size} bytes, the server takes {self.most_bytes}",
                     hint="Raise max_payload of the NATS server, or leave large columns out.",
                 )
-        columns = [
-            pa.array([value(parcel) for parcel in parcels], pa.binary())
-            for value in (
-                lambda each: each.destination.encode(),
-                lambda each: each.id.encode(),
-                lambda each: each.lines,
-                lambda each: each.payload,
-            )
+        rows = [
+            (each.destination.encode(), each.id.encode(), each.lines, each.payload)
+            for each in parcels
         ]
+        columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
         if (broken := frames.broken_id(batch.column("id"))) is not None:
             raise PoisonedError(f"the id {parcels[broken].id!r} holds a line break")

@@ -1,0 +1,249 @@
+"""One snapshot from its beginning to its end.
+
+The table is published in waves of a few stretches. After each the record is saved, so a crash costs
+a wave at most; chunks of that wave which are in the stream already are not published twice. When
+the exported snapshot is gone, nothing that was published fits anything new: a new snapshot takes
+its place, under an id of its own, and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import ormsgpack
+import structlog
+
+from tailrace.capture.connection import connect
+from tailrace.capture.publication import read_publication
+from tailrace.capture.relations import read_published
+from tailrace.encode.subject import table_path
+from tailrace.errors import ConfigError, RefusedError, Retry, TailraceError
+from tailrace.sinks.nats import Parcel, Parcels
+from tailrace.snapshot.edition import Edition
+from tailrace.snapshot.exported import imported
+from tailrace.snapshot.keeper import keep
+from tailrace.snapshot.table import described, stretches
+from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tailrace.capture.publication import PublishedTable, TableName
+    from tailrace.config import Config, Pipeline, Snapshots
+    from tailrace.engine.snapshots.record import Record
+    from tailrace.schema import Relation
+    from tailrace.snapshot.edition import Published
+    from tailrace.snapshot.exported import Exported
+
+    Publish = Callable[..., Published]
+
+_HOLD_S = 180.0
+_BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+class Maker:
+    """Makes snapshots of one pipeline's tables, one at a time."""
+
+    def __init__(
+        self, config: Config, pipeline: Pipeline, publish: Publish, stopping: threading.Event
+    ) -> None:
+        assert pipeline.snapshots is not None
+        self.folder: Path = config.data / "snapshots"
+        self._config = config
+        self._pipeline = pipeline
+        self._settings: Snapshots = pipeline.snapshots
+        self._sink = pipeline.sink.model_copy(
+            update={"stream": self._settings.stream, "subject": "init.snap.{table}.x.0"}
+        )
+        self._publish = publish
+        self._stopping = stopping
+        self._events = structlog.get_logger()
+
+    def tables(self) -> dict[str, TableName]:
+        """What may be asked for, by its name in subjects."""
+        wanted = Tables(self._pipeline.tables)
+        return {
+            table_path(relation.namespace, relation.name): listed.table
+            for relation, listed in self._published()
+            if wanted.match(relation.namespace, relation.name)
+        }
+
+    def _published(self) -> list[tuple[Relation, PublishedTable]]:
+        source = self._config.source
+        with connect(
+            source.dsn.get_secret_value(), connect_timeout_s=self._config.capture.connect_timeout_s
+        ) as connection:
+            state = read_publication(connection, source.publication)
+            if state is None:
+                raise RefusedError(f"there is no publication {source.publication!r}")
+            relations = {
+                (each.relation.namespace, each.relation.name): each.relation
+                for each in read_published(connection, state)
+            }
+        return [
+            (relations[listed.table.namespace, listed.table.name], listed)
+            for listed in state.tables
+            if (listed.table.namespace, listed.table.name) in relations
+        ]
+
+    def run(self, record: Record) -> None:
+        """Make the snapshot; returns when it is over, or we are to stop."""
+        failures = 0
+        while not self._stopping.is_set():
+            done = record.done
+            try:
+                self._advance(record)
+            except TailraceError as error:
+                record.error = str(error)
+                if self._final(record, error):
+                    record.state = "failed"
+                    record.forget(self.folder)
+                    self._events.error(
+                        "snapshot.failed", id=record.id, table=str(record.table),
+                        code=error.code, reason=str(error), hint=error.hint,
+                    )  # fmt: skip
+                    return
+                failures = 0 if record.done > done else failures
+                delay_s = _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]
+                failures += 1
+                self._events.warning(
+                    "snapshot.retrying", id=record.id, code=error.code, reason=str(error),
+                    again_in_s=delay_s,
+                )  # fmt: skip
+                self._stopping.wait(delay_s)
+            else:
+                return
+
+    def _final(self, record: Record, error: TailraceError) -> bool:
+        """Whether trying again is of no use. A snapshot that is gone is replaced by another."""
+        if type(error) is TailraceError or error.retry is Retry.BACK_OFF:
+            return False
+        return record.snapshot is None or self._lives(record.snapshot)
+
+    def _lives(self, snapshot: Exported) -> bool:
+        try:
+            with imported(self._dsn, snapshot):
+                return True
+        except TailraceError:
+            return False
+
+    def _advance(self, record: Record) -> None:
+        """From wherever it is to its end."""
+        edition = self._continued(record) or self._begun(record)
+        record.state, record.error = "running", ""
+        stored = self._stored(edition) if record.done or record.number else frozenset()
+        while record.done < len(record.stretches):
+            if self._stopping.is_set():
+                return
+            wave = record.stretches[record.done : record.done + self._settings.parallel]
+            found = self._publish(edition, wave, number=record.number, stored=stored)
+            record.done += len(wave)
+            record.number = found.beyond
+            record.chunks += found.chunks
+            record.rows += found.rows
+            record.bytes += found.bytes
+            record.save(self.folder)
+        self._announce(record, edition)
+        record.state = "complete"
+        record.forget(self.folder)
+        self._events.info(
+            "snapshot.complete", id=record.id, table=str(record.table), rows=record.rows,
+            chunks=record.chunks, seconds=round(time.time() - record.requested_at, 1),
+        )  # fmt: skip
+
+    def _continued(self, record: Record) -> Edition | None:
+        """The edition of a record whose exported snapshot still lives."""
+        if record.snapshot is None:
+            return None
+        try:
+            with imported(self._dsn, record.snapshot):
+                pass
+        except RefusedError:
+            self._events.warning("snapshot.gone", id=record.id, table=str(record.table))
+            record.forget(self.folder)
+            record.supersedes, record.id = record.id, new_id()
+            record.snapshot, record.stretches = None, []
+            record.done = record.number = record.chunks = record.rows = record.bytes = 0
+            return None
+        return self._edition(record)
+
+    def _begun(self, record: Record) -> Edition:
+        record.snapshot = keep(self._dsn, record.table, idle_s=_HOLD_S)
+        edition = self._edition(record)
+        with imported(self._dsn, record.snapshot) as connection:
+            record.stretches = stretches(
+                connection, edition.table, most_bytes=self._settings.stretch_bytes
+            )
+        record.save(self.folder)
+        self._events.info("snapshot.begun", id=record.id, table=str(record.table))
+        return edition
+
+    def _edition(self, record: Record) -> Edition:
+        assert record.snapshot is not None
+        found = [each for each in self._published() if each[1].table == record.table]
+        if not found:
+            raise ConfigError(f"{record.table} is not published any more")
+        relation, listed = found[0]
+        with imported(self._dsn, record.snapshot) as connection:
+            table = described(connection, relation)
+        return Edition(
+            id=record.id,
+            dsn=self._dsn,
+            snapshot=record.snapshot,
+            table=table,
+            conditions=(f"({listed.row_filter})",) if listed.row_filter else (),
+            path=table_path(relation.namespace, relation.name),
+            encoding=self.encoding,
+            chunk_rows=self._settings.chunk_rows,
+            sink=self._sink,
+        )
+
+    def _stored(self, edition: Edition) -> frozenset[str]:
+        with Parcels(self._sink, name=f"snapshot {edition.id}") as parcels:
+            return frozenset(parcels.stored(f"{edition.subject}>"))
+
+    def _announce(self, record: Record, edition: Edition) -> None:
+        """Say that all chunks are there, and what the snapshot sees."""
+        snapshot = edition.snapshot
+        meta: dict[str, Any] = {
+            "snapshot_id": record.id,
+            "lsn": str(snapshot.lsn),
+            "timestamp": int(snapshot.taken_at.timestamp()),
+            "batch_count": record.chunks,
+            "row_count": record.rows,
+            "table": record.table.name,
+            "schema": record.table.namespace,
+            "visibility": str(snapshot.visibility),
+            "since": snapshot.since.isoformat() if snapshot.since else None,
+            "supersedes": record.supersedes or None,
+        }
+        parcel = Parcel(
+            destination=f"init.meta.{edition.path}",
+            id=f"{record.id}-meta",
+            payload=self.encoded(meta),
+        )
+        with Parcels(self._sink, name=f"snapshot {record.id}") as parcels:
+            parcels.send([parcel])
+            parcels.flush()
+
+    @property
+    def encoding(self) -> Any:
+        """How messages are written: as the pipeline's are."""
+        return self._pipeline.encoding or "msgpack"
+
+    def encoded(self, fields: dict[str, Any]) -> bytes:
+        """A small message."""
+        return orjson.dumps(fields) if self.encoding == "json" else ormsgpack.packb(fields)
+
+    @property
+    def _dsn(self) -> str:
+        return self._config.source.dsn.get_secret_value()
+
+
+def new_id() -> str:
+    """An id that no earlier snapshot has."""
+    return f"snap-{time.time_ns() // 1_000_000}"

@@ -1,0 +1,96 @@
+"""What is known of a snapshot on its way, in a file of its own.
+
+Written whole before each step that depends on it. After a crash the maker goes on with the chunks
+that are missing, if the exported snapshot still lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from tailrace.capture.publication import TableName
+from tailrace.log.store import LocalStore
+from tailrace.snapshot.exported import Exported
+from tailrace.snapshot.table import Stretch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """A snapshot: asked for, being published, or over."""
+
+    id: str
+    table: TableName
+    requested_at: float
+    state: str = "queued"
+    snapshot: Exported | None = None
+    stretches: list[Stretch] = field(default_factory=list)
+    done: int = 0
+    """Stretches that are published."""
+    number: int = 0
+    """The next free number of a chunk."""
+    chunks: int = 0
+    rows: int = 0
+    bytes: int = 0
+    supersedes: str = ""
+    error: str = ""
+
+    def progress(self) -> dict[str, object]:
+        """What people want to know."""
+        return {
+            "id": self.id,
+            "table": str(self.table),
+            "state": self.state,
+            "requested_at": self.requested_at,
+            "chunks": self.chunks,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "share": self.done / len(self.stretches) if self.stretches else 0.0,
+            "error": self.error,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the file, whole or not at all."""
+        content = asdict(self) | {"snapshot": self.snapshot.fields() if self.snapshot else None}
+        LocalStore(folder, create=True).write_atomic(self._file, json.dumps(content).encode())
+
+    def forget(self, folder: Path) -> None:
+        """Remove the file."""
+        with contextlib.suppress(FileNotFoundError):
+            (folder / self._file).unlink()
+
+    @property
+    def _file(self) -> str:
+        return f"{self.id}.json"
+
+    @classmethod
+    def load(cls, folder: Path) -> list[Self]:
+        """The snapshots that are on their way, oldest first."""
+        found = []
+        for file in sorted(folder.glob("*.json")):
+            try:
+                found.append(cls._read(json.loads(file.read_text())))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                structlog.get_logger().warning(
+                    "snapshot.unreadable", file=str(file), reason=str(error)
+                )
+        return found
+
+    @classmethod
+    def _read(cls, content: dict[str, object]) -> Self:
+        values = {each.name: content[each.name] for each in fields(cls)}
+        stretches = values["stretches"]
+        assert isinstance(stretches, list)
+        values["table"] = TableName(**content["table"])  # type: ignore[arg-type]
+        values["snapshot"] = Exported.of(content["snapshot"]) if content["snapshot"] else None  # type: ignore[arg-type]
+        values["stretches"] = [
+            Stretch(TableName(**each["leaf"]), each["first"], each["end"]) for each in stretches
+        ]
+        return cls(**values)  # type: ignore[arg-type]

@@ -1,0 +1,279 @@
+"""Snapshots on request: asked for over NATS, whole in the stream, whatever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import nats
+import pytest
+
+from tailrace import config
+from tailrace.engine.snapshots.service import Service
+from tailrace.errors import TailraceError
+from tailrace.pipeline.publish import publish
+from tailrace.testing import EmbeddedNats
+from tailrace.visibility import Visibility
+from tests.fix_pipeline import received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.snapshot.edition import Edition, Published
+    from tailrace.snapshot.table import Stretch
+    from tests.fix_postgres import Database
+
+
+class System:
+    """A database, a NATS server and the service between them."""
+
+    def __init__(
+        self, spark: SparkSession, database: Database, server: EmbeddedNats, folder: Path
+    ) -> None:
+        self.database = database
+        self.server = server
+        self.folder = folder
+        self.settings = {
+            "source": {"dsn": database.dsn, "publication": "pub"},
+            "data": str(folder),
+            "pipelines": {
+                "p": {
+                    "encoding": "json",
+                    "sink": {"type": "nats", "url": server.url},
+                    "snapshots": {
+                        "chunk_rows": 100,
+                        "stretch_bytes": 8192,
+                    },
+                }
+            },
+        }
+        self._spark = spark
+        self.waves = 0
+        self.cut_after = -1
+        self.service: Service | None = None
+
+    def start(self) -> Service:
+        loaded = config.Config.model_validate(self.settings)
+        self.service = Service(loaded, "p", self._publish)
+        self.service.start()
+        return self.service
+
+    def _publish(
+        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
+    ) -> Published:
+        self.waves += 1
+        found = publish(self._spark, edition, stretches, number=number, stored=stored)
+        if self.waves == self.cut_after:
+            # As if the process had died before it could note the wave.
+            assert self.service is not None
+            self.service.stop()
+            raise TailraceError("cut")
+        return found
+
+    def stop(self) -> None:
+        if self.service is not None:
+            self.service.stop()
+            self.service.join(20)
+            self.service = None
+
+    def ask(self, *tables: str) -> list[dict[str, Any]]:
+        """The answers to requests that go out together."""
+
+        async def request() -> list[bytes]:
+            client = await nats.connect(self.server.url)
+            try:
+                subjects = [f"snapshot.request.{table}" for table in tables]
+                deadline = time.monotonic() + 20
+                while True:
+                    try:
+                        asked = [client.request(subject, b"", timeout=20) for subject in subjects]
+                        return [answer.data for answer in await asyncio.gather(*asked)]
+                    except nats.errors.NoRespondersError:
+                        assert time.monotonic() < deadline
+                        await asyncio.sleep(0.1)
+            finally:
+                await client.close()
+
+        return [msgspec.json.decode(data) for data in asyncio.run(request())]
+
+    def finished(self) -> dict[str, object]:
+        """The last snapshot, once it is over."""
+        assert self.service is not None
+        deadline = time.monotonic() + 120
+        while True:
+            record = self.service.progress()[-1]
+            if record["state"] in {"complete", "failed"}:
+                return record
+            assert time.monotonic() < deadline, record
+            time.sleep(0.05)
+
+    def published(self) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+        """The rows in the stream by snapshot, and the metadata."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        metas = []
+        seen = set()
+        for message in received(self.server.url, "INIT"):
+            assert message.subject not in seen or message.subject.startswith("init.meta.")
+            seen.add(message.subject)
+            if message.subject.startswith("init.meta."):
+                metas.append(message.json)
+                continue
+            chunk = message.json
+            assert message.subject.endswith(f".{chunk['snapshot_id']}.{chunk['chunk']}")
+            assert message.id == f"{chunk['snapshot_id']}-{chunk['chunk']}"
+            assert 0 < len(chunk["data"]) <= 100
+            rows.setdefault(chunk["snapshot_id"], []).extend(chunk["data"])
+        return rows, metas
+
+
+@pytest.fixture
+def system(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[System]:
+    with EmbeddedNats() as server:
+        made = System(spark, database, server, tmp_path)
+        yield made
+        made.stop()
+
+
+def items(database: Database, count: int = 1000) -> list[dict[str, Any]]:
+    """A table of several pages, published; its rows as messages have them."""
+    database.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, name text, at timestamptz);"
+        "INSERT INTO items SELECT g, CASE WHEN g % 7 > 0 THEN 'né ' || g END,"
+        f" '2026-01-01 00:00:00+00' FROM generate_series(1, {count}) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    return [
+        {"id": number, "name": f"né {number}" if number % 7 else None, "at": "2026-01-01T00:00:00Z"}
+        for number in range(1, count + 1)
+    ]
+
+
+def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: int(row["id"]))
+
+
+def test_a_table_on_request(system: System) -> None:
+    expected = items(system.database)
+    system.start()
+    (answer,) = system.ask("items")
+    assert (answer["table"], answer["schema"]) == ("items", "public")
+    assert system.finished()["state"] == "complete"
+    rows, (meta,) = system.published()
+    assert by_id(rows.pop(answer["snapshot_id"])) == expected
+    assert not rows
+    (snapshot,) = system.database.query("SELECT pg_current_snapshot()::text")
+    now = Visibility.parse(snapshot[0])
+    assert meta["snapshot_id"] == answer["snapshot_id"]
+    assert meta["row_count"] == len(expected)
+    assert meta["batch_count"] == len(received(system.server.url, "INIT")) - 1
+    assert 0 < Visibility.parse(meta["visibility"]).xmax <= now.xmax
+    assert meta["supersedes"] is None
+    assert not list((system.folder / "snapshots").glob("*.json"))
+
+
+def test_requests_for_one_table_share_a_snapshot(system: System) -> None:
+    items(system.database)
+    system.start()
+    answers = system.ask(*["items"] * 5)
+    assert len({answer["snapshot_id"] for answer in answers}) == 1
+    system.finished()
+    assert len(system.published()[1]) == 1
+    system.ask("items")
+    system.finished()
+    assert len({meta["snapshot_id"] for meta in system.published()[1]}) == 2
+
+
+def test_nobody_is_left_without_an_answer(system: System) -> None:
+    items(system.database)
+    system.database.execute("CREATE TABLE hidden (id int)")
+    system.start()
+    for answer in system.ask("nowhere", "hidden", "a.b.c"):
+        assert answer["code"] == "BAD_CONFIG"
+        assert "items" in answer["hint"]
+
+
+def test_odd_names_columns_and_rows_of_the_publication(system: System) -> None:
+    system.database.execute(
+        """
+        CREATE SCHEMA "Odd.One";
+        CREATE TABLE "Odd.One"."a *>b" (id int PRIMARY KEY, "sh""own" text, secret text);
+        INSERT INTO "Odd.One"."a *>b" SELECT g, 'v' || g, 'x' FROM generate_series(1, 10) g;
+        CREATE PUBLICATION pub FOR TABLE "Odd.One"."a *>b" (id, "sh""own") WHERE (id <= 4);
+        """
+    )
+    system.start()
+    (answer,) = system.ask("Odd%2EOne.a%20%2A%3Eb")
+    assert system.finished()["state"] == "complete"
+    rows, (meta,) = system.published()
+    expected = [{"id": number, 'sh"own': f"v{number}"} for number in range(1, 5)]
+    assert by_id(rows[answer["snapshot_id"]]) == expected
+    assert (meta["schema"], meta["table"]) == ("Odd.One", "a *>b")
+
+
+def test_an_empty_table_has_its_metadata(system: System) -> None:
+    items(system.database, 0)
+    system.start()
+    system.ask("items")
+    assert system.finished()["rows"] == 0
+    rows, (meta,) = system.published()
+    assert rows == {}
+    assert (meta["row_count"], meta["batch_count"]) == (0, 0)
+
+
+def test_after_a_crash_it_goes_on_with_what_is_missing(system: System) -> None:
+    expected = items(system.database)
+    system.cut_after = 2
+    system.start()
+    (answer,) = system.ask("items")
+    deadline = time.monotonic() + 60
+    while system.waves < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    system.stop()
+    system.database.execute("UPDATE items SET name = 'later'; DELETE FROM items WHERE id % 2 = 0")
+    system.start()
+    assert system.finished()["id"] == answer["snapshot_id"]
+    rows, (meta,) = system.published()
+    assert by_id(rows[answer["snapshot_id"]]) == expected
+    assert meta["row_count"] == len(expected)
+    assert meta["supersedes"] is None
+
+
+def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
+    items(system.database)
+    system.cut_after = 1
+    system.start()
+    (answer,) = system.ask("items")
+    deadline = time.monotonic() + 60
+    while system.waves < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    system.stop()
+    system.database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'items'::regclass;"
+        "DELETE FROM items WHERE id > 500"
+    )
+    system.start()
+    record = system.finished()
+    assert record["id"] != answer["snapshot_id"]
+    rows, (meta,) = system.published()
+    assert meta["supersedes"] == answer["snapshot_id"]
+    assert [row["id"] for row in by_id(rows[str(record["id"])])] == list(range(1, 501))
+
+
+def test_nats_comes_back(system: System) -> None:
+    expected = items(system.database)
+    system.start()
+    (answer,) = system.ask("items")
+    system.server.kill()
+    time.sleep(1)
+    system.server.start()
+    assert system.finished()["state"] == "complete"
+    rows, metas = system.published()
+    assert by_id(rows[metas[-1]["snapshot_id"]]) == expected
+    assert system.ask("items")[0]["snapshot_id"] != answer["snapshot_id"]
