@@ -283,6 +283,10 @@ class Snapshots(_Section):
         description="The stream that takes them, on the pipeline's NATS server.",
     )
     chunk_rows: int = Field(default=10_000, ge=1, description="Rows in a message, at most.")
+    compression: Literal["none", "zstd"] = Field(
+        default="none",
+        description="`zstd`: chunks are compressed, with a dictionary trained on the table's rows.",
+    )
     parallel: int = Field(
         default=2, ge=1, le=64, description="Stretches of a table that are read side by side."
     )

@@ -89,7 +89,13 @@ def bridge(
     logs.configure()
     folder = (data or Path("tailrace-data") / slot).absolute()
     given = settings(
-        os.environ, slot=slot, publication=pub, port=port, as_json=as_json, data=folder
+        os.environ,
+        slot=slot,
+        publication=pub,
+        port=port,
+        as_json=as_json,
+        zstd=zstd,
+        data=folder,
     )
     file = write(given, folder)
     os.environ.update(secrets(os.environ))
@@ -97,8 +103,6 @@ def bridge(
         # The file says it all: a variable meant for other commands must not reach into it.
         os.environ.pop(name, None)
     loaded = config.load(file)
-    if zstd:
-        typer.echo("--zstd is for snapshots; changes are sent as they are", err=True)
     made = prepare(loaded)
     if made is not None and made.slot_created:
         typer.echo(f"slot {made.slot.name}: created, at {made.slot.confirmed_flush_lsn}", err=True)

@@ -41,6 +41,14 @@ class Chunk:
     payload: bytes
 
 
+def row_objects(group: Group, encoding: EncodingName, *, behind: bytes = b"") -> pa.BinaryArray:
+    """Each row as the object a change of it has, with some bytes behind it."""
+    assert group.after is not None
+    syntax: Syntax = Json() if encoding == "json" else MessagePack()
+    objects = Rows(group, syntax, native=False).object(group.after)
+    return join([*objects, behind], null=syntax.null)
+
+
 class Chunker:
     """Cuts rows into chunks of at most so many rows and bytes.
 
@@ -59,7 +67,7 @@ class Chunker:
         step: int = 1,
     ) -> None:
         self._facts = facts
-        self._syntax: Syntax = Json() if encoding == "json" else MessagePack()
+        self._encoding = encoding
         self._form = _json if encoding == "json" else _msgpack
         self._between = b"," if encoding == "json" else b""
         self._most_rows = most_rows
@@ -70,9 +78,7 @@ class Chunker:
 
     def take(self, group: Group) -> Iterator[Chunk]:
         """The chunks that are full with these rows; the rest is kept."""
-        assert group.after is not None
-        objects = Rows(group, self._syntax, native=False).object(group.after)
-        rows = join([*objects, self._between], null=self._syntax.null)
+        rows = row_objects(group, self._encoding, behind=self._between)
         yield from self._cut(pa.concat_arrays([self._left, rows]), last=False)
 
     def rest(self) -> Iterator[Chunk]:

@@ -43,6 +43,7 @@ def settings(
     publication: str,
     port: int,
     as_json: bool,
+    zstd: bool,
     data: Path,
 ) -> dict[str, Any]:
     """The content of the settings file. Literal text is escaped where a reference could begin."""
@@ -61,7 +62,8 @@ def settings(
                 "shape": "bridge",
                 "encoding": "json" if as_json else "msgpack",
                 "snapshots": {
-                    "stream": {"name": "INIT", "subjects": ["init.>"], "max_age_hours": 168}
+                    "stream": {"name": "INIT", "subjects": ["init.>"], "max_age_hours": 168},
+                    "compression": "zstd" if zstd else "none",
                 },
                 "sink": {
                     "type": "nats",

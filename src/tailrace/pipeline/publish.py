@@ -101,8 +101,7 @@ def _publish(
                 counts["beyond"] = chunk.number + 1
                 subject = f"{edition.subject}{chunk.number}"
                 if subject not in stored:
-                    name = f"{edition.id}-{chunk.number}"
-                    parcels.send([Parcel(destination=subject, id=name, payload=chunk.payload)])
+                    parcels.send([_parcel(edition, subject, chunk)])
 
         for count, image in copy(
             connection, query(stretch, columns, edition.conditions), len(columns)
@@ -111,3 +110,18 @@ def _publish(
         send(chunker.rest())
         parcels.flush()
     return counts
+
+
+def _parcel(edition: Edition, subject: str, chunk: Chunk) -> Parcel:
+    name, packing = f"{edition.id}-{chunk.number}", edition.compression
+    if packing is None:
+        return Parcel(destination=subject, id=name, payload=chunk.payload)
+    headers = [("Content-Encoding", "zstd")]
+    if packing.number:
+        headers.append(("Tailrace-Dictionary", edition.dictionary))
+    return Parcel(
+        destination=subject,
+        id=name,
+        payload=packing.compress(chunk.payload),
+        headers=tuple(headers),
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailrace.config import NatsSink
+    from tailrace.encode.compression import Compression
     from tailrace.encode.encoder import EncodingName
     from tailrace.snapshot.exported import Exported
     from tailrace.snapshot.table import Table
@@ -27,11 +28,18 @@ class Edition:
     encoding: EncodingName
     chunk_rows: int
     sink: NatsSink
+    compression: Compression | None = None
 
     @property
     def subject(self) -> str:
         """What the subjects of its chunks begin with."""
         return f"init.snap.{self.path}.{self.id}."
+
+    @property
+    def dictionary(self) -> str:
+        """The key of its dictionary in the bucket `dictionaries`."""
+        number = self.compression.number if self.compression else 0
+        return f"{self.id}.{number}"
 
     @property
     def facts(self) -> dict[str, object]:

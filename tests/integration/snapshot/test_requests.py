@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import nats
 import pytest
+import zstandard
 
 from tailrace import config
 from tailrace.engine.snapshots.service import Service
@@ -19,7 +20,7 @@ from tailrace.visibility import Visibility
 from tests.fix_pipeline import received
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ class System:
         self.database = database
         self.server = server
         self.folder = folder
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "source": {"dsn": database.dsn, "publication": "pub"},
             "data": str(folder),
             "pipelines": {
@@ -81,7 +82,9 @@ class System:
             self.service.join(20)
             self.service = None
 
-    def ask(self, *tables: str) -> list[dict[str, Any]]:
+    def ask(
+        self, *tables: str, decode: Callable[[bytes], Any] = msgspec.json.decode
+    ) -> list[dict[str, Any]]:
         """The answers to requests that go out together."""
 
         async def request() -> list[bytes]:
@@ -99,7 +102,7 @@ class System:
             finally:
                 await client.close()
 
-        return [msgspec.json.decode(data) for data in asyncio.run(request())]
+        return [decode(data) for data in asyncio.run(request())]
 
     def finished(self) -> dict[str, object]:
         """The last snapshot, once it is over."""
@@ -111,6 +114,19 @@ class System:
                 return record
             assert time.monotonic() < deadline, record
             time.sleep(0.05)
+
+    def dictionaries(self) -> dict[str, bytes]:
+        """The bucket of dictionaries."""
+
+        async def read() -> dict[str, bytes]:
+            client = await nats.connect(self.server.url)
+            try:
+                bucket = await client.jetstream().key_value("dictionaries")
+                return {key: (await bucket.get(key)).value or b"" for key in await bucket.keys()}
+            finally:
+                await client.close()
+
+        return asyncio.run(read())
 
     def published(self) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
         """The rows in the stream by snapshot, and the metadata."""
@@ -277,3 +293,49 @@ def test_nats_comes_back(system: System) -> None:
     rows, metas = system.published()
     assert by_id(rows[metas[-1]["snapshot_id"]]) == expected
     assert system.ask("items")[0]["snapshot_id"] != answer["snapshot_id"]
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
+    expected = items(system.database)
+    pipeline = system.settings["pipelines"]["p"]
+    pipeline["encoding"] = encoding
+    pipeline["snapshots"]["compression"] = "zstd"
+    system.cut_after = 1
+    system.start()
+    decode = msgspec.json.decode if encoding == "json" else msgspec.msgpack.decode
+    system.ask("items", decode=decode)
+    deadline = time.monotonic() + 60
+    while system.waves < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    system.stop()
+    system.start()
+    assert system.finished()["state"] == "complete"
+    rows: list[dict[str, Any]] = []
+    chunks = [
+        message
+        for message in received(system.server.url, "INIT")
+        if message.subject.startswith("init.snap.")
+    ]
+    stored = system.dictionaries()
+    for chunk in chunks:
+        assert chunk.headers["Content-Encoding"] == "zstd"
+        dictionary = zstandard.ZstdCompressionDict(stored[chunk.headers["Tailrace-Dictionary"]])
+        assert zstandard.get_frame_parameters(chunk.payload).dict_id == dictionary.dict_id()
+        plain = zstandard.ZstdDecompressor(dict_data=dictionary).decompress(chunk.payload)
+        assert len(plain) > 3 * len(chunk.payload)
+        rows += decode(plain)["data"]
+    assert by_id(rows) == expected
+
+
+def test_few_rows_have_no_dictionary(system: System) -> None:
+    expected = items(system.database, 5)
+    system.settings["pipelines"]["p"]["snapshots"]["compression"] = "zstd"
+    system.start()
+    system.ask("items")
+    assert system.finished()["state"] == "complete"
+    (chunk, _meta) = received(system.server.url, "INIT")
+    assert "Tailrace-Dictionary" not in chunk.headers
+    plain = zstandard.ZstdDecompressor().decompress(chunk.payload)
+    assert msgspec.json.decode(plain)["data"] == expected

@@ -8,7 +8,9 @@ its place, under an id of its own, and says so.
 
 from __future__ import annotations
 
+import base64
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,8 +20,15 @@ import structlog
 from tailrace.capture.connection import connect
 from tailrace.capture.publication import read_publication
 from tailrace.capture.relations import read_published
+from tailrace.encode.compression import Compression
 from tailrace.encode.subject import table_path
-from tailrace.errors import ConfigError, RefusedError, Retry, TailraceError
+from tailrace.engine.snapshots import dictionary
+from tailrace.errors import (
+    ConfigError,
+    RefusedError,
+    Retry,
+    TailraceError,
+)
 from tailrace.sinks.nats import Parcel, Parcels
 from tailrace.snapshot.edition import Edition
 from tailrace.snapshot.exported import imported
@@ -166,7 +175,7 @@ class Maker:
             self._events.warning("snapshot.gone", id=record.id, table=str(record.table))
             record.forget(self.folder)
             record.supersedes, record.id = record.id, new_id()
-            record.snapshot, record.stretches = None, []
+            record.snapshot, record.stretches, record.dictionary = None, [], ""
             record.done = record.number = record.chunks = record.rows = record.bytes = 0
             return None
         return self._edition(record)
@@ -178,6 +187,11 @@ class Maker:
             record.stretches = stretches(
                 connection, edition.table, most_bytes=self._settings.stretch_bytes
             )
+            if self._settings.compression == "zstd":
+                packing = dictionary.train(connection, edition, record.stretches)
+                edition = replace(edition, compression=packing)
+                record.dictionary = base64.b64encode(packing.dictionary).decode()
+                dictionary.store(edition)
         record.save(self.folder)
         self._events.info("snapshot.begun", id=record.id, table=str(record.table))
         return edition
@@ -200,7 +214,13 @@ class Maker:
             encoding=self.encoding,
             chunk_rows=self._settings.chunk_rows,
             sink=self._sink,
+            compression=self._packing(record),
         )
+
+    def _packing(self, record: Record) -> Compression | None:
+        if self._settings.compression == "none":
+            return None
+        return Compression(base64.b64decode(record.dictionary))
 
     def _stored(self, edition: Edition) -> frozenset[str]:
         with Parcels(self._sink, name=f"snapshot {edition.id}") as parcels:

@@ -39,6 +39,8 @@ class Record:
     chunks: int = 0
     rows: int = 0
     bytes: int = 0
+    dictionary: str = ""
+    """What its chunks are compressed with, in base64."""
     supersedes: str = ""
     error: str = ""
 

@@ -1,0 +1,65 @@
+"""Dictionaries of compressed snapshots: trained on a sample, kept in a bucket for consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import nats.js.errors
+from nats.js.api import KeyValueConfig
+
+from tailrace.encode.chunks import row_objects
+from tailrace.encode.compression import Compression
+from tailrace.engine.jetstream import connected
+from tailrace.errors import SinkRefusedError
+from tailrace.snapshot.copy import copy, query
+from tailrace.snapshot.rows import read_group
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from tailrace.snapshot.edition import Edition
+    from tailrace.snapshot.table import Stretch
+
+BUCKET = "dictionaries"
+_STRETCHES, _ROWS = 20, 200
+
+
+def train(connection: Connection, edition: Edition, found: list[Stretch]) -> Compression:
+    """A compression for rows like those of the table, some from all over it."""
+    names = [column.name for column in edition.table.relation.columns]
+    samples: list[bytes] = []
+    for stretch in found[:: max(len(found) // _STRETCHES, 1)]:
+        select = f"{query(stretch, names, edition.conditions)} LIMIT {_ROWS}"
+        for count, image in copy(connection, select, len(names)):
+            rows = read_group(edition.table, edition.snapshot, image, count)
+            samples += row_objects(rows, edition.encoding).to_pylist()
+    return Compression.trained(samples)
+
+
+def store(edition: Edition) -> None:
+    """Put the edition's dictionary where its chunks say it is."""
+    if edition.compression is not None and edition.compression.number:
+        asyncio.run(_store(edition, edition.compression.dictionary))
+
+
+async def _store(edition: Edition, dictionary: bytes) -> None:
+    stream = edition.sink.stream
+    settings = KeyValueConfig(
+        bucket=BUCKET,
+        description="What the chunks of snapshots are compressed with.",
+        ttl=stream.max_age_hours * 3600,
+        replicas=stream.replicas,
+    )
+    async with connected(edition.sink) as client:
+        jetstream = client.jetstream()
+        try:
+            try:
+                bucket = await jetstream.key_value(BUCKET)
+            except nats.js.errors.NotFoundError:
+                bucket = await jetstream.create_key_value(settings)
+            await bucket.put(edition.dictionary, dictionary)
+        except nats.js.errors.ServiceUnavailableError:
+            raise
+        except nats.js.errors.APIError as error:
+            raise SinkRefusedError(f"JetStream says: {error.description}") from error
