@@ -34,11 +34,15 @@ def to_nats(url: str, stream: str = STREAM, **pipeline: object) -> dict[str, Any
 
 
 class Pipelines:
-    """`tailrace pipelines` over a log in `folder`."""
+    """`tailrace pipelines` over a log in `folder`. `source` is for those that need PostgreSQL."""
 
-    def __init__(self, folder: Path, **pipelines: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, source: dict[str, str] | None = None, **pipelines: dict[str, Any]
+    ) -> None:
         self.folder = folder
-        settings = {"log": {"path": "log"}, "data": "data", "pipelines": pipelines}
+        settings: dict[str, Any] = {"log": {"path": "log"}, "data": "data", "pipelines": pipelines}
+        if source is not None:
+            settings["source"] = source
         path = folder / "pipelines.yml"
         path.write_text(yaml.safe_dump(settings))
         self._output = (folder / "pipelines.out").open("w")
