@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +32,7 @@ class Received:
     subject: str
     id: str
     payload: bytes
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def json(self) -> dict[str, Any]:
@@ -44,25 +45,31 @@ class Received:
         return found
 
 
-def received(url: str, stream: str) -> list[Received]:
-    """Everything a stream holds, in its order."""
+def received(url: str, stream: str, *, after: int = 0) -> list[Received]:
+    """Everything a stream holds, in its order, but for so many messages at its beginning."""
 
     async def read() -> list[Received]:
         client = await nats.connect(url)
         try:
             js = client.jetstream()
-            total = (await js.stream_info(stream)).state.messages
+            state = (await js.stream_info(stream)).state
+            total = state.messages - after
+            assert total >= 0, f"{stream} held {after} messages, and now only {state.messages}"
+            if not total:
+                return []
             settings = ConsumerConfig(
-                ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL, mem_storage=True
+                ack_policy=AckPolicy.NONE,
+                deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+                opt_start_seq=state.first_seq + after,
+                mem_storage=True,
             )
             pull = await js.pull_subscribe("", stream=stream, config=settings)
             found: list[Received] = []
             while len(found) < total:
                 for message in await pull.fetch(min(total - len(found), 5000), timeout=10):
                     headers = message.headers or {}
-                    found.append(
-                        Received(message.subject, headers.get("Nats-Msg-Id", ""), message.data)
-                    )
+                    name = headers.get("Nats-Msg-Id", "")
+                    found.append(Received(message.subject, name, message.data, dict(headers)))
             return found
         finally:
             await client.close()

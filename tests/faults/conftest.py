@@ -33,8 +33,10 @@ def victim_database(victim: EmbeddedPostgres) -> Iterator[Database]:
 
 
 @pytest.fixture
-def rig(victim_database: Database, tmp_path: Path) -> Rig:
-    return Rig(victim_database, tmp_path)
+def rig(victim_database: Database, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(victim_database, tmp_path)
+    yield rig
+    rig.end()
 
 
 @pytest.fixture

@@ -1,17 +1,14 @@
-"""What the fault tests share: a capture process to kill, writers, an oracle and the checkers.
+"""What the fault tests of capture share: a process to kill, writers and the checkers.
 
-The oracle is PostgreSQL itself: a second slot, made at the same moment, decoded by the server's own
-SQL functions. What it says was committed, in which order, is what the log must hold, row by row.
+What the oracle says was committed, in which order, is what the log must hold, row by row.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,8 +21,11 @@ from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.wire import pgoutput
+from tests.faults.source import Source
+from tests.faults.writing import Writing
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -35,7 +35,8 @@ ROLLED_BACK = "rolled back"
 TABLE = """
 CREATE TABLE ledger (
     writer int, seq bigint, tx_rows int, payload text, PRIMARY KEY (writer, seq)
-)
+);
+CREATE PUBLICATION tailrace FOR TABLE ledger;
 """
 
 
@@ -53,23 +54,17 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60) ->
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"still waiting for {what} after {timeout_s} s"
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
-class Rig:
-    """A database with its ledger, a slot for capture, a slot for the oracle, and a log folder."""
+class Rig(Source):
+    """A database with its ledger, and capture as a process with a log folder."""
 
     def __init__(self, database: Database, folder: Path, *, dsn: str | None = None) -> None:
-        self.database = database
+        super().__init__(database, TABLE)
         self.folder = folder
         self.log_folder = folder / "log"
         self.config_file = folder / "tailrace.yml"
-        self.slot = f"{database.name}_capture"
-        self.oracle = f"{database.name}_oracle"
-        database.execute(TABLE)
-        database.execute("CREATE PUBLICATION tailrace FOR TABLE ledger")
-        for slot in (self.slot, self.oracle):
-            database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
         settings = {
             "source": {"dsn": dsn or database.socket_dsn, "slot": self.slot},
             "log": {
@@ -81,6 +76,7 @@ class Rig:
         }
         folder.mkdir(parents=True, exist_ok=True)
         self.config_file.write_text(yaml.safe_dump(settings))
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._expected: list[Committed] = []
         self._checked = 0
         self._position = ORIGIN
@@ -95,31 +91,29 @@ class Rig:
         if file_bytes is not None:
             command = ["prlimit", f"--fsize={file_bytes}", *command]
         with (self.folder / "capture.log").open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=os.environ | {"TAILRACE_FAILPOINTS": failpoints},
             )
+        self._processes.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill what a test that failed has left running; the next ones must not notice."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
     def output(self) -> str:
         return (self.folder / "capture.log").read_text()
-
-    def server_end(self) -> Lsn:
-        self.database.query("SELECT pg_logical_emit_message(true, 'test.flush', '')")
-        return Lsn.parse(str(self.database.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
 
     def catch_up(self) -> None:
         """Run capture up to the server's end, in order."""
         process = self.start(until=self.server_end())
         assert process.wait(60) == 0, self.output()[-3000:]
-
-    def confirmed(self) -> Lsn:
-        rows = self.database.query(
-            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", self.slot
-        )
-        return Lsn.parse(str(rows[0][0]))
 
     def check_acknowledged(self) -> None:
         """K8: PostgreSQL was never told more than what is durable. The order of reading matters."""
@@ -129,7 +123,11 @@ class Rig:
 
     def check_log(self, *, complete: bool = False) -> int:
         """K1 to K5: the log continues just as the oracle says. Returns how many rows it holds."""
-        self._expected.extend(self._from_oracle())
+        self._expected.extend(
+            Committed(position, xid, "insert", message.new)
+            for position, xid, message in self.newly_committed()
+            if isinstance(message, pgoutput.Insert)
+        )
         if not any(self.log_folder.glob("*.seg")):
             assert not complete
             return 0
@@ -147,65 +145,24 @@ class Rig:
             assert self._checked == len(self._expected), "committed rows are missing in the log"
         return self._checked
 
-    def _from_oracle(self) -> Iterator[Committed]:
-        rows = self.database.query(
-            "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, "
-            "'proto_version', '1', 'publication_names', 'tailrace')",
-            self.oracle,
-        )
-        lsn, xid, ordinal = Lsn(0), 0, 0
-        for (data,) in rows:
-            message = pgoutput.parse(data)
-            if isinstance(message, pgoutput.Begin):
-                lsn, xid, ordinal = message.final_lsn, message.xid, 0
-            elif isinstance(message, pgoutput.Insert):
-                yield Committed(Position(lsn, ordinal), xid, "insert", message.new)
-                ordinal += 1
-
 
 def _from_change(change: Change) -> Committed:
     return Committed(change.position, change.xid, change.op.value, change.after)
 
 
-class Writers:
-    """Threads that commit and roll back until stopped, through restarts of the server."""
+class Writers(Writing):
+    """Connections that commit and roll back rows of the ledger until stopped."""
 
-    def __init__(self, database: Database, *, seed: int, count: int = 2, big: int = 400) -> None:
-        self._database = database
-        self._stop = threading.Event()
-        self._big = big
-        self.committed = 0
-        self.errors: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(number, random.Random(seed + number)))
-            for number in range(count)
-        ]
+    writers = 2
+    committed = 0
 
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        assert not self.errors, self.errors
-
-    def _run(self, writer: int, rng: random.Random) -> None:
-        seq = 0
-        while not self._stop.is_set():
-            try:
-                with self._database.connect() as connection:
-                    seq = self._next_seq(connection, writer)
-                    while not self._stop.is_set():
-                        seq = self._transaction(connection, writer, seq, rng)
-                        time.sleep(rng.random() * 0.004)
-            except psycopg.OperationalError:
-                time.sleep(0.05)
-            except BaseException as error:
-                self.errors.append(error)
-                raise
+    def turns(
+        self, connection: psycopg.Connection, writer: int, rng: random.Random
+    ) -> Iterator[float]:
+        seq = self._next_seq(connection, writer)
+        while True:
+            seq = self._transaction(connection, writer, seq, rng)
+            yield rng.random() * 0.004
 
     @staticmethod
     def _next_seq(connection: psycopg.Connection, writer: int) -> int:
@@ -218,7 +175,7 @@ class Writers:
     def _transaction(
         self, connection: psycopg.Connection, writer: int, seq: int, rng: random.Random
     ) -> int:
-        rows = rng.choice([1, 1, 2, 5, 20, self._big if rng.random() < 0.2 else 3])
+        rows = rng.choice([1, 1, 2, 5, 20, 400 if rng.random() < 0.2 else 3])
         insert = (
             "INSERT INTO ledger SELECT %s, %s + g, %s, %s || repeat('x', %s) "
             "FROM generate_series(1, %s) g"

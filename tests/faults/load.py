@@ -6,14 +6,15 @@ change and change back, TRUNCATE, savepoints and whole transactions that are rol
 
 from __future__ import annotations
 
-import random
-import threading
 from typing import TYPE_CHECKING
 
 import psycopg
 
+from tests.faults.writing import Writing
+
 if TYPE_CHECKING:
-    from tests.fix_postgres import Database
+    import random
+    from collections.abc import Iterator
 
 TABLES = """
 CREATE TABLE account (
@@ -29,43 +30,17 @@ KEYS = {"account": ("id",), "entry": ("writer", "seq"), "scratch": ("id",)}
 ROLLED_BACK = "rolled back"
 
 
-class Load:
+class Load(Writing):
     """Connections that insert, update, delete, move keys, truncate and roll back until stopped."""
 
-    def __init__(self, database: Database, *, seed: int, writers: int = 3) -> None:
-        self._database = database
-        self._stop = threading.Event()
-        self.transactions = 0
-        self.errors: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(writer, random.Random(seed + writer)))
-            for writer in range(writers)
-        ]
+    writers = 3
 
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        assert not self.errors, self.errors
-
-    def _run(self, writer: int, rng: random.Random) -> None:
-        while not self._stop.is_set():
-            try:
-                with self._database.connect() as connection:
-                    while not self._stop.is_set():
-                        Transaction(connection, writer, rng).run()
-                        self.transactions += 1
-                        self._stop.wait(rng.random() * 0.3)
-            except psycopg.OperationalError:
-                self._stop.wait(0.1)
-            except BaseException as error:
-                self.errors.append(error)
-                raise
+    def turns(
+        self, connection: psycopg.Connection, writer: int, rng: random.Random
+    ) -> Iterator[float]:
+        while True:
+            Transaction(connection, writer, rng).run()
+            yield rng.random() * 0.3
 
 
 class Transaction:

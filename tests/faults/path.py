@@ -1,8 +1,8 @@
-"""What the fault tests of the whole path share: a running system, its victims and the checkers.
+"""What the fault tests of the whole path share: a running system and its victims.
 
 A `System` is `tailrace run` with everything real: capture, the log, Spark with its JVM and workers,
-the HTTP endpoints, PostgreSQL and JetStream. The oracle is PostgreSQL itself: a second slot tells
-what was committed and in which order, and the tables tell what it comes to.
+the HTTP endpoints, PostgreSQL and JetStream. The oracle tells what was committed and in which
+order, and the tables tell what it comes to.
 """
 
 from __future__ import annotations
@@ -29,25 +29,20 @@ from tailrace.capture.bootstrap import log_exists
 from tailrace.engine import status
 from tailrace.log.reader import Log
 from tailrace.pipeline import checkpoint
-from tailrace.position import ORIGIN, Lsn, Position
+from tailrace.position import ORIGIN, Position
 from tailrace.testing.process import free_port
-from tailrace.wire import pgoutput
+from tests.faults.consumer import Consumer, Tables
 from tests.faults.harness import wait_for
-from tests.faults.load import KEYS, ROLLED_BACK, TABLES
-from tests.fix_pipeline import Received, received
+from tests.faults.load import KEYS, TABLES
+from tests.faults.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.fix_postgres import Database
-
-Tables = dict[str, dict[Any, dict[str, Any]]]
 
 LONG_S = 180.0
 """Longer than anything takes on a machine that is busy with other things."""
 WORKERS = "pyspark.daemon pyspark.worker"
 """The process that forks the workers of tasks, and the workers themselves."""
-_CHANGES = (pgoutput.Insert, pgoutput.Update, pgoutput.Delete, pgoutput.Truncate)
 
 
 def sink(url: str, name: str, **more: Any) -> dict[str, Any]:
@@ -57,27 +52,23 @@ def sink(url: str, name: str, **more: Any) -> dict[str, Any]:
     return {"type": "nats", "url": url, "stream": stream, "subject": subject, **more}
 
 
-class System:
-    """A database with tables and two slots, a settings file, and `tailrace run` over it."""
+class System(Source):
+    """A database with tables, a settings file, and `tailrace run` over it."""
 
     def __init__(self, database: Database, folder: Path, pipelines: dict[str, Any]) -> None:
-        self.database = database
+        super().__init__(database, TABLES)
         self.folder = folder
         self.data = folder / "data"
-        self.slot = f"{database.name}_capture"
-        self.oracle = f"{database.name}_oracle"
         self.port = free_port()
         self.pipelines = pipelines
         self.process: subprocess.Popen[bytes] | None = None
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
         self._output = folder / "run.log"
         self._committed: list[str] = []
+        self._consumers = {name: Consumer(name, each) for name, each in pipelines.items()}
         self._prepare()
 
     def _prepare(self) -> None:
-        self.database.execute(TABLES)
-        for slot in (self.slot, self.oracle):
-            self.database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
         settings = {
             "source": {"dsn": self.database.socket_dsn, "slot": self.slot},
             "log": {"path": str(self.data / "log"), "segment_bytes": "4MiB"},
@@ -167,15 +158,6 @@ class System:
         settings = self.pipelines[name]["sink"]
         return asyncio.run(_last_sequence(settings["url"], settings["stream"]["name"]))
 
-    def confirmed(self) -> Lsn:
-        sql = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
-        return Lsn.parse(str(self.database.query(sql, self.slot)[0][0]))
-
-    def server_end(self) -> Lsn:
-        """The end of WAL, flushed: a commit makes sure of that."""
-        self.database.query("SELECT pg_logical_emit_message(true, 'test.flush', '')")
-        return Lsn.parse(str(self.database.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
-
     def acknowledged(self) -> None:
         """Wait until PostgreSQL is told that all that is committed by now is safe."""
         end = self.server_end()
@@ -210,32 +192,15 @@ class System:
 
     def committed(self) -> list[str]:
         """The ids of all that was ever committed, in order, by the oracle."""
-        self._committed.extend(self._from_oracle())
+        self._committed.extend(position.event_id for position, _, _ in self.newly_committed())
         return self._committed
-
-    def _from_oracle(self) -> Iterator[str]:
-        rows = self.database.query(
-            "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, "
-            "'proto_version', '1', 'publication_names', 'tailrace')",
-            self.oracle,
-        )
-        lsn, ordinal = Lsn(0), 0
-        for (data,) in rows:
-            message = pgoutput.parse(data)
-            if isinstance(message, pgoutput.Begin):
-                lsn, ordinal = message.final_lsn, 0
-            elif isinstance(message, _CHANGES):
-                yield Position(lsn, ordinal).event_id
-                ordinal += 1
 
     def check(self, *names: str) -> int:
         """K1 to K7: streams hold what was committed, once, in order. How many changes that is."""
         committed = self.committed()
+        tables = self._tables()
         for name in names or self.pipelines:
-            settings = self.pipelines[name]
-            found = received(settings["sink"]["url"], settings["sink"]["stream"]["name"])
-            _check_ids(name, committed, found, ordered=settings.get("lanes", 1) == 1)
-            _check_state(name, self._tables(), found)
+            self._consumers[name].check(committed, tables)
         return len(committed)
 
     def _tables(self) -> Tables:
@@ -244,52 +209,6 @@ class System:
             rows = self.database.query(f"SELECT row_to_json({table}) FROM {table}")
             found[table] = {tuple(row[name] for name in key): row for (row,) in rows}
         return found
-
-
-def _check_ids(name: str, committed: list[str], found: list[Received], *, ordered: bool) -> None:
-    ids = [message.id for message in found]
-    twice = [each for each, count in collections.Counter(ids).items() if count > 1]
-    assert not twice, f"{name}: {len(twice)} twice, such as {twice[:5]}"
-    there = set(ids)
-    missing = [each for each in committed if each not in there]
-    assert not missing, f"{name}: {len(missing)} missing, such as {missing[:5]}"
-    if ordered:
-        assert ids == committed, f"{name}: {_first_difference(ids, committed)}"
-    else:
-        assert sorted(ids) == sorted(committed), f"{name}: not what was committed"
-
-
-def _first_difference(ids: list[str], committed: list[str]) -> str:
-    pairs = enumerate(zip(ids, committed, strict=False))
-    at = next((at for at, (one, other) in pairs if one != other), min(len(ids), len(committed)))
-    return f"{ids[at - 2 : at + 5]} at {at}, committed were {committed[at - 2 : at + 5]}"
-
-
-def _check_state(name: str, tables: Tables, found: list[Received]) -> None:
-    """K6: applied one after the other, the messages come to the tables as they are."""
-    assert replayed(found) == tables, f"{name}: replayed, it is not the tables"
-
-
-def replayed(found: list[Received]) -> Tables:
-    """What the messages come to, a table at a time."""
-    tables: Tables = {table: {} for table in KEYS}
-    for message in found:
-        change = message.json
-        rows, key = tables[change["table"]], KEYS[change["table"]]
-        before, after = change["before"], change["after"]
-        assert ROLLED_BACK not in message.payload.decode()
-        if change["op"] == "truncate":
-            rows.clear()
-            continue
-        old = before or after
-        was = rows.pop(tuple(old[column] for column in key), None)
-        if change["op"] != "insert":
-            assert was is not None, f"{change['op']} of a row that is not there: {change}"
-        if after is not None:
-            assert was or not change["unchanged"]
-            kept = {column: was[column] for column in change["unchanged"]} if was else {}
-            rows[tuple(after[column] for column in key)] = after | kept
-    return tables
 
 
 async def _last_sequence(url: str, stream: str) -> int:

@@ -72,10 +72,12 @@ def proxy(victim_database: Database) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture
-def proxied(victim_database: Database, proxy: TcpProxy, tmp_path: Path) -> Rig:
+def proxied(victim_database: Database, proxy: TcpProxy, tmp_path: Path) -> Iterator[Rig]:
     name = victim_database.name
     dsn = f"host=127.0.0.1 port={proxy.port} user=postgres dbname={name}"
-    return Rig(victim_database, tmp_path, dsn=dsn)
+    rig = Rig(victim_database, tmp_path, dsn=dsn)
+    yield rig
+    rig.end()
 
 
 def test_connection_is_cut(proxied: Rig, proxy: TcpProxy, seed: int) -> None:
