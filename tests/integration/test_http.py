@@ -19,7 +19,6 @@ from tailrace import config
 from tailrace.engine.monitor import CRITICAL_BYTES, WARNING_BYTES, Monitor
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
-from tests.endpoints import client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +46,6 @@ class Served:
     def __init__(self, folder: Path, database: Database, nats_url: str) -> None:
         self.folder = folder
         self.url = f"http://127.0.0.1:{free_port()}"
-        self.client = client(self.url)
         self.slot = database.name[-63:]
         settings = {
             "source": {"dsn": database.socket_dsn, "slot": self.slot, "publication": "p"},
@@ -73,19 +71,18 @@ class Served:
 
     def answers(self) -> bool:
         try:
-            return self.client.get("/health").status_code == 200
+            return httpx.get(f"{self.url}/health").status_code == 200
         except httpx.TransportError:
             return False
 
     def get(self, path: str) -> httpx.Response:
-        return self.client.get(path, timeout=30)
+        return httpx.get(self.url + path, timeout=30)
 
 
 @pytest.fixture
 def served(tmp_path: Path, database: Database, server: EmbeddedNats) -> Iterator[Served]:
     made = Served(tmp_path, database, server.url)
-    with made.client:
-        yield made
+    yield made
     made.process.terminate()
     assert made.process.wait(30) == 0
 
@@ -123,7 +120,7 @@ def test_the_slot_is_watched(served: Served, database: Database) -> None:
 
 def test_shutdown_is_for_the_supervised(served: Served) -> None:
     served.start()
-    answer = served.client.post("/shutdown")
+    answer = httpx.post(f"{served.url}/shutdown")
     assert answer.status_code == 409
     assert served.answers()
 
@@ -131,7 +128,7 @@ def test_shutdown_is_for_the_supervised(served: Served) -> None:
 def test_openmetrics_for_those_who_ask(served: Served) -> None:
     served.start()
     accept = "application/openmetrics-text; version=1.0.0"
-    answer = served.client.get("/metrics", headers={"accept": accept})
+    answer = httpx.get(f"{served.url}/metrics", headers={"accept": accept})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
 

@@ -1,0 +1,286 @@
+"""`tailrace bridge` end to end: rows go in at PostgreSQL, a consumer finds them in NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+import nats
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tailrace.testing import EmbeddedNats
+from tailrace.testing.process import free_port
+from tests.fix_pipeline import Received, received
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+USER, PASSWORD = "bridge_user", "bridge-canary"
+AUTHORIZATION = f"authorization {{ user: {USER}, password: {PASSWORD} }}"
+TABLE = """
+CREATE TABLE test_types (
+    id serial PRIMARY KEY, uid uuid, age int, temperature float8, price numeric(10, 4),
+    is_true bool, some_text text, tags text[], matrix int[], metadata jsonb,
+    created_at timestamptz
+)
+"""
+pytestmark = pytest.mark.timeout(420)
+METADATA = {"key_1": "value_1", "key_2": [[1, 2], [3, 4]], "key_3": {"key_4": None}}
+ROW = """
+INSERT INTO test_types VALUES (
+    12, 'f4b0611f-7258-47f8-bceb-0eba9ac5195a', 30, 36.6, 123.45, true, 'Sample text',
+    ARRAY['tag1', 'tag2'], '{{1,2},{3,4}}', %s, '2025-12-12 12:00:34.338547+00'
+)
+"""
+DATA = {
+    "id": 12,
+    "uid": "f4b0611f-7258-47f8-bceb-0eba9ac5195a",
+    "age": 30,
+    "temperature": 36.6,
+    "price": "123.4500",
+    "is_true": True,
+    "some_text": "Sample text",
+    "tags": "{tag1,tag2}",
+    "matrix": "{{1,2},{3,4}}",
+    "metadata": METADATA,
+    "created_at": "2025-12-12T12:00:34.338547Z",
+}
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def login(server: EmbeddedNats) -> str:
+    return f"nats://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
+
+
+def reader(database: Database) -> str:
+    return f"reader_{database.name}"
+
+
+class Bridge:
+    """A `tailrace bridge` process, its endpoints, and the consumer's side of it."""
+
+    def __init__(self, folder: Path, database: Database, server: EmbeddedNats, *more: str) -> None:
+        self.database = database
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.consumer = login(server)
+        self.slot = database.name[-63:]
+        where = conninfo_to_dict(database.dsn)
+        environment = {
+            "PG_HOST": str(where["host"]),
+            "PG_PORT": str(where["port"]),
+            "PG_DB": database.name,
+            "POSTGRES_BRIDGE_USER": reader(database),
+            "POSTGRES_BRIDGE_PASSWORD": PASSWORD,
+            "NATS_HOST": "127.0.0.1",
+            "NATS_PORT": str(server.port),
+            "NATS_BRIDGE_USER": USER,
+            "NATS_BRIDGE_PASSWORD": PASSWORD,
+        }
+        names = ("PG", "NATS_", "POSTGRES_", "TAILRACE_", "PYSPARK_", "SPARK_")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(names)}
+        arguments = ("--slot", self.slot, "--pub", "my_pub", "--port", str(self.port), *more)
+        with (folder / "output").open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace.cli", "bridge", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=clean | environment,
+            )
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")
+
+    def get(self, path: str) -> httpx.Response | None:
+        try:
+            return httpx.get(self.url + path, timeout=30)
+        except httpx.TransportError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        answer = self.get("/status")
+        found: dict[str, Any] = answer.json() if answer else {}
+        return found
+
+    def received(self, count: int) -> list[Received]:
+        """What the stream holds, once it is so many messages."""
+        wait_for(lambda: self._stored() >= count)
+        return received(self.consumer, "CDC")
+
+    def _stored(self) -> int:
+        answer = self.get("/streams/info?stream=CDC")
+        return answer.json()["state"]["messages"] if answer and answer.is_success else 0
+
+    def document(self, key: str) -> bytes:
+        """A value of the bucket `schemas`."""
+
+        async def read() -> bytes:
+            client = await nats.connect(self.consumer)
+            try:
+                bucket = await client.jetstream().key_value("schemas")
+                return (await bucket.get(key)).value or b""
+            finally:
+                await client.close()
+
+        return asyncio.run(read())
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(90)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedNats]:
+    with EmbeddedNats(config=AUTHORIZATION) as started:
+        yield started
+
+
+@pytest.fixture
+def bridge(
+    request: pytest.FixtureRequest, tmp_path: Path, database: Database, server: EmbeddedNats
+) -> Iterator[Bridge]:
+    """What a DBA does, and then the bridge."""
+    database.execute(TABLE)
+    database.execute("CREATE PUBLICATION my_pub FOR TABLE test_types")
+    database.execute(f"CREATE USER {reader(database)} WITH REPLICATION PASSWORD '{PASSWORD}'")
+    started = Bridge(tmp_path, database, server, *request.param)
+    try:
+        wait_for(lambda: started.status().get("is_connected"))
+        yield started
+    finally:
+        started.end()
+        database.execute(f"DROP USER {reader(database)}")
+
+
+@pytest.mark.parametrize("bridge", [()], indirect=True)
+def test_rows_arrive_as_messagepack(bridge: Bridge) -> None:
+    """GIVEN a bridge WHEN rows change THEN a consumer finds each once, typed, in the stream CDC."""
+    database = bridge.database
+    with database.connect() as connection:
+        connection.execute(ROW, (json.dumps(METADATA),))
+        connection.execute("UPDATE test_types SET age = 31, is_true = false, price = 122.9905")
+        connection.execute("DELETE FROM test_types")
+    found = bridge.received(3)
+    assert [message.subject for message in found] == [
+        "cdc.test_types.insert",
+        "cdc.test_types.update",
+        "cdc.test_types.delete",
+    ]
+    inserted, updated, deleted = (message.msgpack for message in found)
+    assert inserted["data"] == DATA
+    assert updated["data"] == DATA | {"age": 31, "is_true": False, "price": "122.9905"}
+    assert deleted["data"] == dict.fromkeys(DATA) | {"id": 12}
+    [(oid,)] = database.query("SELECT 'test_types'::regclass::oid::int8")
+    for message, operation in zip(found, ("INSERT", "UPDATE", "DELETE"), strict=True):
+        content = message.msgpack
+        assert content["operation"] == operation
+        assert content["subject"] == message.subject
+        assert content["table"] == "test_types"
+        assert content["relation_id"] == oid
+        assert content["msg_id"] == message.id
+        assert re.fullmatch(rf"[0-9a-f]+-test_types-{operation.lower()}-0", message.id)
+    many_rows_of_one_statement_have_ids_of_their_own(bridge)
+    the_bucket_describes_the_table(bridge)
+    the_endpoints_answer(bridge)
+    shutdown_ends_it(bridge)
+
+
+def many_rows_of_one_statement_have_ids_of_their_own(bridge: Bridge) -> None:
+    bridge.database.execute("INSERT INTO test_types (age) SELECT generate_series(1, 1000)")
+    found = bridge.received(1003)
+    assert [message.msgpack["data"]["age"] for message in found[3:]] == list(range(1, 1001))
+    assert len({message.id for message in found}) == 1003
+
+
+def the_bucket_describes_the_table(bridge: Bridge) -> None:
+    document = msgspec.msgpack.decode(bridge.document("test_types"))
+    assert document["table"] == "test_types"
+    assert document["schema"] == "public.test_types"
+    assert document["timestamp"] > 0
+    assert [column["name"] for column in document["columns"]] == list(DATA)
+    assert document["columns"][0] == {
+        "name": "id",
+        "position": 1,
+        "data_type": "integer",
+        "is_nullable": False,
+        "column_default": "nextval('test_types_id_seq'::regclass)",
+    }
+
+
+def the_endpoints_answer(bridge: Bridge) -> None:
+    health = bridge.get("/health")
+    assert health is not None
+    assert (health.status_code, health.json()) == (200, {"status": "ok"})
+    wait_for(lambda: bridge.status()["cdc_events_published"] == 1003)
+    status = bridge.status()
+    assert status["status"] == "connected"
+    assert status["is_connected"] is True
+    assert status["wal_messages_received"] >= 1003
+    assert (status["reconnect_count"], status["nats_reconnect_count"]) == (0, 0)
+    assert re.fullmatch(r"[0-9a-f]+/[0-9a-f]+", status["current_lsn"])
+    for name in ("uptime_seconds", "last_processing_time_us", "wal_lag_bytes", "wal_lag_mb"):
+        assert status[name] >= 0
+    metrics = bridge.get("/metrics")
+    assert metrics is not None
+    assert "bridge_cdc_events_published_total 1003" in metrics.text
+    stream = bridge.get("/streams/info?stream=CDC")
+    assert stream is not None
+    assert stream.json()["config"]["subjects"] == ["cdc.>"]
+    assert stream.json()["state"]["messages"] == 1003
+
+
+def shutdown_ends_it(bridge: Bridge) -> None:
+    assert httpx.post(f"{bridge.url}/shutdown").status_code == 202
+    assert bridge.process.wait(90) == 0, bridge.output()[-3000:]
+    sql = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+    assert bridge.database.query(sql, bridge.slot) == [(False,)]
+    assert "canary" not in bridge.output()
+
+
+@pytest.fixture
+def empty(server: EmbeddedNats) -> None:
+    async def clear() -> None:
+        client = await nats.connect(login(server))
+        for stream in await client.jetstream().streams_info():
+            await client.jetstream().delete_stream(stream.config.name or "")
+        await client.close()
+
+    asyncio.run(clear())
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("bridge", [("--json", "--data", "here")], indirect=True)
+def test_rows_arrive_as_json(bridge: Bridge) -> None:
+    bridge.database.execute(ROW, json.dumps(METADATA))
+    [message] = bridge.received(1)
+    assert message.subject == "cdc.test_types.insert"
+    assert message.json["data"] == DATA
+    assert message.json["operation"] == "INSERT"
+    document = msgspec.json.decode(bridge.document("test_types"))
+    assert document["table"] == "test_types"
+    assert (bridge.folder / "here" / "log").is_dir()
+    bridge.process.send_signal(signal.SIGTERM)
+    assert bridge.process.wait(90) == 0, bridge.output()[-3000:]

@@ -1,0 +1,113 @@
+"""Streams of a test's own: how the sink fills them, and what they hold.
+
+What a stream holds is read by the official client, which shares no code with the sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import nats
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from tailrace.config import NatsSink
+from tailrace.position import ORIGIN, Position
+from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.line import Line
+from tests.unit.sinks.rows import message_id, payload, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from tailrace.sinks.contract import Receipt
+
+_streams = itertools.count()
+
+
+def sink_settings(url: str, *, stream: dict[str, Any] | None = None, **given: Any) -> NatsSink:
+    """Settings with a stream of the test's own."""
+    number = next(_streams)
+    own = {"name": f"CDC{number}", "subjects": (f"cdc{number}.>",)} | (stream or {})
+    defaults = {"subject": f"cdc{number}.{{table}}", "timeout_s": 20}
+    values = defaults | {"type": "nats", "url": url, "stream": own} | given
+    return NatsSink.model_validate(values)
+
+
+def altered(settings: NatsSink, **stream: Any) -> NatsSink:
+    """The same settings with a stream that differs in this."""
+    return settings.model_copy(update={"stream": settings.stream.model_copy(update=stream)})
+
+
+def subject(settings: NatsSink) -> bytes:
+    return settings.stream.subjects[0].replace(">", "orders.insert").encode()
+
+
+def batch(settings: NatsSink, numbers: range | list[int], **given: Any) -> pa.RecordBatch:
+    return rows(numbers, **({"destination": subject(settings)} | given))
+
+
+def held(settings: NatsSink, url: str = "") -> list[tuple[bytes, bytes, bytes]]:
+    """Subject, id and payload of everything in the stream, read by the official client."""
+
+    async def read() -> list[tuple[bytes, bytes, bytes]]:
+        client = await nats.connect(url or settings.url)
+        try:
+            js = client.jetstream()
+            left = (await js.stream_info(settings.stream.name)).state.messages
+            config = ConsumerConfig(name="oracle", ack_policy=AckPolicy.NONE)
+            await js.add_consumer(settings.stream.name, config)
+            pull = await js.pull_subscribe_bind(consumer="oracle", stream=settings.stream.name)
+            found: list[tuple[bytes, bytes, bytes]] = []
+            while len(found) < left:
+                for message in await pull.fetch(min(500, left - len(found)), timeout=20):
+                    name = (message.headers or {}).get("Nats-Msg-Id", "")
+                    found.append((message.subject.encode(), name.encode(), message.data))
+            await js.delete_consumer(settings.stream.name, "oracle")
+            return found
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
+
+
+def ids(settings: NatsSink) -> list[bytes]:
+    return [name for _, name, _ in held(settings)]
+
+
+def expected(settings: NatsSink, numbers: range) -> list[tuple[bytes, bytes, bytes]]:
+    return [(subject(settings), message_id(n), payload(n)) for n in numbers]
+
+
+def request(settings: NatsSink, api: str, body: object) -> dict[str, Any]:
+    line = Line.connect(settings, name="test")
+    try:
+        return line.ask(f"$JS.API.{api}", body)
+    finally:
+        line.close()
+
+
+def make_stream(settings: NatsSink, **given: Any) -> None:
+    config = {"name": settings.stream.name, "subjects": list(settings.stream.subjects)} | given
+    answer = request(settings, f"STREAM.CREATE.{settings.stream.name}", config)
+    assert "error" not in answer, answer
+
+
+@contextlib.contextmanager
+def opened(settings: NatsSink, after: Position = ORIGIN, name: str = "test") -> Iterator[JetStream]:
+    sink = JetStream(settings, name=name)
+    sink.open(after)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def deliver(sink: JetStream, batches: Iterable[pa.RecordBatch]) -> Receipt:
+    for each in batches:
+        sink.write(each)
+    return sink.flush()

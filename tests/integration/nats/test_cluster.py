@@ -1,0 +1,119 @@
+"""A NATS cluster of three that loses its leaders while messages are on their way."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from tailrace.config import NatsSink
+from tailrace.errors import SinkUnreachableError
+from tailrace.position import ORIGIN
+from tailrace.sinks.nats import JetStream, stream_info
+from tailrace.sinks.nats.line import Line
+from tailrace.testing import EmbeddedNats
+from tailrace.testing.process import free_port
+from tests.unit.sinks.rows import message_id, position, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOTAL, STEP = 20_000, 4000
+
+
+@pytest.fixture
+def cluster() -> Iterator[dict[str, EmbeddedNats]]:
+    ports = [free_port() for _ in range(3)]
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for number, port in enumerate(ports):
+            config = (
+                f"server_name: n{number}\n"
+                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
+            )
+            servers[f"n{number}"] = stack.enter_context(EmbeddedNats(config=config))
+        yield servers
+
+
+def patiently(sink: JetStream, done: int) -> None:
+    """Open, as a pipeline does: again and again while the cluster elects."""
+    for attempt in range(100):
+        try:
+            sink.open(position(done - 1) if done else ORIGIN)
+        except SinkUnreachableError:
+            time.sleep(min(0.1 * attempt, 1))
+        else:
+            return
+    raise AssertionError("the cluster does not come back")
+
+
+def held(settings: NatsSink) -> list[bytes]:
+    """The ids in the stream, by sequence."""
+    line = Line.connect(settings, name="test")
+    state = line.ask(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
+    made = line.ask(
+        "$JS.API.CONSUMER.CREATE.CDC.all",
+        {
+            "stream_name": "CDC",
+            "config": {"name": "all", "ack_policy": "none", "headers_only": True},
+        },
+    )
+    assert made["num_pending"] == state["messages"]
+    found: list[bytes] = []
+    while len(found) < state["messages"]:
+        for message in line.pull("$JS.API.CONSUMER.MSG.NEXT.CDC.all", 1000):
+            found.append(message.header.split(b"Nats-Msg-Id: ")[1].split(b"\r\n")[0])
+    line.close()
+    return found
+
+
+def test_leaders_that_die_lose_nothing_and_repeat_nothing(
+    cluster: dict[str, EmbeddedNats],
+) -> None:
+    rng = random.Random(1)
+    settings = NatsSink.model_validate(
+        {
+            "type": "nats",
+            "url": ",".join(server.url for server in cluster.values()),
+            "stream": {"replicas": 3, "duplicate_window_s": 10},
+            "timeout_s": 3,
+        }
+    )
+    sink = JetStream(settings, name="test")
+    with structlog.testing.capture_logs() as logs:
+        deliver_all(sink, settings, cluster, rng)
+    found = held(settings)
+    assert sorted(found) == sorted(message_id(n) for n in range(TOTAL))
+    # A leader can take messages with it whose followers are stored; then the sink says so.
+    if "nats.order-damaged" not in [line["event"] for line in logs]:
+        assert found == [message_id(n) for n in range(TOTAL)]
+
+
+def deliver_all(
+    sink: JetStream, settings: NatsSink, cluster: dict[str, EmbeddedNats], rng: random.Random
+) -> None:
+    done, kills = 0, 0
+    while done < TOTAL:
+        patiently(sink, done)
+        leader = cluster[stream_info(settings, "CDC")["cluster"]["leader"]]
+        killer = threading.Timer(rng.uniform(0.01, 0.1), leader.kill)
+        if kills < 3:
+            killer.start()
+            kills += 1
+        try:
+            for start in range(done, done + STEP, 500):
+                sink.write(rows(range(start, start + 500), size=1000))
+            sink.flush()
+            done += STEP
+        except SinkUnreachableError:
+            pass
+        if killer.ident is not None:
+            killer.join()
+            leader.start()
+    sink.close()

@@ -1,0 +1,109 @@
+"""Lines that are cut, fall silent or lead to the wrong place."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.errors import SinkRefusedError, SinkUnreachableError
+from tailrace.position import ORIGIN
+from tailrace.sinks.nats import JetStream
+from tailrace.testing import EmbeddedNats, TcpProxy
+from tests.integration.nats.streams import batch, deliver, expected, held, opened, sink_settings
+from tests.unit.sinks.rows import position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.config import NatsSink
+
+
+@pytest.fixture
+def proxied(server: EmbeddedNats) -> Iterator[tuple[TcpProxy, NatsSink]]:
+    with TcpProxy("127.0.0.1", server.port) as proxy:
+        yield proxy, sink_settings(f"nats://127.0.0.1:{proxy.port}", timeout_s=1.0)
+
+
+def test_a_cut_line_is_opened_anew(proxied: tuple[TcpProxy, NatsSink]) -> None:
+    proxy, settings = proxied
+    sink = JetStream(settings, name="test")
+    sink.open(ORIGIN)
+    sink.write(batch(settings, range(1000)))
+    sink.flush()
+    proxy.cut()
+    with pytest.raises(SinkUnreachableError):
+        deliver(sink, (batch(settings, range(n, n + 1000)) for n in range(1000, 10**6, 1000)))
+    with pytest.raises(SinkUnreachableError, match="not open"):
+        sink.flush()
+    sink.open(position(999))
+    sink.write(batch(settings, range(1000, 2000)))
+    sink.flush()
+    proxy.cut()
+    # An idle line that is gone is found out by `open`.
+    sink.open(position(1999))
+    sink.write(batch(settings, range(2000, 3000)))
+    sink.flush()
+    sink.close()
+    assert held(settings) == expected(settings, range(3000))
+
+
+def test_a_silent_server_counts_as_gone(proxied: tuple[TcpProxy, NatsSink]) -> None:
+    proxy, settings = proxied
+    with opened(settings) as sink:
+        proxy.black_hole()
+        sink.write(batch(settings, range(10)))
+        with pytest.raises(SinkUnreachableError, match="has not answered for 1 s"):
+            sink.flush()
+        with pytest.raises(SinkUnreachableError):
+            sink.open(ORIGIN)
+        proxy.heal()
+        sink.open(ORIGIN)
+        sink.write(batch(settings, range(10)))
+        sink.flush()
+    assert held(settings) == expected(settings, range(10))
+
+
+def test_a_silent_server_cannot_be_filled_for_ever(proxied: tuple[TcpProxy, NatsSink]) -> None:
+    proxy, settings = proxied
+    settings = settings.model_copy(update={"max_outstanding": 10**6})
+    with opened(settings) as sink:
+        proxy.black_hole()
+        large = batch(settings, range(1000), size=20_000)
+        with pytest.raises(SinkUnreachableError):
+            deliver(sink, itertools.repeat(large))
+
+
+def test_the_next_address_is_tried(server: EmbeddedNats) -> None:
+    settings = sink_settings(f"nats://127.0.0.1:1, {server.url}")
+    with opened(settings) as sink:
+        sink.write(batch(settings, range(10)))
+        assert sink.flush().messages == 10
+
+
+def test_what_is_no_nats_server_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            link, _ = listener.accept()
+            with link:
+                link.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                link.recv(1)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        settings = sink_settings(f"nats://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(SinkRefusedError, match="does not speak NATS"):
+            JetStream(settings, name="test").open(ORIGIN)
+        thread.join()
+
+
+def test_a_server_without_jetstream_is_refused() -> None:
+    config = "accounts { A { users: [{user: a, password: a}] } }"
+    with EmbeddedNats(config=config) as server:
+        settings = sink_settings(server.url, user="a", password="a")
+        with pytest.raises(SinkRefusedError, match=r"JetStream|nobody answers"):
+            JetStream(settings, name="test").open(ORIGIN)

@@ -1,0 +1,148 @@
+"""What a stream refuses is said by name, and nothing else is lost with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from tailrace.errors import PoisonedError, SinkError, SinkFullError, SinkRefusedError
+from tailrace.sinks.contract import Receipt
+from tailrace.sinks.nats import stream_info
+from tailrace.testing import EmbeddedNats
+from tests.integration.nats.streams import (
+    altered,
+    batch,
+    deliver,
+    expected,
+    held,
+    ids,
+    make_stream,
+    opened,
+    request,
+    sink_settings,
+    subject,
+)
+from tests.unit.sinks.rows import message_id, payload, position
+
+if TYPE_CHECKING:
+    from tailrace.config import NatsSink
+
+
+def test_a_full_stream_is_said_and_nothing_is_lost(settings: NatsSink) -> None:
+    settings = altered(settings, max_messages=700)
+    with opened(settings) as sink:
+        sink.write(batch(settings, range(500)))
+        sink.flush()
+        with pytest.raises(SinkFullError, match=message_id(700).decode()):
+            deliver(sink, [batch(settings, range(500, 1000))])
+    config = stream_info(settings, settings.stream.name)["config"] | {"max_msgs": -1}
+    assert "error" not in request(settings, f"STREAM.UPDATE.{settings.stream.name}", config)
+    with opened(settings, position(499)) as sink:
+        sink.write(batch(settings, range(500, 1000)))
+        assert sink.flush().duplicates == 200
+    assert held(settings) == expected(settings, range(1000))
+
+
+def test_damaged_order_is_counted_and_said(settings: NatsSink) -> None:
+    """A large message finds no room; a smaller one behind it does."""
+    settings = altered(settings, max_bytes=100_000)
+    large = pa.concat_batches(
+        [
+            batch(settings, range(2)),
+            batch(settings, [2], size=200_000),
+            batch(settings, range(3, 10)),
+        ]
+    )
+    with (
+        structlog.testing.capture_logs() as logs,
+        opened(settings) as sink,
+        pytest.raises(SinkFullError, match="7 later ones were stored before it"),
+    ):
+        deliver(sink, [large])
+    (line,) = [line for line in logs if line["event"] == "nats.order-damaged"]
+    assert line["log_level"] == "error"
+    assert line["stored_behind"] == 7
+
+
+def test_a_message_too_large_is_named_before_it_is_sent(settings: NatsSink) -> None:
+    make_stream(settings, max_msg_size=1000)
+    with opened(settings) as sink:
+        good, bad, later = (
+            batch(settings, range(20)),
+            batch(settings, [20], size=5000),
+            batch(settings, range(21, 30)),
+        )
+        with pytest.raises(PoisonedError, match=r"bytes with its header, the limit is 1000") as e:
+            sink.write(pa.concat_batches([good, bad, later]))
+        assert message_id(20).decode() in str(e.value)
+    assert held(settings) == expected(settings, range(20))
+
+
+def test_the_servers_own_limit_counts_as_well() -> None:
+    with EmbeddedNats(config="max_payload: 2000") as server:
+        settings = sink_settings(server.url)
+        exact = 2000 - len(payload(0)) - len(message_id(0)) - 27
+        with opened(settings) as sink:
+            sink.write(batch(settings, [0], size=exact))
+            assert sink.flush().messages == 1
+            with pytest.raises(PoisonedError, match="has 2001 bytes"):
+                sink.write(batch(settings, [1], size=exact + 1))
+        assert len(ids(settings)) == 1
+
+
+@pytest.mark.parametrize(
+    ("destination", "kind"),
+    [(b"elsewhere.x", SinkRefusedError), (b"cdc bad", PoisonedError), (b"a\r\nb", PoisonedError)],
+)
+def test_a_wrong_destination_is_named_before_it_is_sent(
+    settings: NatsSink, destination: bytes, kind: type[SinkError]
+) -> None:
+    with opened(settings) as sink, pytest.raises(kind, match=message_id(20).decode()):
+        sink.write(
+            pa.concat_batches(
+                [batch(settings, range(20)), batch(settings, [20, 21], destination=destination)]
+            )
+        )
+    assert held(settings) == expected(settings, range(20))
+
+
+def test_an_id_that_breaks_its_line_is_refused(settings: NatsSink) -> None:
+    good = batch(settings, range(3))
+    names = pa.array([message_id(0), b"1-a\r\nNats-Rollup: all-1", message_id(2)], pa.binary())
+    with opened(settings) as sink, pytest.raises(PoisonedError, match="line break"):
+        sink.write(good.set_column(1, good.schema.field(1), names))
+    assert held(settings) == expected(settings, range(1))
+
+
+def test_a_stream_deleted_meanwhile_is_refused_by_name(settings: NatsSink) -> None:
+    with opened(settings) as sink:
+        assert request(settings, f"STREAM.DELETE.{settings.stream.name}", None)["success"]
+        sink.write(batch(settings, range(10)))
+        with pytest.raises(SinkRefusedError, match=subject(settings).decode()):
+            sink.flush()
+
+
+def test_the_ids_of_another_pipeline_are_found_out(settings: NatsSink) -> None:
+    """Without this, the server's own deduplication would drop the second pipeline's messages."""
+    with opened(settings) as sink:
+        sink.write(batch(settings, range(10)))
+        sink.flush()
+    other = subject(settings).replace(b"orders", b"copies")
+    with opened(settings) as sink:
+        sink.write(batch(settings, range(10), destination=other))
+        with pytest.raises(SinkRefusedError, match="holds that id under"):
+            sink.flush()
+
+
+def test_what_arrives_late_from_a_cut_line_is_no_collision(settings: NatsSink) -> None:
+    with opened(settings) as sink:
+        with opened(settings) as other:
+            other.write(batch(settings, range(10)))
+            other.flush()
+        sink.write(batch(settings, range(15)))
+        assert sink.flush() == Receipt(
+            messages=5, bytes=sum(len(payload(n)) for n in range(15)), duplicates=10
+        )

@@ -1,0 +1,131 @@
+"""The NATS sink's plain promises: messages arrive as they are, in order; no stream is altered."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from tailrace.errors import SinkRefusedError
+from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Receipt
+from tailrace.sinks.nats import JetStream, inspect, stream_info
+from tailrace.testing import EmbeddedNats
+from tests.integration.nats.streams import (
+    altered,
+    batch,
+    expected,
+    held,
+    ids,
+    make_stream,
+    opened,
+    sink_settings,
+)
+from tests.unit.sinks.rows import payload
+
+if TYPE_CHECKING:
+    from tailrace.config import NatsSink
+
+
+def test_messages_arrive_as_they_are_and_in_order(settings: NatsSink) -> None:
+    with opened(settings) as sink:
+        for start in range(0, 9000, 3000):
+            sink.write(batch(settings, range(start, start + 3000)))
+        receipt = sink.flush()
+    assert held(settings) == expected(settings, range(9000))
+    assert receipt == Receipt(messages=9000, bytes=sum(len(payload(n)) for n in range(9000)))
+
+
+def test_the_stream_is_made_as_asked(settings: NatsSink) -> None:
+    settings = altered(settings, max_age_hours=2.0, max_bytes=10**8, max_messages=77, atomic=True)
+    with opened(settings, name="orders"):
+        pass
+    config = stream_info(settings, settings.stream.name)["config"]
+    assert config["subjects"] == list(settings.stream.subjects)
+    assert (config["storage"], config["discard"], config["retention"]) == ("file", "new", "limits")
+    assert config["max_age"] == 2 * 3600 * 10**9
+    assert (config["max_bytes"], config["max_msgs"]) == (10**8, 77)
+    assert config["duplicate_window"] == 120 * 10**9
+    assert config["allow_atomic"]
+    assert config["metadata"]["tailrace.pipeline"] == "orders"
+
+
+def test_a_stream_that_is_there_is_never_altered(settings: NatsSink) -> None:
+    make_stream(settings, storage="file", max_age=60 * 10**9, duplicate_window=10**9)
+    before = stream_info(settings, settings.stream.name)["config"]
+    with structlog.testing.capture_logs() as logs, opened(settings):
+        pass
+    assert stream_info(settings, settings.stream.name)["config"] == before
+    said = [line["finding"] for line in logs if line["event"] == "nats.stream"]
+    assert len(said) == 2
+    assert "keeps messages for 60 s" in said[0]
+    assert "for 1 s only" in said[1]
+    with structlog.testing.capture_logs() as again, opened(settings):
+        pass
+    assert [line for line in again if line["event"] == "nats.stream"] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"storage": "memory"}, "kept in memory"),
+        ({"retention": "interest"}, "nobody has subscribed"),
+        ({"no_ack": True}, "does not acknowledge"),
+    ],
+)
+def test_a_stream_that_would_lose_messages_is_refused(
+    settings: NatsSink, config: dict[str, Any], reason: str
+) -> None:
+    make_stream(settings, **config)
+    with pytest.raises(SinkRefusedError, match=reason):
+        JetStream(settings, name="test").open(ORIGIN)
+    assert inspect(settings)[0].severity == "error"
+
+
+def test_inspecting(settings: NatsSink) -> None:
+    assert [one.severity for one in inspect(settings)] == ["info"]
+    with opened(settings):
+        pass
+    assert [one.severity for one in inspect(settings)] == ["ok"]
+    gone = settings.model_copy(update={"url": "nats://127.0.0.1:1"})
+    (finding,) = inspect(gone)
+    assert finding.severity == "error"
+    assert "127.0.0.1:1" in finding.finding
+    assert finding.fix
+
+
+def test_a_stream_that_is_not_there_has_no_info(settings: NatsSink) -> None:
+    with pytest.raises(SinkRefusedError, match="no stream"):
+        stream_info(settings, "NOWHERE")
+    with pytest.raises(SinkRefusedError, match="not the name of a stream"):
+        stream_info(settings, "A 5\r\nPUB x")
+
+
+def test_another_pipelines_stream_is_said(settings: NatsSink) -> None:
+    with opened(settings, name="first"):
+        pass
+    with structlog.testing.capture_logs() as logs, opened(settings, name="second"):
+        pass
+    assert "made for the pipeline first" in logs[0]["finding"]
+
+
+def test_few_outstanding_is_slow_and_right(settings: NatsSink) -> None:
+    settings = settings.model_copy(update={"max_outstanding": 1})
+    with opened(settings) as sink:
+        sink.write(batch(settings, range(50)))
+        sink.flush()
+    assert held(settings) == expected(settings, range(50))
+
+
+def test_the_servers_pings_are_answered() -> None:
+    config = 'ping_interval: "50ms"\nping_max: 2'
+    with EmbeddedNats(config=config) as server:
+        settings = sink_settings(server.url)
+        with opened(settings) as sink:
+            for start in range(0, 400, 20):
+                sink.write(batch(settings, range(start, start + 20)))
+                sink.flush()
+                time.sleep(0.02)
+        assert len(ids(settings)) == 400
