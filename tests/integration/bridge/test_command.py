@@ -72,6 +72,12 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pipeline.sink.stream.subjects == ("cdc.>",)
     assert pipeline.sink.subject == "cdc.{table}.{operation}"
     assert pipeline.sink.user == ""
+    assert pipeline.snapshots is not None
+    assert pipeline.snapshots.compression == "none"
+    assert (pipeline.snapshots.stream.name, pipeline.snapshots.stream.max_age_hours) == (
+        "INIT",
+        168,
+    )
 
 
 def test_every_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +93,7 @@ def test_every_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "NATS_BRIDGE_USER": "bridge_user",
         "NATS_BRIDGE_PASSWORD": odd,
     }
-    found = made(tmp_path, environment, monkeypatch, port=9091, as_json=True)
+    found = made(tmp_path, environment, monkeypatch, port=9091, as_json=True, zstd=True)
     assert conninfo_to_dict(found.source.dsn.get_secret_value()) == {
         "host": "db.example",
         "port": "5433",
@@ -96,6 +102,8 @@ def test_every_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     }
     [pipeline] = found.pipelines.values()
     assert pipeline.encoding == "json"
+    assert pipeline.snapshots is not None
+    assert pipeline.snapshots.compression == "zstd"
     assert pipeline.sink.url == "nats://[::1]:4333"
     assert pipeline.sink.user == "bridge_user"
     assert pipeline.sink.password.get_secret_value() == odd
