@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from tailrace.capture.publication import TableName
 
 _LOCK_S = 10
-# Whoever writes now and is not over when the snapshot is taken; hidden from roles without rights.
+# Whoever writes here now, and may not be over when the snapshot is taken. A role without rights is
+# shown that there are others, and not what they do.
 _OLDEST = """
 SELECT min(begun), bool_or(hidden) FROM (
-    SELECT xact_start, state IS NULL AND backend_type = 'client backend' FROM pg_stat_activity
-    WHERE backend_xid IS NOT NULL OR state IS NULL
-    UNION ALL SELECT prepared, false FROM pg_prepared_xacts
-    UNION ALL SELECT clock_timestamp(), false
+    SELECT xact_start, query = '<insufficient privilege>' FROM pg_stat_activity
+    WHERE datname = current_database()
+      AND (backend_xid IS NOT NULL OR query = '<insufficient privilege>')
+    UNION ALL
+    SELECT prepared, false FROM pg_prepared_xacts WHERE database = current_database()
+    UNION ALL
+    SELECT clock_timestamp(), false
 ) writers (begun, hidden)
 """
 _TAKE = """

@@ -146,6 +146,22 @@ class Bridge:
 
         return asyncio.run(read())
 
+    def snapshot(self, table: str) -> dict[str, Any]:
+        """The metadata of a snapshot, or what became of it."""
+
+        async def ask() -> dict[str, Any]:
+            client = await nats.connect(self.consumer)
+            try:
+                over = await client.subscribe(f"init.meta.{table}")
+                await client.request(f"snapshot.request.{table}", b"", timeout=30)
+                answer = await over.next_msg(timeout=120)
+                found: dict[str, Any] = msgspec.msgpack.decode(answer.data)
+                return found
+            finally:
+                await client.close()
+
+        return asyncio.run(ask())
+
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -172,6 +188,7 @@ def bridge(
         yield started
     finally:
         started.end()
+        database.execute(f"DROP OWNED BY {reader(database)}")
         database.execute(f"DROP USER {reader(database)}")
 
 
@@ -205,6 +222,7 @@ def test_rows_arrive_as_messagepack(bridge: Bridge) -> None:
     many_rows_of_one_statement_have_ids_of_their_own(bridge)
     the_bucket_describes_the_table(bridge)
     the_endpoints_answer(bridge)
+    the_rows_come_on_request(bridge)
     shutdown_ends_it(bridge)
 
 
@@ -228,6 +246,21 @@ def the_bucket_describes_the_table(bridge: Bridge) -> None:
         "is_nullable": False,
         "column_default": "nextval('test_types_id_seq'::regclass)",
     }
+
+
+def the_rows_come_on_request(bridge: Bridge) -> None:
+    refused = bridge.snapshot("test_types")
+    assert refused["code"] == "REFUSED"
+    assert "permission denied" in refused["error"]
+    bridge.database.execute(f"GRANT SELECT ON test_types TO {reader(bridge.database)}")
+    meta = bridge.snapshot("test_types")
+    assert (meta["row_count"], meta["batch_count"]) == (1000, 1)
+    chunks = [
+        message.msgpack
+        for message in received(bridge.consumer, "INIT")
+        if f".{meta['snapshot_id']}." in message.subject
+    ]
+    assert sorted(row["age"] for chunk in chunks for row in chunk["data"]) == list(range(1, 1001))
 
 
 def the_endpoints_answer(bridge: Bridge) -> None:

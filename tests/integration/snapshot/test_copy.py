@@ -205,6 +205,37 @@ def test_the_snapshot_is_described_exactly(
     assert Exported.of(snapshot.fields()) == snapshot
 
 
+def test_since_when_there_may_be_changes_it_does_not_see(
+    database: Database, take: Callable[[str], Exported]
+) -> None:
+    database.execute("CREATE TABLE seen (id int)")
+    with database.connect() as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO seen VALUES (1)")
+        [(begun,)] = writer.execute("SELECT now()").fetchall()
+        since = take("seen").since
+        writer.execute("COMMIT")
+    assert since == begun
+    after = take("seen").since
+    assert after is not None
+    assert after > begun
+
+
+def test_since_is_not_known_to_a_role_that_sees_nothing(database: Database) -> None:
+    role = f"blind_{database.name}"
+    database.execute(f"CREATE TABLE seen (id int); CREATE ROLE {role} LOGIN")
+    database.execute(f"GRANT SELECT ON seen TO {role}")
+    dsn = database.server.dsn(database.name, user=role)
+    table = TableName("public", "seen")
+    with connect(dsn) as connection:
+        assert export(connection, table).since is not None
+    with database.connect() as writer, connect(dsn) as connection:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO seen VALUES (1)")
+        assert export(connection, table).since is None
+    database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_the_table_cannot_be_emptied_or_rewritten_under_a_snapshot(
     database: Database, take: Callable[[str], Exported]
 ) -> None:

@@ -110,7 +110,7 @@ class Maker:
                 record.error = str(error)
                 if self._final(record, error):
                     record.state = "failed"
-                    record.forget(self.folder)
+                    self._give_up(record, error)
                     self._events.error(
                         "snapshot.failed", id=record.id, table=str(record.table),
                         code=error.code, reason=str(error), hint=error.hint,
@@ -126,6 +126,22 @@ class Maker:
                 self._stopping.wait(delay_s)
             else:
                 return
+
+    def _give_up(self, record: Record, error: TailraceError) -> None:
+        """Tell whoever waits for the metadata that there will be none."""
+        failed = {
+            "snapshot_id": record.id,
+            "table": record.table.name,
+            "schema": record.table.namespace,
+            "error": str(error),
+            "code": error.code,
+            "hint": error.hint,
+        }
+        record.forget(self.folder)
+        try:
+            self._tell(record, f"{record.id}-failed", failed)
+        except TailraceError as refusal:
+            self._events.warning("snapshot.untold", id=record.id, reason=str(refusal))
 
     def _final(self, record: Record, error: TailraceError) -> bool:
         """Whether trying again is of no use. A snapshot that is gone is replaced by another."""
@@ -156,7 +172,7 @@ class Maker:
             record.rows += found.rows
             record.bytes += found.bytes
             record.save(self.folder)
-        self._announce(record, edition)
+        self._announce(record, edition.snapshot)
         record.state = "complete"
         record.forget(self.folder)
         self._events.info(
@@ -226,9 +242,8 @@ class Maker:
         with Parcels(self._sink, name=f"snapshot {edition.id}") as parcels:
             return frozenset(parcels.stored(f"{edition.subject}>"))
 
-    def _announce(self, record: Record, edition: Edition) -> None:
+    def _announce(self, record: Record, snapshot: Exported) -> None:
         """Say that all chunks are there, and what the snapshot sees."""
-        snapshot = edition.snapshot
         meta: dict[str, Any] = {
             "snapshot_id": record.id,
             "lsn": str(snapshot.lsn),
@@ -241,11 +256,11 @@ class Maker:
             "since": snapshot.since.isoformat() if snapshot.since else None,
             "supersedes": record.supersedes or None,
         }
-        parcel = Parcel(
-            destination=f"init.meta.{edition.path}",
-            id=f"{record.id}-meta",
-            payload=self.encoded(meta),
-        )
+        self._tell(record, f"{record.id}-meta", meta)
+
+    def _tell(self, record: Record, name: str, fields: dict[str, Any]) -> None:
+        path = table_path(record.table.namespace, record.table.name)
+        parcel = Parcel(destination=f"init.meta.{path}", id=name, payload=self.encoded(fields))
         with Parcels(self._sink, name=f"snapshot {record.id}") as parcels:
             parcels.send([parcel])
             parcels.flush()
