@@ -1,0 +1,102 @@
+"""A table's name in three places: as people write it, in subjects, and as a key of a bucket.
+
+The rules for subjects and keys are those of the sending side; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Self
+
+from tailrace.errors import ConfigError
+
+_WRITTEN = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+_KEY_BYTE = re.compile(r"=([0-9A-F]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. `str` gives what `parse` reads.
+
+    >>> Table.parse("users"), Table.parse('sales."odd.name"')
+    (Table(schema='public', name='users'), Table(schema='sales', name='odd.name'))
+    >>> print(Table("sales", "odd.name"), Table("sales", "odd.name").path)
+    sales."odd.name" sales.odd%2Ename
+    """
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `table` or `schema.table`, with double quotes around odd names."""
+        match = _WRITTEN.fullmatch(text)
+        if match is None:
+            raise ConfigError(
+                f"{text!r} is not the name of a table",
+                hint='Write users, sales.users or "odd.schema"."odd.table".',
+            )
+        return cls(_unquoted(match[1]) if match[1] else "public", _unquoted(match[2]))
+
+    @classmethod
+    def of_key(cls, key: str) -> Self:
+        """Read a key of the bucket `schemas`.
+
+        >>> Table.of_key("sales=2Eusers")
+        Table(schema='public', name='sales.users')
+        """
+        schema, dot, name = key.rpartition(".")
+        return cls(_unescaped(schema) if dot else "public", _unescaped(name))
+
+    @property
+    def path(self) -> str:
+        """The table in subjects: one token, or two outside of the schema public."""
+        name = token(self.name)
+        return name if self.schema == "public" else f"{token(self.schema)}.{name}"
+
+    @property
+    def key(self) -> str:
+        """The table's key in the bucket `schemas`; `of_key` reads it."""
+        name = _escaped(self.name)
+        return name if self.schema == "public" else f"{_escaped(self.schema)}.{name}"
+
+    def __str__(self) -> str:
+        name = _quoted(self.name)
+        return name if self.schema == "public" else f"{_quoted(self.schema)}.{name}"
+
+
+def token(name: str) -> str:
+    """A name as one token of a subject: what has a meaning there is written `%XX`."""
+    if not name:
+        return "%"
+    return "".join(
+        "".join(f"%{byte:02X}" for byte in letter.encode())
+        if _structural(letter) or (letter == "$" and not at)
+        else letter
+        for at, letter in enumerate(name)
+    )
+
+
+def _structural(letter: str) -> bool:
+    return letter in ".*>%" or letter.isspace() or unicodedata.category(letter) == "Cc"
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else '"{}"'.format(name.replace('"', '""'))
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text
+
+
+def _escaped(name: str) -> str:
+    return _ODD.sub(lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), name)
+
+
+def _unescaped(text: str) -> str:
+    escaped = _KEY_BYTE.sub(lambda match: chr(int(match[1], 16)), text)
+    return escaped.encode("latin-1").decode()

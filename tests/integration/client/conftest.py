@@ -1,0 +1,40 @@
+"""Fixtures for consumers: a NATS server a test, and a system around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.testing import EmbeddedNats
+from tests.integration.client.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.fix_capture import Captured
+    from tests.fix_postgres import Database
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedNats]:
+    with EmbeddedNats() as running:
+        yield running
+
+
+@pytest.fixture
+def system(
+    spark: SparkSession,
+    database: Database,
+    capture: Callable[..., Captured],
+    server: EmbeddedNats,
+    tmp_path: Path,
+) -> Iterator[System]:
+    made = System(spark, capture(database), server, tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -1,0 +1,203 @@
+"""A whole system in one process: capture, a pipeline to JetStream, and snapshots on request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import nats
+import nats.errors
+
+from tailrace import client, config
+from tailrace.change import Op
+from tailrace.engine.schemas import Publisher
+from tailrace.engine.snapshots.service import Service
+from tailrace.errors import TailraceError
+from tailrace.pipeline.publish import publish
+from tailrace.pipeline.running import Runner
+from tests.integration.cases.running import Running, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.snapshot.edition import Edition, Published
+    from tailrace.snapshot.table import Stretch
+    from tailrace.testing import EmbeddedNats
+    from tests.fix_capture import Captured
+
+PATIENCE_S = 120.0
+T = TypeVar("T")
+
+
+class System:
+    """Made of the product's own parts; `start` it once its tables are there."""
+
+    def __init__(
+        self, spark: SparkSession, captured: Captured, server: EmbeddedNats, folder: Path
+    ) -> None:
+        self.captured = captured
+        self.database = captured.database
+        self.server = server
+        self.encoding = "msgpack"
+        self.waves = 0
+        self.cut_after = -1
+        self._spark = spark
+        self._folder = folder
+        self._capture: Running | None = None
+        self._runner: Runner | None = None
+        self.service: Service | None = None
+
+    @property
+    def config(self) -> config.Config:
+        return config.Config.model_validate(
+            {
+                "source": {
+                    "dsn": self.database.dsn,
+                    "slot": self.captured.slot,
+                    "publication": self.captured.publication,
+                },
+                "log": {"path": self.captured.folder},
+                "data": self._folder / "data",
+                "pipelines": {
+                    "test": {
+                        "encoding": self.encoding,
+                        "sink": {"type": "nats", "url": self.server.url},
+                        "snapshots": {"chunk_rows": 50, "stretch_bytes": 8192},
+                    }
+                },
+            }
+        )
+
+    def start(self) -> System:
+        self.publish_schemas()
+        self._capture = Running(self.captured)
+        self._runner = Runner(self._spark, self.config, "test")
+        self._runner.start()
+        self.start_service()
+        eventually(lambda: self.stored() is not None, "the pipeline makes its stream")
+        return self
+
+    def publish_schemas(self) -> None:
+        Publisher(self.config, self.config.pipelines["test"]).publish()
+
+    def start_service(self) -> None:
+        self.service = Service(self.config, "test", self._publish)
+        self.service.start()
+        asyncio.run(self._listening())
+
+    async def _listening(self) -> None:
+        connection = await nats.connect(self.server.url)
+        try:
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    await connection.request("snapshot.request.nowhere", b"", timeout=20)
+                except nats.errors.NoRespondersError:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+        finally:
+            await connection.close()
+
+    def _publish(
+        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
+    ) -> Published:
+        self.waves += 1
+        found = publish(self._spark, edition, stretches, number=number, stored=stored)
+        if self.waves == self.cut_after:
+            # As if the process had died before it could note the wave.
+            assert self.service is not None
+            self.service.stop()
+            raise TailraceError("cut")
+        return found
+
+    def forget_snapshots(self, table: str) -> None:
+        """End the sessions that keep snapshots of a table, and a lock on it, for a while."""
+        self.database.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = '{table}'::regclass"
+            " AND mode = 'AccessShareLock' AND pid <> pg_backend_pid()"
+        )
+
+    def stop_service(self) -> None:
+        if self.service is not None:
+            self.service.stop()
+            self.service.join(30)
+            self.service = None
+
+    def stop(self) -> None:
+        self.stop_service()
+        if self._runner is not None:
+            self._runner.stop()
+            self._runner.join(30)
+        if self._capture is not None:
+            self._capture.stop()
+
+    def stored(self, stream: str = "CDC") -> int | None:
+        """How many messages a stream has; None if there is no such stream."""
+
+        async def ask() -> int | None:
+            connection = await nats.connect(self.server.url)
+            try:
+                info = await connection.jetstream().stream_info(stream)
+                return int(info.state.messages)
+            except nats.js.errors.NotFoundError:
+                return None
+            finally:
+                await connection.close()
+
+        return asyncio.run(ask())
+
+    def consume(self, what: Callable[[client.Client], Awaitable[T]]) -> T:
+        """Run something with a client."""
+
+        async def connected() -> T:
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                client.connect(self.server.url) as found,
+            ):
+                return await what(found)
+
+        return asyncio.run(connected())
+
+
+Rows = dict[int, dict[str, Any]]
+
+
+def apply(rows: Rows, event: client.Change) -> None:
+    """What a consumer does with an event of a table whose key is `id`."""
+    match event.op:
+        case Op.READ:
+            assert event.data["id"] not in rows
+            rows[event.data["id"]] = event.data
+        case Op.INSERT:
+            assert event.data["id"] not in rows
+            rows[event.data["id"]] = event.data
+        case Op.UPDATE:
+            row = rows.pop((event.old or event.data)["id"])
+            kept = {name: row[name] for name in event.unchanged}
+            rows[event.data["id"]] = event.data | kept
+        case Op.DELETE:
+            del rows[event.data["id"]]
+        case Op.TRUNCATE:
+            rows.clear()
+        case Op.MESSAGE:
+            raise AssertionError(event)
+
+
+def selected(system: System, table: str) -> Rows:
+    """The table as PostgreSQL has it."""
+    with system.database.connect() as connection:
+        cursor = connection.execute(f"SELECT * FROM {table} ORDER BY id".encode())
+        assert cursor.description is not None
+        names = [column.name for column in cursor.description]
+        return {row[names.index("id")]: dict(zip(names, row, strict=True)) for row in cursor}
+
+
+async def taken(events: client.Follow | client.Replica, count: int) -> list[client.Change]:
+    """The next so many of an iteration, which stays open."""
+    return [await anext(events) for _ in range(count)]

@@ -1,0 +1,388 @@
+"""A client of a whole system: rows go in at PostgreSQL, and a copy of them is made from NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tailrace.client import Client, Column, Op, State, connect
+from tailrace.errors import ConfigError
+from tests.integration.cases.running import eventually
+from tests.integration.client.system import Rows, apply, selected, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fix_postgres import Database
+    from tests.integration.client.system import System
+
+TYPED = """
+CREATE TABLE typed (
+    id int PRIMARY KEY, b bool, big int8, r float4, d float8, n numeric, t text, raw bytea,
+    day date, clock time, at timestamp, atz timestamptz, u uuid, doc jsonb
+);
+INSERT INTO typed VALUES
+    (1, true, 9223372036854775807, 1.5, 36.6, 123.4500, 'né', '\\x00ff', '2024-02-29',
+     '12:00:00.5', '2025-12-12 12:00:34.338547', '2025-12-12 12:00:34.338547+00',
+     'f4b0611f-7258-47f8-bceb-0eba9ac5195a', '{"a": [1, null]}'),
+    (2, false, -1, '-Infinity', 'Infinity', 0, '', '', '0001-01-01', '00:00', '9999-12-31 23:59:59',
+     '2000-01-01 00:00:00+05', '00000000-0000-0000-0000-000000000000', '[]'),
+    (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+"""
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_rows_are_typed_as_postgres_drivers_do(system: System, encoding: str) -> None:
+    """GIVEN a table of many types WHEN it is read by snapshot and by stream THEN rows are equal."""
+    system.encoding = encoding
+    system.database.execute(TYPED)
+    system.database.execute(
+        'CREATE SCHEMA sales; CREATE TABLE sales."odd.name" (id int PRIMARY KEY)'
+    )
+    system.start()
+
+    async def consume(client: Client) -> None:
+        schemas = await client.schemas()
+        assert sorted(schemas) == ['sales."odd.name"', "typed"]
+        assert schemas["typed"].columns[0] == Column(
+            name="id", position=1, data_type="integer", is_nullable=False, column_default=None
+        )
+        snapshot = client.snapshot("typed")
+        rows = {row["id"]: row async for row in snapshot}
+        assert rows == selected(system, "typed")
+        assert snapshot.meta is not None
+        assert snapshot.meta.row_count == 3
+        follow = client.follow("typed", start="earliest")
+        inserted = {change.data["id"]: change.data for change in await taken(follow, 3)}
+        assert inserted == rows
+        assert [row async for row in client.snapshot('sales."odd.name"')] == []
+
+    system.consume(consume)
+
+
+def test_what_the_service_refuses(system: System) -> None:
+    system.database.execute("CREATE TABLE users (id int PRIMARY KEY); INSERT INTO users VALUES (1)")
+    system.start()
+
+    async def consume(client: Client) -> None:
+        with pytest.raises(ConfigError, match="nowhere") as caught:
+            await anext(client.snapshot("nowhere"))
+        assert "users" in caught.value.hint
+
+    system.consume(consume)
+
+
+class Writers:
+    """Threads that change a table all the time, each with its own luck."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        self._database = database
+        self._stop = threading.Event()
+        self.done = [0, 0, 0]
+        self._threads = [
+            threading.Thread(target=self._write, args=(number, random.Random(seed + number)))
+            for number in range(len(self.done))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, number: int, luck: random.Random) -> None:
+        with self._database.connect() as connection:
+            while not self._stop.is_set():
+                try:
+                    with connection.transaction():
+                        self._transaction(connection, luck)
+                    self.done[number] += 1
+                except psycopg.Error:
+                    # A duplicate key or a deadlock: rolled back, as happens to anybody.
+                    pass
+
+    def _transaction(self, connection: psycopg.Connection, luck: random.Random) -> None:
+        for _ in range(luck.randint(1, 4)):
+            self._statement(connection, luck)
+        if luck.random() < 0.2:
+            with connection.transaction(force_rollback=True):
+                self._statement(connection, luck)
+        if luck.random() < 0.1:
+            raise psycopg.Rollback
+        # Transactions that are open for a while, so that snapshots fall into the middle of some.
+        time.sleep(luck.choice((0, 0, 0.01, 0.05)))
+
+    def _statement(self, connection: psycopg.Connection, luck: random.Random) -> None:
+        key, value = luck.randint(1, 300), luck.randint(0, 1 << 30)
+        match luck.randint(0, 9):
+            case 0 | 1:
+                connection.execute(
+                    "INSERT INTO items VALUES (%s, %s, repeat('x', 10)) ON CONFLICT DO NOTHING",
+                    (key, value),
+                )
+            case 2:
+                connection.execute("DELETE FROM items WHERE id = %s", (key,))
+            case 3:
+                moved = luck.randint(1, 300)
+                connection.execute(
+                    "UPDATE items SET id = %s, v = v + 1 WHERE id = %s", (moved, key)
+                )
+            case 4:
+                connection.execute(
+                    "UPDATE items SET big = repeat(%s, 1000) WHERE id = %s", (str(value), key)
+                )
+            case _:
+                connection.execute("UPDATE items SET v = %s WHERE id = %s", (value, key))
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_a_replica_under_load_is_the_table(system: System) -> None:
+    """GIVEN writers WHEN replicas are made again and again THEN each ends equal to the table."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    system.database.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, v int8, big text);"
+        "ALTER TABLE items ALTER big SET STORAGE EXTERNAL;"
+        "INSERT INTO items SELECT g, g, repeat('y', 3000) FROM generate_series(1, 300, 2) g"
+    )
+    system.start()
+    writers = Writers(system.database, seed)
+    last = threading.Event()
+    following = asyncio.Event()
+
+    async def copy(client: Client, *, durable: str | None, enough: int) -> Rows:
+        rows: Rows = {}
+        changes = 0
+        async with client.replica("items", durable=durable) as events:
+            async for event in events:
+                apply(rows, event)
+                await event.ack()
+                changes += event.op is not Op.READ
+                if changes:
+                    following.set()
+                if changes == enough:
+                    last.set()
+                if event.data.get("id") == -1:
+                    return rows
+        raise AssertionError("it does not end")
+
+    async def hop() -> Rows:
+        """Connect anew every few events, and go on from the state."""
+        rows: Rows = {}
+        state: State | None = None
+        while True:
+            async with (
+                connect(system.server.url) as client,
+                client.replica("items", state=state) as events,
+            ):
+                changes = 0
+                while changes < 40:
+                    event = await anext(events)
+                    apply(rows, event)
+                    state = events.state
+                    if event.data.get("id") == -1:
+                        return rows
+                    changes += event.op is not Op.READ
+
+    def end() -> None:
+        last.wait(120)
+        writers.stop()
+        assert min(writers.done) > 10
+        system.database.execute("INSERT INTO items VALUES (-1)")
+
+    async def consume(client: Client) -> list[Rows]:
+        ending = asyncio.create_task(asyncio.to_thread(end))
+        first = asyncio.create_task(copy(client, durable=None, enough=-1))
+        hopping = asyncio.create_task(hop())
+        await following.wait()
+        second = asyncio.create_task(copy(client, durable="copy", enough=300))
+        found = [await first, await second, await hopping]
+        await ending
+        return found
+
+    try:
+        first, second, hopped = system.consume(consume)
+    finally:
+        last.set()
+        writers.stop()
+    assert first == second == hopped == selected(system, "items")
+
+
+@pytest.fixture
+def hanging(database: Database) -> Iterator[None]:
+    """Commits wait for a standby that does not exist."""
+
+    def setting(command: str) -> None:
+        with database.connect() as connection:
+            connection.execute("SET synchronous_commit TO local")
+            connection.execute(command.encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+    setting("ALTER SYSTEM SET synchronous_standby_names TO nobody")
+    eventually(
+        lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting"
+    )
+    try:
+        yield
+    finally:
+        setting("ALTER SYSTEM RESET synchronous_standby_names")
+
+
+def test_a_change_older_than_the_snapshot_and_not_in_it(
+    request: pytest.FixtureRequest, system: System
+) -> None:
+    """P41: the change stands in the stream before the snapshot is taken, which does not see it."""
+    system.database.execute(
+        "CREATE TABLE w (id int PRIMARY KEY, v text); INSERT INTO w VALUES (1, 'old')"
+    )
+    system.start()
+    eventually(lambda: system.stored() == 1, "the first row arrives")
+    request.getfixturevalue("hanging")
+    connection = system.database.connect()
+    thread = threading.Thread(
+        target=lambda: connection.execute("UPDATE w SET v = 'new' WHERE id = 1")
+    )
+    thread.start()
+    try:
+        eventually(lambda: system.stored() == 2, "the update arrives while its commit hangs")
+        assert system.database.query("SELECT v FROM w") == [("old",)]
+
+        async def consume(client: Client) -> list[Any]:
+            async with client.replica("w") as events:
+                return [(event.op, event.data["v"]) for event in await taken(events, 2)]
+
+        assert system.consume(consume) == [(Op.READ, "old"), (Op.UPDATE, "new")]
+    finally:
+        connection.cancel()
+        thread.join()
+        connection.close()
+
+
+def test_a_snapshot_that_another_takes_the_place_of(
+    system: System, caplog: pytest.LogCaptureFixture
+) -> None:
+    """GIVEN a snapshot half-way WHEN it is superseded THEN the rows are the other one's alone."""
+    system.database.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, v text);"
+        "INSERT INTO items SELECT g, 'v' || g FROM generate_series(1, 1000) g"
+    )
+    system.cut_after = 1
+    system.start()
+
+    def replace() -> None:
+        eventually(lambda: system.waves >= 1, "a wave is published")
+        system.stop_service()
+        system.forget_snapshots("items")
+        system.database.execute("DELETE FROM items WHERE id > 500")
+        system.start_service()
+
+    async def consume(client: Client) -> tuple[list[dict[str, Any]], Any]:
+        replacing = asyncio.create_task(asyncio.to_thread(replace))
+        snapshot = client.snapshot("items")
+        rows = [row async for row in snapshot]
+        await replacing
+        return rows, snapshot.meta
+
+    with caplog.at_level(logging.WARNING, "tailrace.client"):
+        rows, meta = system.consume(consume)
+    assert sorted(row["id"] for row in rows) == list(range(1, 501))
+    assert meta.supersedes is not None
+    assert any("has taken its place" in record.getMessage() for record in caplog.records)
+
+
+def test_toast_keys_truncate_and_a_new_column(system: System) -> None:
+    """GIVEN a replica WHEN it is stopped and goes on from its state THEN nothing is missing."""
+    system.database.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, n numeric, big text);"
+        "ALTER TABLE users ALTER big SET STORAGE EXTERNAL;"
+        "INSERT INTO users SELECT g, g, repeat('z', 9000) FROM generate_series(1, 3) g"
+    )
+    system.start()
+    rows: Rows = {}
+
+    async def begin(client: Client) -> str:
+        async with client.replica("users") as events:
+            for event in await taken(events, 2):
+                apply(rows, event)
+            assert events.state is None
+            apply(rows, await anext(events))
+            assert events.state is not None
+            return events.state.dump()
+
+    state = system.consume(begin)
+    assert rows == selected(system, "users")
+
+    async def update(client: Client) -> str:
+        async with client.replica("users", state=State.load(state)) as events:
+            system.database.execute("UPDATE users SET n = 1.50 WHERE id = 1")
+            event = await anext(events)
+            assert (event.op, event.unchanged, event.old) == (Op.UPDATE, ("big",), None)
+            assert "big" not in event.data
+            apply(rows, event)
+            system.database.execute("UPDATE users SET id = 9 WHERE id = 1")
+            event = await anext(events)
+            assert (event.old, event.data["id"]) == ({"id": 1}, 9)
+            apply(rows, event)
+            assert events.state is not None
+            return events.state.dump()
+
+    state = system.consume(update)
+    assert rows == selected(system, "users")
+
+    async def extend(client: Client) -> None:
+        async with client.replica("users", state=State.load(state)) as events:
+            system.forget_snapshots("users")
+            system.database.execute("ALTER TABLE users ADD at timestamptz")
+            await asyncio.to_thread(system.publish_schemas)
+            system.database.execute("INSERT INTO users VALUES (20, 1, '', '2026-01-01 00:00:00Z')")
+            apply(rows, await anext(events))
+            assert rows[20] == selected(system, "users")[20]
+            system.database.execute("TRUNCATE users; INSERT INTO users VALUES (21)")
+            for event in await taken(events, 2):
+                apply(rows, event)
+
+    system.consume(extend)
+    assert rows == selected(system, "users")
+
+
+def test_a_durable_replica_goes_on_with_what_is_not_acknowledged(system: System) -> None:
+    system.database.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, v int); INSERT INTO users VALUES (1, 0), (2, 0)"
+    )
+    system.start()
+
+    async def begin(client: Client) -> str:
+        async with client.replica("users", durable="mine") as events:
+            assert [event.op for event in await taken(events, 2)] == [Op.READ, Op.READ]
+            system.database.execute("UPDATE users SET v = 1 WHERE id = 1")
+            system.database.execute("UPDATE users SET v = 2 WHERE id = 2")
+            first, _second = await taken(events, 2)
+            await first.ack()
+            assert events.state is not None
+            return events.state.dump()
+
+    state = State.load(system.consume(begin))
+
+    async def go_on(client: Client) -> None:
+        async with client.replica("users", durable="mine", state=state) as events:
+            (event,) = await taken(events, 1)
+            assert (event.op, event.data) == (Op.UPDATE, {"id": 2, "v": 2})
+
+    system.consume(go_on)
+
+    async def begin_anew(client: Client) -> None:
+        async with client.replica("users", durable="mine") as events:
+            found = [(event.op, event.data["v"]) for event in await taken(events, 2)]
+            assert found == [(Op.READ, 1), (Op.READ, 2)]
+            system.database.execute("UPDATE users SET v = 3 WHERE id = 1")
+            assert (await anext(events)).data == {"id": 1, "v": 3}
+
+    system.consume(begin_anew)
