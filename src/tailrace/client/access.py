@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import nats.js.errors
+import zstandard
 
 from tailrace.client.connection import failures
 from tailrace.client.payload import decoded
 from tailrace.client.schemas import Schema, Typing
-from tailrace.errors import SinkError, SinkRefusedError
+from tailrace.errors import PositionLostError, SinkError, SinkRefusedError
 
 if TYPE_CHECKING:
     from nats.js.kv import KeyValue
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace.client.payload import Encoding
 
 _BUCKET = "schemas"
+_DICTIONARIES = "dictionaries"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class Access:
     ack_wait_s: float
     iterations: set[Iteration[Any, Any]] = field(default_factory=set)
     _typings: dict[Table, Typing] = field(default_factory=dict)
+    _dictionaries: dict[str, zstandard.ZstdCompressionDict] = field(default_factory=dict)
 
     def subject(self, table: Table) -> str:
         """The subjects of a table's changes."""
@@ -77,6 +80,21 @@ class Access:
                 raise
             self._typings[table] = known
             return known
+
+    async def dictionary(self, key: str) -> zstandard.ZstdCompressionDict:
+        """What the chunks that name it are compressed with."""
+        if key not in self._dictionaries:
+            with failures("read the bucket of dictionaries"):
+                try:
+                    bucket = await self.connection.jetstream.key_value(_DICTIONARIES)
+                    entry = await bucket.get(key)
+                except nats.js.errors.NotFoundError as error:
+                    raise PositionLostError(
+                        f"the dictionary {key} of a snapshot is gone",
+                        hint="Ask for the snapshot again.",
+                    ) from error
+            self._dictionaries[key] = zstandard.ZstdCompressionDict(entry.value or b"")
+        return self._dictionaries[key]
 
     async def _bucket(self) -> KeyValue:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import nats.errors
@@ -28,6 +28,7 @@ from tailrace.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from nats.aio.msg import Msg
@@ -71,6 +72,7 @@ class Arrival:
     pending: int
     """How many more there are for us."""
     receipt: Receipt | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reader(Protocol):
@@ -160,7 +162,14 @@ class Ordered:
                 break
             self._delivered += 1
             self._last = metadata.sequence.stream
-            found.append(Arrival(self._last, message.data, metadata.num_pending))
+            found.append(
+                Arrival(
+                    self._last,
+                    message.data,
+                    metadata.num_pending,
+                    headers=message.headers or {},
+                )
+            )
         return found
 
     async def _note(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import nats.errors
 import nats.js.errors
+import zstandard
 
 from tailrace.client.connection import LOG, PATIENCE_S, failures
 from tailrace.client.iteration import Iteration
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from tailrace.client.access import Access
     from tailrace.client.names import Table
+    from tailrace.client.readers import Arrival
 
 _LOOK_S = 0.25
 _ASK_AGAIN_S = 15.0
@@ -173,6 +175,20 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         assert found.seq is not None
         return found.seq, decoded(found.data or b"", self._access.encoding)
 
+    async def _plain(self, arrival: Arrival) -> bytes:
+        """A chunk's bytes, decompressed if need be."""
+        encoding = arrival.headers.get("Content-Encoding", "")
+        if not encoding:
+            return arrival.data
+        if encoding != "zstd":
+            raise MalformedError(f"a chunk is compressed with {encoding!r}, which is not known")
+        key = arrival.headers.get("Tailrace-Dictionary", "")
+        dictionary = await self._access.dictionary(key) if key else None
+        try:
+            return zstandard.ZstdDecompressor(dict_data=dictionary).decompress(arrival.data)
+        except zstandard.ZstdError as error:
+            raise MalformedError(f"a chunk cannot be decompressed: {error}") from error
+
     async def chunks(self, meta: Meta) -> AsyncGenerator[list[dict[str, Any]]]:
         """The rows, thousands at a time."""
         typing = await self._access.typing(self._table)
@@ -186,7 +202,7 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
             while len(numbers) < meta.batch_count:
                 arrivals = await reader.next()
                 for arrival in arrivals:
-                    chunk = decoded(arrival.data, self._access.encoding)
+                    chunk = decoded(await self._plain(arrival), self._access.encoding)
                     if chunk["chunk"] in numbers:
                         continue
                     numbers.add(chunk["chunk"])

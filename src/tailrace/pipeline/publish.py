@@ -81,7 +81,7 @@ def _publish(
     columns = [column.name for column in edition.table.relation.columns]
     counts = {"chunks": 0, "rows": 0, "bytes": 0, "beyond": number}
     with (
-        Parcels(edition.sink, name=f"snapshot {edition.id}") as parcels,
+        Parcels(edition.sink, name=edition.id) as parcels,
         imported(edition.dsn, edition.snapshot) as connection,
     ):
         chunker = Chunker(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.capture.connection import connect
+from tailrace.capture.connection import connect, failure, quote_literal
 from tailrace.capture.publication import TableName
 from tailrace.errors import RefusedError, Retry, TailraceError, UnreachableError
 from tailrace.snapshot.exported import Exported, export
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 1.0
 IDLE_S = 30.0
+_END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
 
 
 def keep(dsn: str, table: TableName, *, idle_s: float = IDLE_S) -> Exported:
@@ -55,6 +56,15 @@ def keep(dsn: str, table: TableName, *, idle_s: float = IDLE_S) -> Exported:
     return Exported.of(answer)
 
 
+def release(dsn: str, snapshot: Exported) -> None:
+    """Let a snapshot go before its keeper does, and with it the lock on its table."""
+    with connect(dsn) as connection:
+        try:
+            connection.execute(_END, (_session(snapshot),))
+        except psycopg.Error as refusal:
+            raise failure(connection, refusal) from refusal
+
+
 def main() -> None:
     """Read what is asked for, answer, and stay, as nobody's child."""
     asked = json.loads(sys.stdin.readline())
@@ -64,6 +74,8 @@ def main() -> None:
     try:
         with connect(asked["dsn"]) as connection:
             snapshot = export(connection, TableName(*asked["table"]))
+            named = quote_literal(_session(snapshot))
+            connection.execute(f"SET application_name TO {named}".encode())
             _answer(snapshot.fields())
             _watch(connection, snapshot, asked["idle_s"])
     except TailraceError as error:
@@ -72,6 +84,10 @@ def main() -> None:
     except psycopg.Error:
         # The server is gone, and the snapshot with it: whoever reads from it is told so.
         return
+
+
+def _session(snapshot: Exported) -> str:
+    return f"tailrace keeper {snapshot.name}"
 
 
 def _answer(fields: Mapping[str, object]) -> None:

@@ -43,6 +43,7 @@ class System:
         self.database = captured.database
         self.server = server
         self.encoding = "msgpack"
+        self.compression = "none"
         self.waves = 0
         self.cut_after = -1
         self._spark = spark
@@ -66,7 +67,11 @@ class System:
                     "test": {
                         "encoding": self.encoding,
                         "sink": {"type": "nats", "url": self.server.url},
-                        "snapshots": {"chunk_rows": 50, "stretch_bytes": 8192},
+                        "snapshots": {
+                            "chunk_rows": 50,
+                            "stretch_bytes": 8192,
+                            "compression": self.compression,
+                        },
                     }
                 },
             }

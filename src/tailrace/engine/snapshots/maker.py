@@ -32,7 +32,7 @@ from tailrace.errors import (
 from tailrace.sinks.nats import Parcel, Parcels
 from tailrace.snapshot.edition import Edition
 from tailrace.snapshot.exported import imported
-from tailrace.snapshot.keeper import keep
+from tailrace.snapshot.keeper import keep, release
 from tailrace.snapshot.table import described, stretches
 from tailrace.tables import Tables
 
@@ -58,9 +58,11 @@ class Maker:
     """Makes snapshots of one pipeline's tables, one at a time."""
 
     def __init__(
-        self, config: Config, pipeline: Pipeline, publish: Publish, stopping: threading.Event
+        self, config: Config, name: str, publish: Publish, stopping: threading.Event
     ) -> None:
+        pipeline: Pipeline = config.pipelines[name]
         assert pipeline.snapshots is not None
+        self._name = name
         self.folder: Path = config.data / "snapshots"
         self._config = config
         self._pipeline = pipeline
@@ -138,10 +140,19 @@ class Maker:
             "hint": error.hint,
         }
         record.forget(self.folder)
+        self._release(record)
         try:
             self._tell(record, f"{record.id}-failed", failed)
         except TailraceError as refusal:
             self._events.warning("snapshot.untold", id=record.id, reason=str(refusal))
+
+    def _release(self, record: Record) -> None:
+        """Let PostgreSQL clean up, and the table be altered, without waiting for the keeper."""
+        if record.snapshot is not None:
+            try:
+                release(self._dsn, record.snapshot)
+            except TailraceError as error:
+                self._events.warning("snapshot.kept", id=record.id, reason=str(error))
 
     def _final(self, record: Record, error: TailraceError) -> bool:
         """Whether trying again is of no use. A snapshot that is gone is replaced by another."""
@@ -175,6 +186,7 @@ class Maker:
         self._announce(record, edition.snapshot)
         record.state = "complete"
         record.forget(self.folder)
+        self._release(record)
         self._events.info(
             "snapshot.complete", id=record.id, table=str(record.table), rows=record.rows,
             chunks=record.chunks, seconds=round(time.time() - record.requested_at, 1),
@@ -208,6 +220,8 @@ class Maker:
                 edition = replace(edition, compression=packing)
                 record.dictionary = base64.b64encode(packing.dictionary).decode()
                 dictionary.store(edition)
+        # Consumers follow the changes from before the snapshot on: the stream has to be there.
+        Parcels(self._pipeline.sink, name=self._name, owner=self._name).close()
         record.save(self.folder)
         self._events.info("snapshot.begun", id=record.id, table=str(record.table))
         return edition
@@ -239,7 +253,7 @@ class Maker:
         return Compression(base64.b64decode(record.dictionary))
 
     def _stored(self, edition: Edition) -> frozenset[str]:
-        with Parcels(self._sink, name=f"snapshot {edition.id}") as parcels:
+        with Parcels(self._sink, name=edition.id) as parcels:
             return frozenset(parcels.stored(f"{edition.subject}>"))
 
     def _announce(self, record: Record, snapshot: Exported) -> None:
@@ -261,7 +275,7 @@ class Maker:
     def _tell(self, record: Record, name: str, fields: dict[str, Any]) -> None:
         path = table_path(record.table.namespace, record.table.name)
         parcel = Parcel(destination=f"init.meta.{path}", id=name, payload=self.encoded(fields))
-        with Parcels(self._sink, name=f"snapshot {record.id}") as parcels:
+        with Parcels(self._sink, name=record.id) as parcels:
             parcels.send([parcel])
             parcels.flush()
 

@@ -29,7 +29,7 @@ class Service:
         pipeline = config.pipelines[name]
         assert pipeline.snapshots is not None
         self._stopping = threading.Event()
-        self._maker = Maker(config, pipeline, publish, self._stopping)
+        self._maker = Maker(config, name, publish, self._stopping)
         self._requests = Requests(
             pipeline.sink, pipeline.snapshots.request, self.answer, self._stopping
         )

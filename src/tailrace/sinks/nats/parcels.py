@@ -43,13 +43,13 @@ class Parcel:
 
 
 class Parcels:
-    """A connection to the stream of `settings`, which is made when it is missing."""
+    """A connection to the stream of `settings`, which is made for `owner` when it is missing."""
 
-    def __init__(self, settings: NatsSink, *, name: str) -> None:
+    def __init__(self, settings: NatsSink, *, name: str, owner: str = "snapshots") -> None:
         self._settings = settings
         self._line = Line.connect(settings, name=name)
         try:
-            self._stream = ready(self._line, settings, pipeline=name)
+            self._stream = ready(self._line, settings, pipeline=owner)
         except BaseException:
             self._line.close()
             raise
