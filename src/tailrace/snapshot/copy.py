@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pyarrow as pa
 from psycopg import pq
 from pyarrow import csv
 
-from tailrace.capture.connection import classify, quote_ident
+from tailrace.capture.connection import classify, quote_ident, translate
 from tailrace.decode.group import Cells
-from tailrace.errors import UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,23 +74,23 @@ def _blocks(connection: Connection, statement: str) -> Iterator[bytearray]:
     _expect(session.exec_(statement.encode()), pq.ExecStatus.COPY_OUT)
     receive = session.get_copy_data
     block = bytearray()
-    size, data = receive(0)
-    while size > 0:
-        block += data
-        if len(block) >= _BLOCK_BYTES:
-            yield block
-            block = bytearray()
+    try:
         size, data = receive(0)
-    if size == -1:
-        while (result := session.get_result()) is not None:
-            _expect(result, pq.ExecStatus.COMMAND_OK)
-    else:
-        raise UnreachableError(session.get_error_message())
+        while size > 0:
+            block += data
+            if len(block) >= _BLOCK_BYTES:
+                yield block
+                block = bytearray()
+            size, data = receive(0)
+    except psycopg.Error as error:
+        raise translate(error) from error
+    while (result := session.get_result()) is not None:
+        _expect(result, pq.ExecStatus.COMMAND_OK)
     if block:
         yield block
 
 
 def _expect(result: pq.abc.PGresult, status: pq.ExecStatus) -> None:
     if result.status != status:
-        state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
-        raise classify(state.decode(), result.get_error_message())
+        state = result.error_field(pq.DiagnosticField.SQLSTATE)
+        raise classify(state.decode() if state else None, result.get_error_message())

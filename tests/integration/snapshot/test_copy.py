@@ -11,11 +11,11 @@ from psycopg import sql
 from tailrace.capture.connection import connect
 from tailrace.capture.publication import TableName
 from tailrace.decode.decoder import Decoder
-from tailrace.errors import ConfigError, RefusedError
+from tailrace.errors import ConfigError, RefusedError, UnreachableError
 from tailrace.log.reader import Earliest
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.exported import Exported, export, imported
-from tailrace.snapshot.table import Table, read_table, stretches
+from tailrace.snapshot.table import Stretch, Table, read_table, stretches
 from tests.corpus import prepared
 
 if TYPE_CHECKING:
@@ -258,6 +258,31 @@ def test_a_snapshot_that_is_gone_says_so(database: Database) -> None:
         imported(database.dsn, snapshot),
     ):
         pass
+
+
+def test_a_session_that_is_ended_says_so(
+    database: Database, take: Callable[[str], Exported]
+) -> None:
+    database.execute(
+        "CREATE TABLE large AS SELECT g, repeat('x', 1000) AS v FROM generate_series(1, 50000) g"
+    )
+    snapshot = take("large")
+    with imported(database.dsn, snapshot) as connection:
+        select = query(Stretch(TableName("public", "large")), ["g", "v"])
+        blocks = copy(connection, select, 2)
+        assert next(blocks)[0] > 0
+        database.query("SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
+        with pytest.raises(UnreachableError):
+            list(blocks)
+
+
+def test_a_query_that_fails_says_why(database: Database, take: Callable[[str], Exported]) -> None:
+    database.execute("CREATE TABLE divided (id int); INSERT INTO divided VALUES (1), (0)")
+    snapshot = take("divided")
+    with imported(database.dsn, snapshot) as connection:
+        select = query(Stretch(TableName("public", "divided")), ["id"], ["1 / id > 0"])
+        with pytest.raises(RefusedError, match="division by zero"):
+            list(copy(connection, select, 1))
 
 
 def test_no_such_table(database: Database) -> None:
