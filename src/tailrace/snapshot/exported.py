@@ -7,7 +7,7 @@ of the kind can have happened in between.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
@@ -120,7 +120,7 @@ def export(connection: Connection, table: TableName) -> Exported:
 @contextmanager
 def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
     """A session that sees what the snapshot sees, and prints values as the stream does."""
-    with connect(dsn) as connection:
+    with closing(connect(dsn)) as connection:
         try:
             connection.execute(VALUES_SQL)
             named = quote_literal(snapshot.session)
