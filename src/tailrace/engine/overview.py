@@ -7,6 +7,7 @@ error. Nothing here waits for PostgreSQL or a sink.
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailrace import __version__
@@ -21,6 +22,7 @@ from tailrace.observe.metrics import (
     PipelineFigures,
     ProcessFigures,
     SlotFigures,
+    SnapshotFigures,
 )
 from tailrace.position import Lsn, Position
 
@@ -55,6 +57,7 @@ class Overview:
             processes=tuple(_processes(run, {"capture": capture, "pipelines": pipelines})),
             capture=_capture(capture),
             pipelines=tuple(self._pipelines(pipelines, end)),
+            snapshots=tuple(_snapshots(pipelines)),
             slot=self._slot(),
             log=log,
         )
@@ -163,6 +166,23 @@ def _pipeline(
     )
 
 
+def _snapshots(report: Report | None) -> Iterator[SnapshotFigures]:
+    told = report.fields.get("snapshots") if report else None
+    for fields in told if isinstance(told, list) else ():
+        if isinstance(fields, dict):
+            yield SnapshotFigures(
+                id=str(fields.get("id", "")),
+                table=str(fields.get("table", "")),
+                state=str(fields.get("state", "")),
+                rows=_int(fields, "rows") or 0,
+                bytes=_int(fields, "bytes") or 0,
+                chunks=_int(fields, "chunks") or 0,
+                share=_number(fields, "share") or 0.0,
+                seconds=_number(fields, "seconds") or 0.0,
+                error=str(fields.get("error") or ""),
+            )
+
+
 def problems(figures: Figures) -> list[str]:
     """What keeps the system from being ready, in words."""
     found = [
@@ -210,6 +230,10 @@ def status_document(figures: Figures, config: Config) -> dict[str, Any]:
         "capture": capture,
         "log": log,
         "pipelines": {pipeline.name: pipeline for pipeline in figures.pipelines},
+        "snapshots": [
+            asdict(each) | {"rows_per_s": each.rows_per_s, "eta_s": each.eta_s}
+            for each in figures.snapshots
+        ],
     }
 
 

@@ -77,6 +77,33 @@ class PipelineFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFigures:
+    """A snapshot that was asked for. `eta_s` is a guess from how far it got in how long."""
+
+    id: str
+    table: str
+    state: str
+    rows: int = 0
+    bytes: int = 0
+    chunks: int = 0
+    share: float = 0.0
+    seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def rows_per_s(self) -> float | None:
+        """How quick it is, or was."""
+        return self.rows / self.seconds if self.seconds else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """How much longer it may take."""
+        if self.state != "running" or not self.share:
+            return None
+        return self.seconds * (1 - self.share) / self.share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFigures:
     """The slot as PostgreSQL last told. `kept` is WAL it may not remove, `lag` what is unread."""
 
@@ -108,6 +135,7 @@ class Figures:
     processes: tuple[ProcessFigures, ...] = ()
     capture: CaptureFigures = CaptureFigures()
     pipelines: tuple[PipelineFigures, ...] = ()
+    snapshots: tuple[SnapshotFigures, ...] = ()
     slot: SlotFigures = SlotFigures()
     log: LogFigures = LogFigures()
 
@@ -162,6 +190,7 @@ class Collector(Base):
         yield from _system(figures)
         yield from _processes(figures.processes)
         yield from _pipelines(figures.pipelines)
+        yield from _snapshots(figures.snapshots)
 
 
 def exposition(look: Callable[[], Figures], accept: str = "") -> tuple[bytes, str]:
@@ -256,6 +285,15 @@ _PIPELINE: tuple[tuple[Family, str, str, Callable[[PipelineFigures], float | Non
      lambda p: _seconds(p.batch_ms)),
 )  # fmt: skip
 
+_SNAPSHOT: tuple[tuple[str, str, Callable[[SnapshotFigures], float]], ...] = (
+    ("running", "1 while a snapshot of the table is made.", lambda s: s.state == "running"),
+    ("failed", "1 if the last snapshot of the table failed.", lambda s: s.state == "failed"),
+    ("share", "How much of the table is published, from 0 to 1.", lambda s: s.share),
+    ("rows", "Rows published.", lambda s: s.rows),
+    ("bytes", "Bytes published, before compression.", lambda s: s.bytes),
+    ("seconds", "How long it has taken.", lambda s: s.seconds),
+)
+
 
 def _pipelines(pipelines: tuple[PipelineFigures, ...]) -> Iterator[Metric]:
     for kind, name, text, value in _PIPELINE:
@@ -275,6 +313,16 @@ def _pipelines(pipelines: tuple[PipelineFigures, ...]) -> Iterator[Metric]:
             if found is not None:
                 latency.add_metric([each.name, quantile], found / 1000)
     yield latency
+
+
+def _snapshots(snapshots: tuple[SnapshotFigures, ...]) -> Iterator[Metric]:
+    """The last snapshot of each table: ids would be labels without end."""
+    last = {each.table: each for each in snapshots}
+    for name, text, value in _SNAPSHOT:
+        family = GaugeMetricFamily(f"tailrace_snapshot_{name}", text, labels=["table"])
+        for table, each in last.items():
+            family.add_metric([table], value(each))
+        yield family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -251,6 +251,21 @@ def test_metrics_tell_pipelines_apart(site: Site) -> None:
     assert found["tailrace_info", __version__] == 1
 
 
+def test_snapshots_show_how_far_they_are(site: Site) -> None:
+    done = {"id": "snap-1", "table": "public.users", "state": "failed", "rows": 1, "seconds": 1.0}
+    running = done | {"id": "snap-2", "state": "running", "rows": 500, "share": 0.25}
+    report = {"state": "running", "snapshots": [done, running | {"seconds": 10.0}, "odd"]}
+    status.write(site.where, "pipelines", report)
+    first, second = site.get("/status")["snapshots"]
+    assert (first["id"], first["state"], first["eta_s"]) == ("snap-1", "failed", None)
+    assert (second["rows_per_s"], second["eta_s"]) == (50, 30)
+    found = site.metrics()
+    assert found["tailrace_snapshot_running", "public.users"] == 1
+    assert found["tailrace_snapshot_failed", "public.users"] == 0
+    assert found["tailrace_snapshot_rows", "public.users"] == 500
+    assert found["tailrace_snapshot_share", "public.users"] == 0.25
+
+
 def test_what_is_not_known_is_no_metric(site: Site) -> None:
     site.slot = SlotFigures()
     names = {name for name, _ in site.metrics()}

@@ -111,7 +111,7 @@ class Maker:
             except TailraceError as error:
                 record.error = str(error)
                 if self._final(record, error):
-                    record.state = "failed"
+                    record.state, record.ended_at = "failed", time.time()
                     self._give_up(record, error)
                     self._events.error(
                         "snapshot.failed", id=record.id, table=str(record.table),
@@ -171,6 +171,7 @@ class Maker:
         """From wherever it is to its end."""
         edition = self._continued(record) or self._begun(record)
         record.state, record.error = "running", ""
+        record.begun_at = record.begun_at or time.time()
         stored = self._stored(edition) if record.done or record.number else frozenset()
         while record.done < len(record.stretches):
             if self._stopping.is_set():
@@ -184,7 +185,7 @@ class Maker:
             record.bytes += found.bytes
             record.save(self.folder)
         self._announce(record, edition.snapshot)
-        record.state = "complete"
+        record.state, record.ended_at = "complete", time.time()
         record.forget(self.folder)
         self._release(record)
         self._events.info(

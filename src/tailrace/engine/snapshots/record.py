@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
@@ -43,6 +44,8 @@ class Record:
     """What its chunks are compressed with, in base64."""
     supersedes: str = ""
     error: str = ""
+    begun_at: float = 0.0
+    ended_at: float = 0.0
 
     def progress(self) -> dict[str, object]:
         """What people want to know."""
@@ -51,6 +54,7 @@ class Record:
             "table": str(self.table),
             "state": self.state,
             "requested_at": self.requested_at,
+            "seconds": (self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,
             "chunks": self.chunks,
             "rows": self.rows,
             "bytes": self.bytes,
