@@ -23,6 +23,7 @@ from tailrace.capture.relations import read_published
 from tailrace.encode.compression import Compression
 from tailrace.encode.subject import table_path
 from tailrace.engine.snapshots import dictionary
+from tailrace.engine.snapshots.joining import Joining
 from tailrace.errors import (
     ConfigError,
     RefusedError,
@@ -70,6 +71,7 @@ class Maker:
         self._sink = pipeline.sink.model_copy(
             update={"stream": self._settings.stream, "subject": "init.snap.{table}.x.0"}
         )
+        self._joining = Joining(self._dsn, config.source.publication, self.folder)
         self._publish = publish
         self._stopping = stopping
         self._events = structlog.get_logger()
@@ -169,10 +171,15 @@ class Maker:
 
     def _advance(self, record: Record) -> None:
         """From wherever it is to its end."""
-        edition = self._continued(record) or self._begun(record)
+        edition, stored = self._continued(record), frozenset[str]()
+        if edition is not None:
+            stored = self._stored(edition)
+        elif self._joining.wait(record.table, self._stopping):
+            edition = self._begun(record)
+        else:
+            return
         record.state, record.error = "running", ""
         record.begun_at = record.begun_at or time.time()
-        stored = self._stored(edition) if record.done or record.number else frozenset()
         while record.done < len(record.stretches):
             if self._stopping.is_set():
                 return

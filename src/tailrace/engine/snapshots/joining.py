@@ -1,0 +1,97 @@
+"""Tables that join a publication while somebody writes to them.
+
+What a transaction wrote before its table was published is not in the stream, though the rest of
+the transaction is. A snapshot taken while that transaction is open does not have it either. So the
+first snapshot of a table since it joined waits for everybody who was writing to it; whoever begins
+later is in the stream from the first row on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+import psycopg
+import structlog
+
+from tailrace.capture.connection import connect, failure
+from tailrace.log.store import LocalStore
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
+    from psycopg import Connection
+
+    from tailrace.capture.publication import TableName
+
+_FILE = "joined"
+_LOOK_S = 0.1
+_SAY_S = 10.0
+
+
+class Joining:
+    """Remembers which tables have joined, by the catalog row that says so."""
+
+    def __init__(self, dsn: str, publication: str, folder: Path) -> None:
+        self._dsn = dsn
+        self._publication = publication
+        self._folder = folder
+
+    def wait(self, table: TableName, stopping: threading.Event) -> bool:
+        """Return when a snapshot of the table is safe; False if we are to stop before that."""
+        known = self._known()
+        with connect(self._dsn) as connection:
+            try:
+                row = connection.execute(_JOINED, (self._publication, table.quoted)).fetchone()
+                joined = row[0] if row is not None else 0
+                if known.get(str(table)) == joined:
+                    return True
+                if not self._wait(connection, table, stopping):
+                    return False
+            except psycopg.Error as refusal:
+                raise failure(connection, refusal) from refusal
+        content = json.dumps(known | {str(table): joined}).encode()
+        LocalStore(self._folder, create=True).write_atomic(_FILE, content)
+        return True
+
+    def _known(self) -> dict[str, int]:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            found = json.loads((self._folder / _FILE).read_text())
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    def _wait(self, connection: Connection, table: TableName, stopping: threading.Event) -> bool:
+        """Until all who write to the table now are over."""
+        waited_s = 0.0
+        writing = set(connection.execute(_WRITERS, {"table": table.quoted}).fetchall())
+        while left := writing & set(
+            connection.execute(_WRITERS, {"table": table.quoted}).fetchall()
+        ):
+            if waited_s % _SAY_S < _LOOK_S:
+                structlog.get_logger().warning(
+                    "snapshot.waiting-for-writers",
+                    table=str(table),
+                    pids=sorted({pid for pid, _ in left if pid is not None}),
+                )
+            if stopping.wait(_LOOK_S):
+                return False
+            waited_s += _LOOK_S
+        return True
+
+
+# 0 for a publication of all tables or of a schema: there a table is published from its creation on.
+_JOINED = """
+SELECT coalesce(max(r.oid::int8), 0) FROM pg_publication p
+JOIN pg_publication_rel r ON r.prpubid = p.oid
+WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
+"""
+# A writer keeps its lock until it is over; one that is prepared has no process.
+_WRITERS = """
+SELECT l.pid, l.virtualtransaction FROM pg_locks l
+WHERE l.locktype = 'relation' AND l.granted AND l.mode <> 'AccessShareLock'
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.relation IN (SELECT to_regclass(%(table)s)::oid
+                     UNION ALL SELECT relid::oid FROM pg_partition_tree(to_regclass(%(table)s)))
+"""
