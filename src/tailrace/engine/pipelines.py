@@ -30,7 +30,7 @@ def run_pipelines(config: Config) -> None:
             events.info("pipelines.stopping", signal=signal.Signals(signum).name)
             stopping.set()
 
-    from tailrace.engine.snapshots.service import Service  # noqa: PLC0415 - psycopg
+    from tailrace.engine.snapshots.service import services  # noqa: PLC0415 - psycopg
     from tailrace.pipeline.application import Application  # noqa: PLC0415 - Spark loads slowly
 
     state: dict[str, object] = {"state": "starting", "pipelines": {}}
@@ -41,26 +41,22 @@ def run_pipelines(config: Config) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
     application.start()
-    services = [
-        Service(config, name, application.publish)
-        for name, pipeline in config.pipelines.items()
-        if pipeline.snapshots is not None
-    ]
-    for service in services:
+    snapshots = services(config, application.publish)
+    for service in snapshots:
         service.start()
     events.info("pipelines.running", pipelines=sorted(config.pipelines))
     state["state"] = "running"
     try:
         while not stopping.wait(_POLL_S):
             state["pipelines"] = application.progress()
-            state["snapshots"] = [each for service in services for each in service.progress()]
+            state["snapshots"] = [each for service in snapshots for each in service.progress()]
             if application.lost is not None:
                 raise TailraceError(f"Spark is gone: {application.lost}")
     finally:
-        for service in services:
+        for service in snapshots:
             service.stop()
         application.stop()
-        for service in services:
+        for service in snapshots:
             service.join(_STOP_S)
         state["state"] = "stopped"
         state["pipelines"] = application.progress()

@@ -189,7 +189,7 @@ def test_a_table_on_request(system: System) -> None:
     assert meta["batch_count"] == len(received(system.server.url, "INIT")) - 1
     assert 0 < Visibility.parse(meta["visibility"]).xmax <= now.xmax
     assert meta["supersedes"] is None
-    assert not list((system.folder / "snapshots").glob("*.json"))
+    assert not list((system.folder / "snapshots" / "p").glob("*.json"))
     # Nothing holds the table any more, and the stream that consumers go on with is there.
     system.database.execute("SET lock_timeout TO '10s'; ALTER TABLE items ADD more int")
     assert received(system.server.url, "CDC") == []

@@ -24,12 +24,7 @@ from tailrace.encode.compression import Compression
 from tailrace.encode.subject import table_path
 from tailrace.engine.snapshots import dictionary
 from tailrace.engine.snapshots.joining import Joining
-from tailrace.errors import (
-    ConfigError,
-    RefusedError,
-    Retry,
-    TailraceError,
-)
+from tailrace.errors import ConfigError, RefusedError, Retry, TailraceError
 from tailrace.sinks.nats import Parcel, Parcels
 from tailrace.snapshot.edition import Edition
 from tailrace.snapshot.exported import imported
@@ -64,7 +59,7 @@ class Maker:
         pipeline: Pipeline = config.pipelines[name]
         assert pipeline.snapshots is not None
         self._name = name
-        self.folder: Path = config.data / "snapshots"
+        self.folder: Path = config.data / "snapshots" / name
         self._config = config
         self._pipeline = pipeline
         self._settings: Snapshots = pipeline.snapshots

@@ -117,3 +117,18 @@ class Service:
                 record.state, record.error = "failed", str(error)
                 record.forget(self._maker.folder)
                 structlog.get_logger().exception("snapshot.broken", id=record.id)
+
+
+def services(config: Config, publish: Publish) -> list[Service]:
+    """One for each pipeline that serves requests, each under a subject of its own."""
+    subjects: dict[tuple[str, str], str] = {}
+    for name, pipeline in config.pipelines.items():
+        if pipeline.snapshots is not None:
+            subject = pipeline.sink.url, pipeline.snapshots.request
+            other = subjects.setdefault(subject, name)
+            if other != name:
+                raise ConfigError(
+                    f"pipelines {other} and {name} both answer to {subject[1]}",
+                    hint="Give one of them another `snapshots.request`, and a stream of its own.",
+                )
+    return [Service(config, name, publish) for name in subjects.values()]
