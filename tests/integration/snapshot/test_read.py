@@ -185,7 +185,7 @@ def test_a_keeper_stays_while_somebody_reads_and_then_goes(database: Database) -
     snapshot = keep(database.dsn, TableName("public", "kept"), idle_s=1)
     holders = (
         "SELECT count(*) FROM pg_stat_activity a JOIN pg_locks l USING (pid)"
-        " WHERE l.relation = 'kept'::regclass AND a.application_name = 'tailrace'"
+        " WHERE l.relation = 'kept'::regclass AND a.application_name LIKE 'tailrace keeper%'"
     )
     with imported(database.dsn, snapshot) as connection:
         time.sleep(3)
