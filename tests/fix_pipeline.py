@@ -12,6 +12,7 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+import tailrace
 from tailrace import config
 from tailrace.testing import EmbeddedNats
 
@@ -136,11 +137,7 @@ def nats_server() -> Iterator[EmbeddedNats]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The product's own session, shared."""
-    from tailrace.pipeline import session  # noqa: PLC0415 - Spark, only where needed
-    from tailrace.pipeline.source import TailraceSource  # noqa: PLC0415
-
-    made = session.build(config.Spark(master="local[4]"))
-    made.dataSource.register(TailraceSource)
+    made = tailrace.session("local[4]")
     yield made
     made.stop()
 

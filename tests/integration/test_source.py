@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+import tailrace
 from tailrace.change import Op
 from tailrace.log.reader import Earliest, Log
 from tailrace.pipeline.frames.changes import SCHEMA
@@ -51,6 +52,21 @@ def source(spark: SparkSession, captured: Captured, **options: Any) -> DataFrame
     for name, value in options.items():
         reader = reader.option(name, value)
     return reader.load()
+
+
+def test_queries_share_the_registered_source_and_leave_its_map_as_it_was(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
+    """GIVEN a Java map that every query writes to WHEN one starts THEN no name is new to it.
+
+    Two that add a name at once can break the map, and with it all tasks after."""
+    tailrace.register(spark)
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    shared = manager.lookupDataSource("tailrace").dataSourceCls().envVars()
+    names = set(shared)
+    available(source(spark, shop), tmp_path / "checkpoint")
+    assert shared["SPARK_PYTHON_RUNTIME"]
+    assert set(shared) == names
 
 
 @pytest.fixture

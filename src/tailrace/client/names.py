@@ -1,20 +1,16 @@
-"""A table's name in three places: as people write it, in subjects, and as a key of a bucket.
-
-The rules for subjects and keys are those of the sending side; tests hold the two together.
-"""
+"""A table's name in three places: as people write it, in subjects, and as a key of a bucket."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from typing import Self
 
+from tailrace.encode.subject import table_key, table_path
 from tailrace.errors import ConfigError
 
 _WRITTEN = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
-_ODD = re.compile(r"[^A-Za-z0-9_-]")
 _KEY_BYTE = re.compile(r"=([0-9A-F]{2})")
 
 
@@ -55,34 +51,16 @@ class Table:
     @property
     def path(self) -> str:
         """The table in subjects: one token, or two outside of the schema public."""
-        name = token(self.name)
-        return name if self.schema == "public" else f"{token(self.schema)}.{name}"
+        return table_path(self.schema, self.name)
 
     @property
     def key(self) -> str:
         """The table's key in the bucket `schemas`; `of_key` reads it."""
-        name = _escaped(self.name)
-        return name if self.schema == "public" else f"{_escaped(self.schema)}.{name}"
+        return table_key(self.schema, self.name)
 
     def __str__(self) -> str:
         name = _quoted(self.name)
         return name if self.schema == "public" else f"{_quoted(self.schema)}.{name}"
-
-
-def token(name: str) -> str:
-    """A name as one token of a subject: what has a meaning there is written `%XX`."""
-    if not name:
-        return "%"
-    return "".join(
-        "".join(f"%{byte:02X}" for byte in letter.encode())
-        if _structural(letter) or (letter == "$" and not at)
-        else letter
-        for at, letter in enumerate(name)
-    )
-
-
-def _structural(letter: str) -> bool:
-    return letter in ".*>%" or letter.isspace() or unicodedata.category(letter) == "Cc"
 
 
 def _quoted(name: str) -> str:
@@ -91,10 +69,6 @@ def _quoted(name: str) -> str:
 
 def _unquoted(text: str) -> str:
     return text[1:-1].replace('""', '"') if text.startswith('"') else text
-
-
-def _escaped(name: str) -> str:
-    return _ODD.sub(lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), name)
 
 
 def _unescaped(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Destinations and names in ids: templates filled with escaped names.
+"""Destinations, names in ids and keys of buckets: templates filled with escaped names.
 
 A name becomes one token of a NATS subject. What a token cannot hold, or what gives it another
 meaning, is written as `%XX` for each of its UTF-8 bytes, `%` included, so no two names meet.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Relation
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_-]")
 _NAMES = ("schema", "table", "operation", "database")
 MESSAGES = "_message"
 """Stands in for the schema of logical messages; the prefix stands in for the table."""
@@ -49,6 +50,28 @@ def _escaped(letter: str) -> str:
 def table_path(schema: str, table: str) -> str:
     """`table`, or `schema.table` outside of the schema public."""
     return token(table) if schema == "public" else f"{token(schema)}.{token(table)}"
+
+
+def table_key(schema: str, table: str) -> str:
+    """The key of a table in a bucket; no two tables share one.
+
+    A key may hold few characters, so every other byte is written as `=XX`. The schema is left out
+    for `public`, as consumers of the bridge expect.
+
+    >>> table_key("public", "users"), table_key("sales", "users")
+    ('users', 'sales.users')
+    >>> table_key("public", "sales.users")
+    'sales=2Eusers'
+    """
+    name = _key_token(table)
+    return name if schema == "public" else f"{_key_token(schema)}.{name}"
+
+
+def _key_token(name: str) -> str:
+    def hexed(match: re.Match[str]) -> str:
+        return "".join(f"={byte:02X}" for byte in match[0].encode())
+
+    return _NOT_IN_KEYS.sub(hexed, name)
 
 
 class Subject:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 import nats.errors
+import nats.js.errors
 
 from tailrace.errors import ConfigError, SinkRefusedError, SinkUnreachableError
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from nats.aio.client import Client
+    from nats.js import JetStreamContext
+    from nats.js.api import KeyValueConfig
+    from nats.js.kv import KeyValue
 
     from tailrace.config import NatsSink
 
@@ -98,3 +102,11 @@ async def stream_info(sink: NatsSink, stream: str) -> dict[str, Any] | None:
     if error.get("code") == 404:
         return None
     raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
+
+
+async def bucket_of(jetstream: JetStreamContext, settings: KeyValueConfig) -> KeyValue:
+    """A key-value bucket, made when it is missing and left as it is when not."""
+    try:
+        return await jetstream.key_value(settings.bucket)
+    except nats.js.errors.NotFoundError:
+        return await jetstream.create_key_value(settings)

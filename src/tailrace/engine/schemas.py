@@ -13,7 +13,6 @@ nothing. It needs no stream; who was not listening reads the bucket.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +27,8 @@ from nats.js.api import KeyValueConfig
 from tailrace.capture.connection import connect, failure
 from tailrace.capture.publication import TableName, read_publication
 from tailrace.config import NatsSink
-from tailrace.engine.jetstream import connected
+from tailrace.encode.subject import table_key
+from tailrace.engine.jetstream import bucket_of, connected
 from tailrace.errors import SinkRefusedError, TailraceError
 from tailrace.log.reader import Log
 from tailrace.log.segment import walk
@@ -56,7 +56,6 @@ _SUBJECT = "schema.{key}"
 _LOOK_S = 1.0
 _CATALOG_S = 60.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,28 +77,6 @@ class Document:
     def same_as(self, stored: object) -> bool:
         """Whether a stored document says the same, at whatever time."""
         return isinstance(stored, dict) and stored == self.fields(stored.get("timestamp", 0))
-
-
-def key(table: TableName) -> str:
-    """The bucket's key of a table; no two tables share one.
-
-    A key may hold few characters, so every other byte is written as `=XX`. The schema is left out
-    for `public`, as consumers of the bridge expect.
-
-    >>> key(TableName("public", "users")), key(TableName("sales", "users"))
-    ('users', 'sales.users')
-    >>> key(TableName("public", "sales.users"))
-    'sales=2Eusers'
-    """
-    name = _escaped(table.name)
-    return name if table.namespace == "public" else f"{_escaped(table.namespace)}.{name}"
-
-
-def _escaped(name: str) -> str:
-    def hexed(match: re.Match[str]) -> str:
-        return "".join(f"={byte:02X}" for byte in match[0].encode())
-
-    return _PLAIN.sub(hexed, name)
 
 
 def read_documents(connection: Connection, publication: str, tables: Tables) -> list[Document]:
@@ -172,7 +149,13 @@ class Publisher:
         self._config = config
         self._sink: NatsSink = pipeline.sink
         self._tables = Tables(pipeline.tables)
-        self._encoding: Encoding = pipeline.encoding or "msgpack"
+        self._encoding: Encoding = pipeline.format
+        self._settings = KeyValueConfig(
+            bucket=BUCKET,
+            description="What tables look like: a document each.",
+            history=_HISTORY,
+            replicas=self._sink.stream.replicas,
+        )
         self._events = structlog.get_logger()
 
     def publish(self) -> list[str]:
@@ -193,9 +176,9 @@ class Publisher:
         changed = []
         async with connected(self._sink) as client:
             try:
-                bucket = await self._bucket(client.jetstream())
+                bucket = await bucket_of(client.jetstream(), self._settings)
                 for document in documents:
-                    name = key(document.table)
+                    name = table_key(document.table.namespace, document.table.name)
                     if document.same_as(await self._stored(bucket, name)):
                         continue
                     value = self._encoded(document.fields(int(time.time())))
@@ -208,18 +191,6 @@ class Publisher:
             except nats.js.errors.APIError as error:
                 raise SinkRefusedError(f"JetStream says: {error.description}") from error
         return changed
-
-    async def _bucket(self, jetstream: nats.js.JetStreamContext) -> KeyValue:
-        try:
-            return await jetstream.key_value(BUCKET)
-        except nats.js.errors.NotFoundError:
-            settings = KeyValueConfig(
-                bucket=BUCKET,
-                description="What tables look like: a document each.",
-                history=_HISTORY,
-                replicas=self._sink.stream.replicas,
-            )
-            return await jetstream.create_key_value(settings)
 
     async def _stored(self, bucket: KeyValue, name: str) -> object:
         try:

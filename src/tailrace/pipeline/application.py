@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import ConfigError
 from tailrace.pipeline import session
+from tailrace.pipeline.facade import register
 from tailrace.pipeline.publish import publish
 from tailrace.pipeline.running import Runner
-from tailrace.pipeline.source import TailraceSource
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Spark
@@ -28,7 +28,7 @@ class Application:
         self._spark = session.build(_roomy(config))
         # A failed batch is told in one line by its runner; Spark tells it in a page of Java.
         self._spark.sparkContext.setLogLevel("FATAL")
-        self._spark.dataSource.register(TailraceSource)
+        register(self._spark)
         self._runners = {name: Runner(self._spark, config, name) for name in config.pipelines}
 
     def start(self) -> None:

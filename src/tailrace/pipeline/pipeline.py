@@ -95,7 +95,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         lane_key=stages.lane_key() if stages is not None and pipeline.lanes > 1 else (),
         keyed=bool(pipeline.key),
         shape=pipeline.shape,
-        encoding=pipeline.encoding or ("msgpack" if pipeline.shape == "bridge" else "json"),
+        encoding=pipeline.format,
         subject=pipeline.sink.subject,
         database=identity.database,
         system_identifier=int(identity.system_identifier),

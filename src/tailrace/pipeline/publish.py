@@ -101,7 +101,7 @@ def _publish(
                 counts["beyond"] = chunk.number + 1
                 subject = f"{edition.subject}{chunk.number}"
                 if subject not in stored:
-                    parcels.send([_parcel(edition, subject, chunk)])
+                    parcels.send(_parcel(edition, subject, chunk))
 
         for count, image in copy(
             connection, query(stretch, columns, edition.conditions), len(columns)

@@ -8,7 +8,7 @@ of the kind can have happened in between.
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -68,8 +68,10 @@ class Exported:
 
     def fields(self) -> dict[str, str]:
         """As text, to hand on."""
-        return {name: str(value) for name, value in asdict(self).items()} | {
+        return {
+            "name": self.name,
             "visibility": str(self.visibility),
+            "lsn": str(self.lsn),
             "taken_at": self.taken_at.isoformat(),
             "since": "" if self.since is None else self.since.isoformat(),
         }

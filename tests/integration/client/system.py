@@ -12,11 +12,9 @@ import nats.errors
 from tailrace import client, config
 from tailrace.change import Op
 from tailrace.engine.schemas import Publisher
-from tailrace.engine.snapshots.service import Service
-from tailrace.errors import TailraceError
-from tailrace.pipeline.publish import publish
 from tailrace.pipeline.running import Runner
 from tests.integration.cases.running import Running, eventually
+from tests.integration.snapshot.serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.snapshot.edition import Edition, Published
-    from tailrace.snapshot.table import Stretch
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
 
@@ -33,24 +29,21 @@ PATIENCE_S = 120.0
 T = TypeVar("T")
 
 
-class System:
+class System(Serving):
     """Made of the product's own parts; `start` it once its tables are there."""
 
     def __init__(
         self, spark: SparkSession, captured: Captured, server: EmbeddedNats, folder: Path
     ) -> None:
+        super().__init__(spark)
         self.captured = captured
         self.database = captured.database
         self.server = server
         self.encoding = "msgpack"
         self.compression = "none"
-        self.waves = 0
-        self.cut_after = -1
-        self._spark = spark
         self._folder = folder
         self._capture: Running | None = None
         self._runner: Runner | None = None
-        self.service: Service | None = None
 
     @property
     def config(self) -> config.Config:
@@ -90,8 +83,7 @@ class System:
         Publisher(self.config, self.config.pipelines["test"]).publish()
 
     def start_service(self) -> None:
-        self.service = Service(self.config, "test", self._publish)
-        self.service.start()
+        self.serve(self.config, "test")
         asyncio.run(self._listening())
 
     async def _listening(self) -> None:
@@ -109,30 +101,12 @@ class System:
         finally:
             await connection.close()
 
-    def _publish(
-        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
-    ) -> Published:
-        self.waves += 1
-        found = publish(self._spark, edition, stretches, number=number, stored=stored)
-        if self.waves == self.cut_after:
-            # As if the process had died before it could note the wave.
-            assert self.service is not None
-            self.service.stop()
-            raise TailraceError("cut")
-        return found
-
     def forget_snapshots(self, table: str) -> None:
         """End the sessions that keep snapshots of a table, and a lock on it, for a while."""
         self.database.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = '{table}'::regclass"
             " AND mode = 'AccessShareLock' AND pid <> pg_backend_pid()"
         )
-
-    def stop_service(self) -> None:
-        if self.service is not None:
-            self.service.stop()
-            self.service.join(30)
-            self.service = None
 
     def stop(self) -> None:
         self.stop_service()

@@ -12,12 +12,10 @@ import pytest
 import zstandard
 
 from tailrace import config
-from tailrace.engine.snapshots.service import Service
-from tailrace.errors import TailraceError
-from tailrace.pipeline.publish import publish
 from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
 from tests.fix_pipeline import received
+from tests.integration.snapshot.serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,17 +23,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.snapshot.edition import Edition, Published
-    from tailrace.snapshot.table import Stretch
     from tests.fix_postgres import Database
 
 
-class System:
+class System(Serving):
     """A database, a NATS server and the service between them."""
 
     def __init__(
         self, spark: SparkSession, database: Database, server: EmbeddedNats, folder: Path
     ) -> None:
+        super().__init__(spark)
         self.database = database
         self.server = server
         self.folder = folder
@@ -53,34 +50,9 @@ class System:
                 }
             },
         }
-        self._spark = spark
-        self.waves = 0
-        self.cut_after = -1
-        self.service: Service | None = None
 
-    def start(self) -> Service:
-        loaded = config.Config.model_validate(self.settings)
-        self.service = Service(loaded, "p", self._publish)
-        self.service.start()
-        return self.service
-
-    def _publish(
-        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
-    ) -> Published:
-        self.waves += 1
-        found = publish(self._spark, edition, stretches, number=number, stored=stored)
-        if self.waves == self.cut_after:
-            # As if the process had died before it could note the wave.
-            assert self.service is not None
-            self.service.stop()
-            raise TailraceError("cut")
-        return found
-
-    def stop(self) -> None:
-        if self.service is not None:
-            self.service.stop()
-            self.service.join(20)
-            self.service = None
+    def start(self) -> None:
+        self.serve(config.Config.model_validate(self.settings), "p")
 
     def ask(
         self, *tables: str, decode: Callable[[bytes], Any] = msgspec.json.decode
@@ -152,7 +124,7 @@ def system(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[
     with EmbeddedNats() as server:
         made = System(spark, database, server, tmp_path)
         yield made
-        made.stop()
+        made.stop_service()
 
 
 def items(database: Database, count: int = 1000) -> list[dict[str, Any]]:
@@ -257,7 +229,7 @@ def test_after_a_crash_it_goes_on_with_what_is_missing(system: System, wave: int
     while system.waves < wave:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    system.stop()
+    system.stop_service()
     system.database.execute("UPDATE items SET name = 'later'; DELETE FROM items WHERE id % 2 = 0")
     system.start()
     assert system.finished()["id"] == answer["snapshot_id"]
@@ -276,7 +248,7 @@ def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
     while system.waves < 1:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    system.stop()
+    system.stop_service()
     system.database.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'items'::regclass;"
         "DELETE FROM items WHERE id > 500"
@@ -289,7 +261,8 @@ def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
     assert [row["id"] for row in by_id(rows[str(record["id"])])] == list(range(1, 501))
 
 
-def test_a_table_that_joins_while_somebody_writes_to_it(system: System) -> None:
+@pytest.mark.parametrize("joining", ["TABLE items", "TABLES IN SCHEMA public"])
+def test_a_table_that_joins_while_somebody_writes_to_it(system: System, joining: str) -> None:
     """Row 1 is not in the stream: it was written before the table was published (P45)."""
     system.database.execute(
         "CREATE TABLE others (id int); CREATE PUBLICATION pub FOR TABLE others;"
@@ -299,7 +272,7 @@ def test_a_table_that_joins_while_somebody_writes_to_it(system: System) -> None:
     with system.database.connect() as writer:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO items VALUES (1)")
-        system.database.execute("ALTER PUBLICATION pub ADD TABLE items")
+        system.database.execute(f"ALTER PUBLICATION pub ADD {joining}")
         (answer,) = system.ask("items")
         time.sleep(1)
         writer.execute("INSERT INTO items VALUES (2)")
@@ -316,6 +289,18 @@ def test_a_table_that_joins_while_somebody_writes_to_it(system: System) -> None:
         system.ask("items")
         assert system.finished()["rows"] == 2
         writer.execute("COMMIT")
+
+
+def test_a_fault_of_our_own_ends_one_snapshot_and_is_told(system: System) -> None:
+    items(system.database)
+    system.start()
+    system.fault = ValueError("odd")
+    (answer,) = system.ask("items")
+    assert system.finished()["state"] == "failed"
+    (meta,) = system.published()[1]
+    assert (meta["snapshot_id"], meta["error"]) == (answer["snapshot_id"], "ValueError: odd")
+    system.ask("items")
+    assert system.finished()["state"] == "complete"
 
 
 def test_nats_comes_back(system: System) -> None:
@@ -345,7 +330,7 @@ def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
     while system.waves < 1:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    system.stop()
+    system.stop_service()
     system.start()
     assert system.finished()["state"] == "complete"
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.change import Op
-from tailrace.encode.subject import Subject, table_path, token
+from tailrace.encode.subject import Subject, table_key, table_path, token
 from tailrace.errors import ConfigError
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
@@ -57,3 +57,21 @@ def test_an_unknown_place_is_an_error_at_once() -> None:
     with pytest.raises(ConfigError, match=r"there is no \{tabel\}") as caught:
         Subject("cdc.{tabel}", database="shop")
     assert "{table}" in caught.value.hint
+
+
+TABLES = st.tuples(st.just("public") | NAMES | ODD, NAMES | ODD)
+
+
+@settings(deadline=None)
+@given(TABLES)
+def test_keys_are_what_a_bucket_takes(table: tuple[str, str]) -> None:
+    key = table_key(*table)
+    assert re.fullmatch(r"[-/_=.a-zA-Z0-9]+", key)
+    assert not key.startswith(".")
+    assert not key.endswith(".")
+
+
+@settings(deadline=None)
+@given(TABLES, TABLES)
+def test_no_two_tables_share_a_key(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert (table_key(*one) == table_key(*other)) == (one == other)

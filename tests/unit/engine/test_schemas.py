@@ -1,40 +1,10 @@
 from __future__ import annotations
 
-import re
 import threading
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tailrace.capture.publication import TableName
 from tailrace.engine import schemas
 from tailrace.errors import SinkUnreachableError
-
-names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
-tables = st.builds(TableName, st.one_of(st.just("public"), names), names)
-
-
-@given(tables)
-def test_keys_are_what_a_bucket_takes(table: TableName) -> None:
-    key = schemas.key(table)
-    assert re.fullmatch(r"[-/_=.a-zA-Z0-9]+", key)
-    assert not key.startswith(".")
-    assert not key.endswith(".")
-
-
-@given(tables, tables)
-def test_no_two_tables_share_a_key(one: TableName, other: TableName) -> None:
-    assert (schemas.key(one) == schemas.key(other)) == (one == other)
-
-
-@given(tables)
-def test_keys_can_be_read_back(table: TableName) -> None:
-    def plain(part: str) -> str:
-        joined = re.sub(r"=([0-9A-F]{2})", lambda found: chr(int(found[1], 16)), part)
-        return joined.encode("latin-1").decode()
-
-    *namespace, name = schemas.key(table).split(".")
-    assert TableName(plain(namespace[0]) if namespace else "public", plain(name)) == table
 
 
 def test_the_time_is_no_difference() -> None:

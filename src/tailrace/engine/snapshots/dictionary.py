@@ -10,7 +10,7 @@ from nats.js.api import KeyValueConfig
 
 from tailrace.encode.chunks import row_objects
 from tailrace.encode.compression import Compression
-from tailrace.engine.jetstream import connected
+from tailrace.engine.jetstream import bucket_of, connected
 from tailrace.errors import SinkRefusedError
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.rows import read_group
@@ -52,12 +52,8 @@ async def _store(edition: Edition, dictionary: bytes) -> None:
         replicas=stream.replicas,
     )
     async with connected(edition.sink) as client:
-        jetstream = client.jetstream()
         try:
-            try:
-                bucket = await jetstream.key_value(BUCKET)
-            except nats.js.errors.NotFoundError:
-                bucket = await jetstream.create_key_value(settings)
+            bucket = await bucket_of(client.jetstream(), settings)
             await bucket.put(edition.dictionary, dictionary)
         except nats.js.errors.ServiceUnavailableError:
             raise

@@ -44,9 +44,8 @@ class Joining:
         known = self._known()
         with connect(self._dsn) as connection:
             try:
-                row = connection.execute(_JOINED, (self._publication, table.quoted)).fetchone()
-                joined = row[0] if row is not None else 0
-                if known.get(str(table)) == joined:
+                joined = self._joined(connection, table)
+                if joined in (_FROM_CREATION, known.get(str(table))):
                     return True
                 if not self._wait(connection, table, stopping):
                     return False
@@ -55,6 +54,13 @@ class Joining:
         content = json.dumps(known | {str(table): joined}).encode()
         LocalStore(self._folder, create=True).write_atomic(_FILE, content)
         return True
+
+    def _joined(self, connection: Connection, table: TableName) -> int:
+        """The catalog row that made the table a member: a new one each time it is added."""
+        members = _TABLES + (_SCHEMAS if connection.info.server_version >= 150000 else "")
+        query = _JOINED.format(members=members).encode()
+        row = connection.execute(query, (table.quoted, self._publication)).fetchone()
+        return row[0] if row is not None else _FROM_CREATION
 
     def _known(self) -> dict[str, int]:
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -81,12 +87,16 @@ class Joining:
         return True
 
 
-# 0 for a publication of all tables or of a schema: there a table is published from its creation on.
+# A publication of all tables has no such row: there a table is published from its creation on.
+_FROM_CREATION = 0
 _JOINED = """
-SELECT coalesce(max(r.oid::int8), 0) FROM pg_publication p
-JOIN pg_publication_rel r ON r.prpubid = p.oid
-WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
+SELECT coalesce(max(j.oid::int8), 0) FROM pg_publication p
+JOIN pg_class c ON c.oid = to_regclass(%s)
+JOIN ({members}) j ON j.publication = p.oid AND j.member IN (c.oid, c.relnamespace)
+WHERE p.pubname = %s
 """
+_TABLES = "SELECT oid, prpubid AS publication, prrelid AS member FROM pg_publication_rel"
+_SCHEMAS = " UNION ALL SELECT oid, pnpubid, pnnspid FROM pg_publication_namespace"
 # A writer keeps its lock until it is over; one that is prepared has no process.
 _WRITERS = """
 SELECT l.pid, l.virtualtransaction FROM pg_locks l

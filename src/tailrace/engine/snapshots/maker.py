@@ -108,12 +108,7 @@ class Maker:
             except TailraceError as error:
                 record.error = str(error)
                 if self._final(record, error):
-                    record.state, record.ended_at = "failed", time.time()
-                    self._give_up(record, error)
-                    self._events.error(
-                        "snapshot.failed", id=record.id, table=str(record.table),
-                        code=error.code, reason=str(error), hint=error.hint,
-                    )  # fmt: skip
+                    self.give_up(record, error)
                     return
                 failures = 0 if record.done > done else failures
                 delay_s = _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]
@@ -126,8 +121,13 @@ class Maker:
             else:
                 return
 
-    def _give_up(self, record: Record, error: TailraceError) -> None:
+    def give_up(self, record: Record, error: TailraceError) -> None:
         """Tell whoever waits for the metadata that there will be none."""
+        record.error = str(error)
+        self._events.error(
+            "snapshot.failed", id=record.id, table=str(record.table),
+            code=error.code, reason=str(error), hint=error.hint,
+        )  # fmt: skip
         failed = {
             "snapshot_id": record.id,
             "table": record.table.name,
@@ -136,12 +136,13 @@ class Maker:
             "code": error.code,
             "hint": error.hint,
         }
-        record.forget(self.folder)
         self._release(record)
         try:
             self._tell(record, f"{record.id}-failed", failed)
         except TailraceError as refusal:
             self._events.warning("snapshot.untold", id=record.id, reason=str(refusal))
+        record.forget(self.folder)
+        record.state, record.ended_at = "failed", time.time()
 
     def _release(self, record: Record) -> None:
         """Let PostgreSQL clean up, and the table be altered, without waiting for the keeper."""
@@ -244,7 +245,7 @@ class Maker:
             table=table,
             conditions=(f"({listed.row_filter})",) if listed.row_filter else (),
             path=table_path(relation.namespace, relation.name),
-            encoding=self.encoding,
+            encoding=self._pipeline.format,
             chunk_rows=self._settings.chunk_rows,
             sink=self._sink,
             compression=self._packing(record),
@@ -279,17 +280,12 @@ class Maker:
         path = table_path(record.table.namespace, record.table.name)
         parcel = Parcel(destination=f"init.meta.{path}", id=name, payload=self.encoded(fields))
         with Parcels(self._sink, name=record.id) as parcels:
-            parcels.send([parcel])
+            parcels.send(parcel)
             parcels.flush()
-
-    @property
-    def encoding(self) -> Any:
-        """How messages are written: as the pipeline's are."""
-        return self._pipeline.encoding or "msgpack"
 
     def encoded(self, fields: dict[str, Any]) -> bytes:
         """A small message."""
-        return orjson.dumps(fields) if self.encoding == "json" else ormsgpack.packb(fields)
+        return orjson.dumps(fields) if self._pipeline.format == "json" else ormsgpack.packb(fields)
 
     @property
     def _dsn(self) -> str:

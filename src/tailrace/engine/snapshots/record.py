@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Self
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
@@ -90,13 +90,13 @@ class Record:
         return found
 
     @classmethod
-    def _read(cls, content: dict[str, object]) -> Self:
-        values = {each.name: content[each.name] for each in fields(cls)}
-        stretches = values["stretches"]
-        assert isinstance(stretches, list)
-        values["table"] = TableName(**content["table"])  # type: ignore[arg-type]
-        values["snapshot"] = Exported.of(content["snapshot"]) if content["snapshot"] else None  # type: ignore[arg-type]
-        values["stretches"] = [
-            Stretch(TableName(**each["leaf"]), each["first"], each["end"]) for each in stretches
-        ]
-        return cls(**values)  # type: ignore[arg-type]
+    def _read(cls, content: dict[str, Any]) -> Self:
+        parts = {
+            "table": TableName(**content["table"]),
+            "snapshot": Exported.of(content["snapshot"]) if content["snapshot"] else None,
+            "stretches": [
+                Stretch(TableName(**each["leaf"]), each["first"], each["end"])
+                for each in content["stretches"]
+            ],
+        }
+        return cls(**content | parts)

@@ -114,9 +114,8 @@ class Service:
                 self._maker.run(record)
             except Exception as error:
                 # A fault of our own ends this snapshot, not the ones that come after it.
-                record.state, record.error = "failed", str(error)
-                record.forget(self._maker.folder)
                 structlog.get_logger().exception("snapshot.broken", id=record.id)
+                self._maker.give_up(record, TailraceError(f"{type(error).__name__}: {error}"))
 
 
 def services(config: Config, publish: Publish) -> list[Service]:

@@ -19,8 +19,6 @@ from tailrace.sinks.nats.publisher import Publisher
 from tailrace.sinks.nats.stream import checked, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tailrace.config import NatsSink
 
 _MOST_OUTSTANDING = 16
@@ -79,25 +77,23 @@ class Parcels:
             if not subjects or len(found) >= answer.get("total", 0):
                 return found
 
-    def send(self, parcels: Sequence[Parcel]) -> None:
-        """Publish in order. Returns before all of it is stored."""
-        if not parcels:
-            return
-        for parcel in parcels:
-            size = len(parcel.payload) + len(parcel.lines) + len(parcel.id) + 64
-            if size > self.most_bytes:
-                raise PoisonedError(
-                    f"{parcel.destination} has {size} bytes, the server takes {self.most_bytes}",
-                    hint="Raise max_payload of the NATS server, or leave large columns out.",
-                )
-        rows = [
-            (each.destination.encode(), each.id.encode(), each.lines, each.payload)
-            for each in parcels
-        ]
-        columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]
-        batch = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-        if (broken := frames.broken_id(batch.column("id"))) is not None:
-            raise PoisonedError(f"the id {parcels[broken].id!r} holds a line break")
+    def send(self, parcel: Parcel) -> None:
+        """Publish. Returns before it is stored."""
+        row = {
+            "destination": parcel.destination.encode(),
+            "id": parcel.id.encode(),
+            "headers": parcel.lines,
+            "payload": parcel.payload,
+        }
+        batch = pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+        size = int(frames.header_bytes(batch["id"])[0]) + len(parcel.lines) + len(parcel.payload)
+        if size > self.most_bytes:
+            raise PoisonedError(
+                f"{parcel.destination} has {size} bytes, the server takes {self.most_bytes}",
+                hint="Raise max_payload of the NATS server, or leave large columns out.",
+            )
+        if frames.broken_id(batch["id"]) is not None:
+            raise PoisonedError(f"the id {parcel.id!r} holds a line break")
         self._publisher.publish(batch)
 
     def flush(self) -> None:

@@ -1,0 +1,33 @@
+"""The settings: `sections` says what there is, `file` reads it.
+
+Not for talking to PostgreSQL: a DSN is checked by `tailrace.capture.connection`.
+"""
+
+from tailrace.config.file import load, section_of
+from tailrace.config.sections import (
+    Capture,
+    Config,
+    Http,
+    Log,
+    NatsSink,
+    NatsStream,
+    Pipeline,
+    Snapshots,
+    Source,
+    Spark,
+)
+
+__all__ = [
+    "Capture",
+    "Config",
+    "Http",
+    "Log",
+    "NatsSink",
+    "NatsStream",
+    "Pipeline",
+    "Snapshots",
+    "Source",
+    "Spark",
+    "load",
+    "section_of",
+]

@@ -1,0 +1,52 @@
+"""A snapshot service in the test's own process, which may die in the middle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.engine.snapshots.service import Service
+from tailrace.errors import TailraceError
+from tailrace.pipeline.publish import publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tailrace.config import Config
+    from tailrace.snapshot.edition import Edition, Published
+    from tailrace.snapshot.table import Stretch
+
+
+class Serving:
+    """Counts the waves of stretches. After the wave `cut_after`, and before that is noted, it ends
+    as if the process had died; `fault` is raised instead of the next wave."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.waves = 0
+        self.cut_after = -1
+        self.fault: Exception | None = None
+        self.service: Service | None = None
+
+    def serve(self, config: Config, name: str) -> None:
+        self.service = Service(config, name, self._publish)
+        self.service.start()
+
+    def _publish(
+        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
+    ) -> Published:
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        self.waves += 1
+        found = publish(self._spark, edition, stretches, number=number, stored=stored)
+        if self.waves == self.cut_after:
+            assert self.service is not None
+            self.service.stop()
+            raise TailraceError("cut")
+        return found
+
+    def stop_service(self) -> None:
+        if self.service is not None:
+            self.service.stop()
+            self.service.join(30)
+            self.service = None
