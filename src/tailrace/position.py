@@ -79,3 +79,5 @@ class Position:
 
 ORIGIN = Position(Lsn(0), 0)
 """Before every change."""
+READS = 1 << 62
+"""Ordinals from here on are rows of a backfill, which stand behind the changes of a transaction."""

@@ -5,6 +5,8 @@ Not for talking to PostgreSQL: a DSN is checked by `tailrace.capture.connection`
 
 from tailrace.config.file import load, section_of
 from tailrace.config.sections import (
+    Backfill,
+    Backfills,
     Capture,
     Config,
     Http,
@@ -18,6 +20,8 @@ from tailrace.config.sections import (
 )
 
 __all__ = [
+    "Backfill",
+    "Backfills",
     "Capture",
     "Config",
     "Http",

@@ -278,6 +278,26 @@ class Snapshots(_Section):
     )
 
 
+class Backfill(_Section):
+    """The rows of a table, through the pipeline, once."""
+
+    table: str = Field(description="The table, as in SQL.")
+    where: str = Field(default="", description="SQL condition for PostgreSQL. Empty: all rows.")
+    rate: float = Field(default=0.0, ge=0, description="Rows a second, at most. 0: no limit.")
+
+
+class Backfills(_Section):
+    """How the rows that tables have already are brought through the pipeline."""
+
+    tables: tuple[Backfill, ...] = Field(
+        default=(), description="Tables to backfill once, when the pipeline runs."
+    )
+    page_seconds: float = Field(
+        default=1.0, gt=0, description="How long reading a page may take; its rows adapt to it."
+    )
+    page_rows: int = Field(default=200_000, ge=100, description="Rows in a page, at most.")
+
+
 class Pipeline(_Section):
     """Tables in, messages out: one streaming query with its own checkpoint."""
 
@@ -329,6 +349,7 @@ class Pipeline(_Section):
     snapshots: Snapshots | None = Field(
         default=None, description="Snapshots on request. Without it: none."
     )
+    backfill: Backfills = Field(default=Backfills(), description=Backfills.__doc__)
     sink: NatsSink = Field(description="Where the messages go.")
 
     @property

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from tailrace.config import Config
+    from tailrace.engine.backfills.service import Service as Backfills
+    from tailrace.engine.snapshots.service import Service as Snapshots
 
 _POLL_S = 0.5
 _STOP_S = 5.0
@@ -30,7 +32,8 @@ def run_pipelines(config: Config) -> None:
             events.info("pipelines.stopping", signal=signal.Signals(signum).name)
             stopping.set()
 
-    from tailrace.engine.snapshots.service import services  # noqa: PLC0415 - psycopg
+    from tailrace.engine.backfills.service import services as backfills  # noqa: PLC0415 - psycopg
+    from tailrace.engine.snapshots.service import services as snapshots  # noqa: PLC0415
     from tailrace.pipeline.application import Application  # noqa: PLC0415 - Spark loads slowly
 
     state: dict[str, object] = {"state": "starting", "pipelines": {}}
@@ -41,22 +44,25 @@ def run_pipelines(config: Config) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
     application.start()
-    snapshots = services(config, application.publish)
-    for service in snapshots:
+    making = snapshots(config, application.publish)
+    filling = backfills(config)
+    services: list[Backfills | Snapshots] = [*making, *filling]
+    for service in services:
         service.start()
     events.info("pipelines.running", pipelines=sorted(config.pipelines))
     state["state"] = "running"
     try:
         while not stopping.wait(_POLL_S):
             state["pipelines"] = application.progress()
-            state["snapshots"] = [each for service in snapshots for each in service.progress()]
+            state["snapshots"] = [each for service in making for each in service.progress()]
+            state["backfills"] = [each for service in filling for each in service.progress()]
             if application.lost is not None:
                 raise TailraceError(f"Spark is gone: {application.lost}")
     finally:
-        for service in snapshots:
+        for service in services:
             service.stop()
         application.stop()
-        for service in snapshots:
+        for service in services:
             service.join(_STOP_S)
         state["state"] = "stopped"
         state["pipelines"] = application.progress()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.position import Position
 
@@ -25,25 +25,44 @@ if TYPE_CHECKING:
 
 def delivered(folder: Path) -> Position | None:
     """The position up to which everything is delivered; None before the first batch."""
+    offset = _offset(folder)
+    return None if offset is None else Position.parse(str(offset["position"]))
+
+
+def chunk(folder: Path) -> int:
+    """The last chunk of a backfill that is delivered; 0 before the first."""
+    return int((_offset(folder) or {}).get("chunk", 0))
+
+
+def _offset(folder: Path) -> dict[str, Any] | None:
+    """Where the last committed batch ended."""
     for batch in sorted(_batches(folder / "commits"), reverse=True):
         try:
             lines = (folder / "offsets" / str(batch)).read_text().splitlines()
-            return Position.parse(str(json.loads(lines[-1])["position"]))
-        except (OSError, ValueError, KeyError, IndexError):
+            offset = json.loads(lines[-1])
+            Position.parse(str(offset["position"]))
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
             continue
+        return dict(offset)
     return None
 
 
 def beginning(folder: Path, resolve: Callable[[], Position]) -> Position:
     """Where the query begins or began; `resolve` is asked the first time."""
-    path = folder / "tailrace-start"
-    try:
-        return Position.parse(path.read_text().strip())
-    except FileNotFoundError:
-        pass
+    known = began(folder)
+    if known is not None:
+        return known
     position = resolve()
     _begin(folder, position)
     return position
+
+
+def began(folder: Path) -> Position | None:
+    """Where the query began; None if it never did."""
+    try:
+        return Position.parse((folder / "tailrace-start").read_text().strip())
+    except FileNotFoundError:
+        return None
 
 
 def _begin(folder: Path, position: Position) -> None:

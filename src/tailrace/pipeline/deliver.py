@@ -24,7 +24,7 @@ from tailrace.pipeline.frames.blocks import encoder_of, unpack
 from tailrace.pipeline.frames.cells import groups_of
 from tailrace.pipeline.frames.frame import arrow_schema, in_order
 from tailrace.pipeline.worker import settle
-from tailrace.position import Position
+from tailrace.position import READS, Position
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -130,7 +130,8 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
                         after=Position.parse(piece.start),
                     )
                 last = _check_order(messages, last)
-                commits.append(messages["committed_at"].to_numpy())
+                changes = messages["ordinal"].to_numpy() < READS
+                commits.append(messages["committed_at"].to_numpy()[changes])
                 opened.write(messages)
         if waiting and opened is not None:
             yield _last(waiting, opened.flush(), np.concatenate(commits))
@@ -152,7 +153,8 @@ def _check_order(messages: pa.RecordBatch, last: tuple[int, int]) -> tuple[int, 
 
 def _last(rows: int, receipt: Receipt, commits: NDArray[np.int64]) -> pa.Array:
     ages = np.sort(time.time_ns() // 1000 - commits)
-    delays = [int(ages[len(ages) * percent // 100]) for percent in (50, 99)]
+    places = [len(ages) * percent // 100 for percent in (50, 99)]
+    delays = [int(ages[place]) if len(ages) else None for place in places]
     values = [receipt.messages, receipt.bytes, receipt.duplicates, *delays]
     last = pa.array([dict(zip(_FIELDS, values, strict=True))], _ROW)
     return pa.concat_arrays([pa.nulls(rows - 1, _ROW), last])

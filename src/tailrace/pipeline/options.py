@@ -36,6 +36,7 @@ HELP = {
     "onSchemaChange": "With table: fail (default), or ignore columns that come or go.",
     "frame": "changes, table, blocks or cells; the last two are for pipelines.",
     "pipeline": "For pipelines: their settings.",
+    "spool": "For pipelines: the folder where backfills leave their rows.",
 }
 _BY_LOWER = {name.lower(): name for name in HELP}
 _SPARKS_OWN = frozenset({"path", "__datasource_options__"})
@@ -64,6 +65,7 @@ class Options:
     ignore_schema_change: bool = False
     frame: str = "changes"
     pipeline: str = ""
+    spool: Path | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -110,6 +112,7 @@ class Options:
             ignore_schema_change=values.get("onSchemaChange", "fail").lower() == "ignore",
             frame=frame,
             pipeline=values.get("pipeline", ""),
+            spool=Path(values["spool"]) if "spool" in values else None,
         )
 
 

@@ -8,6 +8,7 @@ are delivered.
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
@@ -16,6 +17,7 @@ from tailrace.log.start import parse_start
 from tailrace.pipeline import checkpoint, plan
 from tailrace.pipeline.deliver import Target, deliver_blocks, deliver_rows
 from tailrace.pipeline.spec import Spec
+from tailrace.snapshot.chunk import Spool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,20 +31,32 @@ if TYPE_CHECKING:
     from tailrace.position import Position
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where a pipeline's files are."""
+
+    log: Path
+    checkpoint: Path
+    spool: Path
+    """Rows of backfills on their way."""
+
+
 def start(
-    spark: SparkSession, name: str, pipeline: Pipeline, *, log: Log, path: Path, folder: Path
+    spark: SparkSession, name: str, pipeline: Pipeline, *, log: Log, folders: Folders
 ) -> StreamingQuery:
-    """Start the query of a pipeline over the log at `path`, with its checkpoint in `folder`."""
+    """Start the query of a pipeline over the log."""
+    folder = folders.checkpoint
     began = checkpoint.beginning(folder, lambda: log.resolve(parse_start(pipeline.start)))
     after = checkpoint.delivered(folder) or began
-    stages = plan.make(spark, pipeline, name=name, log=log, after=after)
+    waiting = [chunk.table for chunk in Spool(folders.spool).chunks(checkpoint.chunk(folder))]
+    stages = plan.make(spark, pipeline, name=name, log=log, after=after, also=waiting)
     spec = spec_of(name, pipeline, log, stages)
     target = Target(name=name, run=uuid.uuid4().hex, sink=pipeline.sink)
     if stages is None:
-        blocks = read(spark, pipeline, spec, path, began)
+        blocks = read(spark, pipeline, spec, folders, began)
         receipts = deliver_blocks(in_lanes(blocks, spec), target)
     else:
-        rows = stages.apply(read(spark, pipeline, spec, path, began, frame="cells"))
+        rows = stages.apply(read(spark, pipeline, spec, folders, began, frame="cells"))
         receipts = deliver_rows(in_lanes(rows, spec), target, spec, stages.relations())
     return (
         receipts.observe("delivered", *_totals())
@@ -57,7 +71,7 @@ def read(
     spark: SparkSession,
     pipeline: Pipeline,
     spec: Spec,
-    path: Path,
+    folders: Folders,
     began: Position,
     *,
     frame: str = "blocks",
@@ -65,13 +79,14 @@ def read(
     """The log as a streaming frame."""
     return (
         spark.readStream.format("tailrace")
-        .option("log", str(path))
+        .option("log", str(folders.log))
         .option("frame", frame)
         .option("pipeline", spec.dump())
         .option("startingAfter", str(began))
         .option("maxRowsPerTrigger", pipeline.batch_rows)
         .option("maxBytesPerTrigger", pipeline.batch_bytes)
         .option("consumer", spec.name)
+        .option("spool", str(folders.spool))
         .load()
     )
 

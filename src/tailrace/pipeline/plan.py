@@ -7,6 +7,7 @@ ends a micro-batch before it would meet another one and asks for a new plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
@@ -19,6 +20,8 @@ from tailrace.pipeline.expressions.compile import compile as compiled_for
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.config import Pipeline
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from tailrace.pipeline.expressions.expression import Expressions
     from tailrace.position import Position
     from tailrace.schema import Relation, TypeName
+    from tailrace.snapshot.table import Table
 
 _IMAGES = ("before", "after", "unchanged", "absent")
 _NO_COLUMN = {"destination": "CAST(NULL AS STRING)", "message_key": "CAST(NULL AS STRING)"}
@@ -79,16 +83,23 @@ class Plan:
 
 
 def make(
-    spark: SparkSession, pipeline: Pipeline, *, name: str, log: Log, after: Position
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    name: str,
+    log: Log,
+    after: Position,
+    also: Iterable[Table] = (),
 ) -> Plan | None:
-    """The plan for what comes after a position; None for a pipeline without SQL stages."""
+    """The plan for what comes after a position, and for these tables; None without SQL stages."""
     expressions = expression.parse(pipeline, name=name)
     if not expressions:
         return None
     tables = Tables(pipeline.tables)
     versions: dict[int, Compiled] = {}
     types: dict[int, dict[int, TypeName]] = {}
-    for _, relation, used in log.relations(after):
+    stated = ((relation, used) for _, relation, used in log.relations(after))
+    for relation, used in chain(stated, ((table.relation, table.types) for table in also)):
         number = fingerprint(relation, used)
         if number not in versions and tables.match(relation.namespace, relation.name):
             compiled = compiled_for(expressions, relation, used)

@@ -31,6 +31,7 @@ from tailrace.log.store import LocalStore
 from tailrace.pipeline import checkpoint
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import meaning
+from tailrace.snapshot.chunk import spool_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,8 +94,9 @@ class Progress:
             self.events += count
             self.bytes += delivered.get("bytes") or 0
             self.duplicates += delivered.get("duplicates") or 0
-            self.p50_ms = round((delivered.get("p50_us") or 0) / 1000, 1)
-            self.p99_ms = round((delivered.get("p99_us") or 0) / 1000, 1)
+            if delivered.get("p50_us") is not None:
+                self.p50_ms = round(delivered["p50_us"] / 1000, 1)
+                self.p99_ms = round(delivered["p99_us"] / 1000, 1)
             self.recent.append((time.monotonic(), count))
 
 
@@ -156,14 +158,12 @@ class Runner:
         folder = self._config.data / "checkpoints" / self._name
         if checkpoint.mend(folder, self._pinned):
             self._events.warning("pipeline.checkpoint-mended", folder=str(folder))
-        query = path.start(
-            self._spark,
-            self._name,
-            self._pipeline,
-            log=log,
-            path=self._config.log.path,
-            folder=folder,
+        folders = path.Folders(
+            log=self._config.log.path,
+            checkpoint=folder,
+            spool=spool_of(self._config.data, self._name),
         )
+        query = path.start(self._spark, self._name, self._pipeline, log=log, folders=folders)
         self._query, self._seen = query, -1
         began = time.monotonic()
         if self.progress.state != "retrying":

@@ -10,6 +10,8 @@ peculiar about this interface, and is answered here:
 * `stop` is never called; the process gets SIGTERM. A handler stops an inner capture in order.
 * Workers idle for a minute are killed, and a new one takes seconds to start: a heartbeat batch with
   one empty task keeps them warm. It is the only difference between two offsets of one position.
+* Rows of a backfill stand behind the last change of a micro-batch, at positions of their own; an
+  offset also has the number of the last chunk, which goes on counting when the log moves on.
 * Any exception in a planning method ends the query: only what is final is raised.
 """
 
@@ -44,6 +46,8 @@ from tailrace.pipeline.frames.frame import wanted_by
 from tailrace.pipeline.options import Options
 from tailrace.pipeline.spec import Spec
 from tailrace.position import Position
+from tailrace.snapshot.chunk import Spool
+from tailrace.snapshot.handover import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,6 +58,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.pipeline.inline import InlineCapture
+    from tailrace.snapshot.chunk import Chunk
+    from tailrace.snapshot.table import Table
 
 _WAIT_S = 0.05
 _BEAT_S = 30.0
@@ -94,11 +100,11 @@ class TailraceSource(DataSource):
 
 
 class Range(InputPartition):
-    """A stretch of the log for one task."""
+    """A stretch of the log for one task, and the chunks of backfills behind it."""
 
-    def __init__(self, after: str, upto: str) -> None:
-        super().__init__((after, upto))
-        self.after, self.upto = after, upto
+    def __init__(self, after: str, upto: str, chunks: tuple[int, ...] = ()) -> None:
+        super().__init__((after, upto, chunks))
+        self.after, self.upto, self.chunks = after, upto, chunks
 
 
 class LogReader(DataSourceReader):
@@ -148,15 +154,50 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pin(after)
         if self._capture is not None:
             self._capture.check()
-        upto = self._target
-        if upto is None and log.wait(after, _WAIT_S).position <= after:
-            return self._beat(start)
-        rows, size = self._limits(limit)
-        extent = log.extent(after, rows=rows, size=size, upto=upto)
-        if extent.upto <= after:
-            return self._beat(start) if upto is None else start
+        upto = self._advanced(log, after, limit)
+        chunks = self._chunks(log, _chunk(start), upto, alone=upto == after)
+        if upto == after and not chunks:
+            return self._beat(start) if self._target is None else start
         self._last_batch = time.monotonic()
-        return _offset(self._planned(log, after, extent.upto))
+        if not chunks:
+            return _offset(upto, _chunk(start))
+        last = chunks[-1]
+        numbers = {"chunks": [chunk.number for chunk in chunks]}
+        return _offset(place(last, upto), last.number) | numbers
+
+    def _advanced(self, log: Log, after: Position, limit: ReadLimit) -> Position:
+        """How far the next micro-batch goes in the log."""
+        if self._target is None and log.wait(after, _WAIT_S).position <= after:
+            return after
+        rows, size = self._limits(limit)
+        upto = log.extent(after, rows=rows, size=size, upto=self._target).upto
+        return self._planned(log, after, upto) if upto > after else after
+
+    def _chunks(self, log: Log, delivered: int, upto: Position, *, alone: bool) -> list[Chunk]:
+        """The chunks of backfills that may stand behind a position: all they see is before it."""
+        found: list[Chunk] = []
+        if self._options.spool is None:
+            return found
+        spool = Spool(self._options.spool)
+        for chunk in map(spool.chunk, spool.numbers(delivered)):
+            mark = log.end()
+            whole = mark.position <= upto and mark.end_lsn >= chunk.lsn
+            if not whole and upto.lsn < chunk.lsn:
+                break
+            if not self._knows(chunk.table):
+                if alone and not found:
+                    raise ReplanError(f"{chunk.table.name} is not in the plan")
+                break
+            found.append(chunk)
+            if sum(chunk.rows for chunk in found) >= self._options.max_rows:
+                break
+        return found
+
+    def _knows(self, table: Table) -> bool:
+        if self._options.frame != "cells":
+            return True
+        spec = Spec.load(self._options.pipeline)
+        return fingerprint(table.relation, table.types) in spec.relations
 
     def _planned(self, log: Log, after: Position, upto: Position) -> Position:
         """As far as the plan knows every version of every table; raises when it knows nothing."""
@@ -190,8 +231,9 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._opened()
         after, upto = _position(start), _position(end)
         count = self._options.partitions
+        chunks = _chunks(end) if _chunk(end) > _chunk(start) else ()
         if count == 1 or after == upto:
-            return [Range(str(after), str(upto))]
+            return [Range(str(after), str(upto), chunks)]
         total = log.extent(after, rows=_UNLIMITED, size=_UNLIMITED, upto=upto).bytes
         ranges = []
         while after < upto:
@@ -206,7 +248,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a range, the same ones every time."""
         assert isinstance(partition, Range)
         after, upto = Position.parse(partition.after), Position.parse(partition.upto)
-        yield from frames.read(self._options, self._schema, after, upto)
+        yield from frames.read(self._options, self._schema, after, upto, partition.chunks)
 
     def stop(self) -> None:
         """End an inner capture; called by our own signal handler."""
@@ -253,9 +295,21 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             retention.pin(LocalStore(self._options.log), self._options.consumer, after)
 
 
-def _offset(position: Position) -> dict[str, object]:
-    return {"position": str(position)}
+def _offset(position: Position, chunk: int = 0) -> dict[str, object]:
+    return {"position": str(position)} | ({"chunk": chunk} if chunk else {})
 
 
 def _position(offset: dict[str, object]) -> Position:
     return Position.parse(str(offset["position"]))
+
+
+def _chunk(offset: dict[str, object]) -> int:
+    """The last chunk of a backfill that is delivered."""
+    return int(str(offset.get("chunk", 0)))
+
+
+def _chunks(offset: dict[str, object]) -> tuple[int, ...]:
+    """The chunks of the micro-batch that ends here."""
+    numbers = offset.get("chunks", [])
+    assert isinstance(numbers, list)
+    return tuple(numbers)

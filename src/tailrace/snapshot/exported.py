@@ -97,7 +97,7 @@ def export(connection: Connection, table: TableName) -> Exported:
     try:
         connection.execute(f"SET lock_timeout TO '{_LOCK_S}s'".encode())
         # Before the snapshot: what begins in between begins later than what is found here.
-        oldest = connection.execute(_OLDEST).fetchone()
+        since = oldest_writer(connection)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
         row = connection.execute(_TAKE).fetchone()
@@ -109,14 +109,20 @@ def export(connection: Connection, table: TableName) -> Exported:
     except psycopg.Error as refusal:
         raise failure(connection, refusal) from refusal
     assert row is not None
-    assert oldest is not None
     return Exported(
         name=row[0],
         visibility=Visibility.parse(row[1]),
         lsn=Lsn.parse(row[2]),
         taken_at=datetime.fromtimestamp(row[3], UTC),
-        since=None if oldest[1] else oldest[0],
+        since=since,
     )
+
+
+def oldest_writer(connection: Connection) -> datetime | None:
+    """Since when somebody has been writing that is not over yet; now, if nobody is."""
+    row = connection.execute(_OLDEST).fetchone()
+    assert row is not None
+    return None if row[1] else row[0]
 
 
 @contextmanager

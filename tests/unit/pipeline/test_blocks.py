@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.change import Op
 from tailrace.pipeline.frames.blocks import SCHEMA, BlockFrame, unpack
-from tailrace.pipeline.frames.frame import arrow_schema
+from tailrace.pipeline.frames.frame import Slice, arrow_schema
 from tailrace.pipeline.spec import Spec
 from tests.fix_log import TestLog, random_log
 
@@ -21,7 +21,7 @@ def read(log: TestLog, spec: Spec) -> list[tuple[int, pa.RecordBatch]]:
     found = []
     reader = log.log()
     start, end = reader.earliest(), reader.end().position
-    for batch in BlockFrame(spec).batches(reader, start, end):
+    for batch in BlockFrame(spec).batches(Slice(log=reader, after=start, upto=end)):
         assert batch.schema == arrow_schema(SCHEMA)
         (row,) = batch.to_pylist()
         assert row["after"] == str(start)
@@ -68,5 +68,5 @@ def test_lanes_are_the_log_dealt_out(log: TestLog) -> None:
 def test_a_beat_keeps_workers_warm_and_delivers_nothing(log: TestLog) -> None:
     reader = log.log()
     end = reader.end().position
-    (batch,) = BlockFrame(Spec(name="p")).batches(reader, end, end)
+    (batch,) = BlockFrame(Spec(name="p")).batches(Slice(log=reader, after=end, upto=end))
     assert unpack(batch["messages"][0]).num_rows == 0

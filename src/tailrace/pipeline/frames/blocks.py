@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from tailrace.encode.encoder import Encoder, Origin
 from tailrace.message import MESSAGES
-from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.tables import Prefixes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Group
-    from tailrace.log.reader import Log
+    from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.options import Options
     from tailrace.position import Position
 
@@ -63,35 +63,33 @@ class BlockFrame:
         """For the pipeline in these options."""
         return cls(Spec.load(options.pipeline))
 
-    def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
-        """The blocks of `(after, upto]`; a beat, the empty range, has one without messages."""
-        spec = self._spec
+    def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """The blocks of a slice; a beat, the empty one, has one without messages."""
+        spec, after = self._spec, part.after
         encoder = encoder_of(spec)
         schema = arrow_schema(SCHEMA)
-        if after == upto:
+        if after == part.upto:
             # A row, so that the worker that delivers stays warm as well.
             yield _block(schema, after, 0, pa.RecordBatch.from_pylist([], schema=MESSAGES))
             return
         if spec.lanes == 1:
-            for entry in self._groups(log, after, upto):
+            for entry in self._groups(part):
                 messages = in_order([encoder.encode(group) for group in entry])
                 yield _block(schema, after, 0, messages)
             return
         lanes = Lanes(spec.lanes, spec.lane_key)
-        for entry in self._groups(log, after, upto):
+        for entry in self._groups(part):
             lanes.join(entry)
-        for entry in self._groups(log, after, upto):
+        for entry in self._groups(part):
             merged = in_order(
                 [_with_lane(encoder.encode(group), lanes.of(group)) for group in entry]
             )
             for lane, messages in _split(merged):
                 yield _block(schema, after, lane, messages)
 
-    def _groups(self, log: Log, after: Position, upto: Position) -> Iterator[list[Group]]:
+    def _groups(self, part: Slice) -> Iterator[list[Group]]:
         spec = self._spec
-        return groups(
-            log, after, upto, wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages)
-        )
+        return part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
 
 
 def encoder_of(spec: Spec) -> Encoder:

@@ -9,8 +9,10 @@ from tailrace.pipeline.frames import blocks, cells, changes
 from tailrace.pipeline.frames.blocks import BlockFrame
 from tailrace.pipeline.frames.cells import CellFrame
 from tailrace.pipeline.frames.changes import ChangeFrame
+from tailrace.pipeline.frames.frame import Slice
 from tailrace.pipeline.frames.table import TableFrame, table_schema
 from tailrace.pipeline.worker import settle
+from tailrace.snapshot.chunk import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,12 +56,18 @@ def build(options: Options, schema: StructType) -> Frame:
 
 
 def read(
-    options: Options, schema: StructType, after: Position, upto: Position
+    options: Options,
+    schema: StructType,
+    after: Position,
+    upto: Position,
+    numbers: tuple[int, ...] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range."""
+    """The rows of a range, and of the chunks behind it."""
     frame = build(options, schema)
     log = _logs.get(options.log)
     if log is None:
         log = _logs[options.log] = Log.open(options.log)
-    yield from frame.batches(log, after, upto)
+    spool = Spool(options.spool) if options.spool else None
+    chunks = tuple(spool.chunk(number) for number in numbers) if spool else ()
+    yield from frame.batches(Slice(log=log, after=after, upto=upto, chunks=chunks, spool=spool))
     settle()

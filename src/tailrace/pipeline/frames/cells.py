@@ -25,7 +25,7 @@ from tailrace.change import Op
 from tailrace.decode.group import Cells, Group
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.frames.changes import repeated
-from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.tables import Prefixes
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Image
-    from tailrace.log.reader import Log
+    from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.options import Options
-    from tailrace.position import Position
     from tailrace.schema import Relation, TypeName
 
 SCHEMA = StructType(
@@ -78,21 +77,19 @@ class CellFrame:
         """For the pipeline in these options."""
         return cls(Spec.load(options.pipeline))
 
-    def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
-        """The changes of `(after, upto]`, a batch an entry."""
+    def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice, a batch an entry."""
         schema = arrow_schema(SCHEMA)
         lanes = Lanes(self._spec.lanes, self._spec.lane_key)
         if self._spec.lanes > 1:
-            for entry in self._groups(log, after, upto):
+            for entry in self._groups(part):
                 lanes.join(entry)
-        for entry in self._groups(log, after, upto):
-            yield in_order([_batch(group, lanes, str(after), schema) for group in entry])
+        for entry in self._groups(part):
+            yield in_order([_batch(group, lanes, str(part.after), schema) for group in entry])
 
-    def _groups(self, log: Log, after: Position, upto: Position) -> Iterator[list[Group]]:
+    def _groups(self, part: Slice) -> Iterator[list[Group]]:
         spec = self._spec
-        return groups(
-            log, after, upto, wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages)
-        )
+        return part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
 
 
 def _batch(group: Group, lanes: Lanes, start: str, schema: pa.Schema) -> pa.RecordBatch:

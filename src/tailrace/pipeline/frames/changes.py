@@ -21,7 +21,7 @@ from tailrace.encode.json import Json
 from tailrace.encode.pieces import join
 from tailrace.encode.rows import Rows
 from tailrace.encode.shapes.content import content_fields
-from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     from tailrace.decode.group import Group, Image
     from tailrace.encode.pieces import Pieces
-    from tailrace.log.reader import Log
+    from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.options import Options
-    from tailrace.position import Position
 
 SCHEMA = StructType(
     [
@@ -63,18 +62,15 @@ class ChangeFrame:
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
-        """The changes of `(after, upto]`, a batch an entry."""
+    def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """The changes of a slice, a batch an entry."""
         messages = self._options.messages
-        found = groups(
-            log,
-            after,
-            upto,
+        entries = part.groups(
             wanted=wanted_by(self._options.tables),
             messages=lambda _: messages,
         )
         schema = arrow_schema(SCHEMA)
-        for entry in found:
+        for entry in entries:
             yield in_order([_batch(group, schema) for group in entry])
 
 

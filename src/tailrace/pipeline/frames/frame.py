@@ -6,6 +6,7 @@ of exactly that schema, in order of position, the same ones every time it is ask
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace.decode.decoder import Decoder
 from tailrace.decode.merge import merged
+from tailrace.snapshot.handover import handed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace.log.reader import Log
     from tailrace.position import Position
     from tailrace.schema import Relation
+    from tailrace.snapshot.chunk import Chunk, Spool
     from tailrace.tables import Tables
 
 
@@ -34,29 +37,39 @@ class Frame(Protocol):
     def schema(self) -> StructType:
         """The Spark schema of the rows."""
 
-    def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of `(after, upto]`."""
+    def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What a task reads: the changes of `(after, upto]`, then the rows of chunks behind them."""
+
+    log: Log
+    after: Position
+    upto: Position
+    chunks: tuple[Chunk, ...] = ()
+    spool: Spool | None = None
+
+    def groups(
+        self, *, wanted: Callable[[Relation], bool], messages: Callable[[str], bool]
+    ) -> Iterator[list[Group]]:
+        """All of it, some entries at a time."""
+        decoder = Decoder(wanted=wanted, messages=messages)
+        for entry in merged(self.log.read(self.after, self.upto)):
+            found = decoder.decode(entry, self.after, self.upto)
+            if found:
+                yield found
+        for chunk in self.chunks:
+            assert self.spool is not None
+            for group in handed_over(self.spool, chunk, self.log, self.upto):
+                if len(group):
+                    yield [group]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema Spark wants to see for a frame, to the letter."""
     return to_arrow_schema(schema, timezone="UTC")
-
-
-def groups(
-    log: Log,
-    after: Position,
-    upto: Position,
-    *,
-    wanted: Callable[[Relation], bool],
-    messages: Callable[[str], bool],
-) -> Iterator[list[Group]]:
-    """The changes of a range, some entries at a time."""
-    decoder = Decoder(wanted=wanted, messages=messages)
-    for entry in merged(log.read(after, upto)):
-        found = decoder.decode(entry, after, upto)
-        if found:
-            yield found
 
 
 def in_order(

@@ -28,7 +28,7 @@ from tailrace.decode.types import resolve
 from tailrace.errors import ConfigError, SchemaChangedError
 from tailrace.log.reader import Log
 from tailrace.pipeline.frames.changes import names_where, repeated
-from tailrace.pipeline.frames.frame import arrow_schema, groups, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from tailrace.decode.group import Cells, Group, Image
     from tailrace.decode.types import Type
+    from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.options import Options
-    from tailrace.position import Position
     from tailrace.schema import Column, Relation, TypeName
 
 _FACTS = [
@@ -68,17 +68,14 @@ class TableFrame:
         self._options = options
         self.schema = schema
 
-    def batches(self, log: Log, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of `(after, upto]`, a batch an entry."""
-        found = groups(
-            log,
-            after,
-            upto,
+    def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice, a batch an entry."""
+        entries = part.groups(
             wanted=wanted_by(self._options.tables),
             messages=lambda _: False,
         )
-        for entry in found:
-            parts = [part for group in entry for part in self.rows(group)]
+        for entry in entries:
+            parts = [found for group in entry for found in self.rows(group)]
             yield in_order(parts, lsn="_commit_version", ordinal="_commit_ordinal")
 
     def rows(self, group: Group) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from tailrace.position import Lsn
+from tailrace.position import READS, Lsn
 from tailrace.sinks.nats.frames import byte_bounds
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ class Transactions:
 
     def take(self, batch: pa.RecordBatch) -> Iterator[Run]:
         """What can be published now."""
+        changes = int(np.count_nonzero(batch["ordinal"].to_numpy() < READS))
+        yield from self._changes(batch.slice(0, changes))
+        if changes < batch.num_rows:
+            # Rows of a backfill stand behind all changes, and belong to no transaction.
+            yield from self.rest()
+            yield Run(rows=batch.slice(changes), atomic=False)
+
+    def _changes(self, batch: pa.RecordBatch) -> Iterator[Run]:
         if not batch.num_rows:
             return
         rows = pa.concat_batches([self._held, batch]) if self._held else batch
