@@ -153,10 +153,13 @@ def estimate(connection: Connection, seen: Moment, where: str) -> int:
 
 
 def check(connection: Connection, seen: Moment, where: str) -> None:
-    """Refuse a condition that is not one."""
-    # Prepared, so that it cannot be more than one statement.
+    """Refuse a condition that is not one, whole and by itself."""
+    bare = f"SELECT FROM {seen.table.name.quoted} WHERE {where}\nLIMIT 0"
     try:
-        connection.execute(seen.select(where=where, limit=1).encode(), prepare=True)
+        # Prepared, so that it is one statement. Without our brackets around it and with them, so
+        # that it can not close them.
+        for text in (bare, seen.select(where=where, limit=1)):
+            connection.execute(text.encode(), prepare=True)
     except psycopg.Error as refusal:
         raise ConfigError(
             f"PostgreSQL does not take the condition {where!r}: {refusal.diag.message_primary}",

@@ -67,9 +67,11 @@ class Filler:
         self._spool = Spool(spool_of(config.data, name))
         self._pin = f"{name}-backfill"
         self._events = structlog.get_logger().bind(pipeline=name)
-        self._begun = ORIGIN
-        """What the pipeline had delivered when we began: nothing before it counts as delivered."""
+        self._begun: dict[str, Position] = {}
+        """What the pipeline had delivered when we began: before that it may have had other tables,
+        and nothing counts as delivered."""
         self._gone: dict[int, float] = {}
+        self._said = ""
 
     def run(self, order: Order, record: Record) -> bool:
         """Work on a backfill. True: it is complete. False: the work was left, and can go on."""
@@ -79,10 +81,10 @@ class Filler:
         self._adopt(record)
         record.state, record.error = "running", ""
         record.save(self.folder)
-        begun = self._pipeline_begun()
+        begun = self._begun.get(order.id) or self._pipeline_begun()
         if begun is None:
             return False
-        self._begun = begun
+        self._begun[order.id] = begun
         while self._read(order, record) and self._deliver(record):
             if self._same_key(order, record):
                 retention.unpin(self._store, self._pin)
@@ -192,7 +194,8 @@ class Filler:
 
     def _page(self, connection: Connection, order: Order, record: Record, seen: Moment) -> Chunk:
         """The next page, its rows in the spool."""
-        limit = (record.page_rows or _FIRST_ROWS) if seen.key else 0
+        record.page_rows = record.page_rows or min(_FIRST_ROWS, self._settings.page_rows)
+        limit = record.page_rows if seen.key else 0
         number = max(record.number, checkpoint.chunk(self._checkpoint), *self._spool.numbers(), 0)
         last = _Last(seen)
         blocks = page.rows(connection, seen, where=order.where, cursor=record.cursor, limit=limit)
@@ -226,7 +229,7 @@ class Filler:
         try:
             return Unseen(log, seen.table.relation, log.resolve(start))
         except PositionLostError:
-            self._events.warning("backfill.waiting", reason="a transaction is older than the log")
+            self._say("a transaction is older than the log")
             return None
 
     def _since(self, log: Log, unseen: Unseen, chunk: Chunk) -> Position | None:
@@ -239,15 +242,21 @@ class Filler:
         first = unseen.first(chunk.visibility, upto)
         if first is None:
             return upto
-        if first <= self._begun.lsn:
-            self._events.warning("backfill.waiting", reason=f"the commit at {first} hangs")
+        if first <= self._begun[chunk.backfill].lsn:
+            self._say(f"the commit at {first} hangs")
             return None
         return log.resolve(AtLsn(first))
 
+    def _say(self, reason: str) -> None:
+        if reason != self._said:
+            self._events.warning("backfill.waiting", reason=reason)
+        self._said = reason
+
     def _adapt(self, record: Record, seconds: float) -> None:
         """Ask for as many rows as a page of the wanted duration has."""
-        rows = record.page_rows or _FIRST_ROWS
-        wanted = rows * min(max(self._settings.page_seconds / max(seconds, 0.001), 0.2), 2.0)
+        wanted = record.page_rows * min(
+            max(self._settings.page_seconds / max(seconds, 0.001), 0.2), 2.0
+        )
         record.page_rows = int(min(max(wanted, _LEAST_ROWS), self._settings.page_rows))
 
     def _same_key(self, order: Order, record: Record) -> bool:

@@ -1,0 +1,324 @@
+"""Backfills: the rows a table has arrive among its changes, each right where it stands."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.engine.backfills import desk
+from tailrace.errors import ConfigError
+from tests.integration.backfill.system import System, replayed
+from tests.integration.cases.running import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fix_postgres import Database
+
+
+def items(database: Database, count: int = 1000) -> None:
+    database.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, v text);"
+        f"INSERT INTO items SELECT g, 'v' || g FROM generate_series(1, {count}) g"
+    )
+
+
+def selected(system: System, table: str = "items") -> dict[int, dict[str, Any]]:
+    rows = system.database.query(f"SELECT id, v FROM {table} ORDER BY id")
+    return {number: {"id": number, "v": v} for number, v in rows}
+
+
+def test_rows_arrive_once_in_pages(system: System) -> None:
+    items(system.database)
+    system.start()
+    name = system.fill("items")
+    record = system.over(name)
+    assert (record["state"], record["rows"]) == ("complete", 1000), record
+    found = system.messages("items")
+    assert [message["operation"] for message in found] == ["READ"] * 1000
+    assert [message["data"]["id"] for message in found] == list(range(1, 1001))
+    assert len({message["msg_id"] for message in found}) == 1000
+    # A page is a transaction of its own.
+    assert len({message["timestamp"] for message in found}) > 1
+    system.database.execute("UPDATE items SET v = 'new' WHERE id = 7")
+    system.delivered()
+    assert replayed(system.messages("items")) == selected(system)
+    # It can be asked for again, and is another one then.
+    assert system.over(system.fill("items"))["state"] == "complete"
+    assert len(system.messages("items")) == 2001
+
+
+def test_through_the_pipelines_own_stages(system: System) -> None:
+    system.pipeline |= {
+        "where": "after.id > 900 or op <> 'read'",
+        "select": ["id", "upper(v) AS v"],
+        "route": f"concat('{system.database.name}.items.', op, '.', cast(after.id as string))",
+        "lanes": 3,
+    }
+    items(system.database)
+    system.start()
+    assert system.over(system.fill("items"))["state"] == "complete"
+    found = sorted(system.messages("items"), key=lambda message: message["data"]["id"])
+    assert [message["data"] for message in found] == [
+        {"id": number, "v": f"V{number}"} for number in range(901, 1001)
+    ]
+    assert {message["subject"] for message in found} >= {f"{system.database.name}.items.read.901"}
+
+
+def test_under_load(system: System) -> None:
+    """Writers change, move, delete and insert rows while pages are read."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    items(system.database, 2000)
+    system.pipeline["lanes"] = 2
+    system.start()
+    stopping = threading.Event()
+    writers = [
+        threading.Thread(target=_write, args=(system, stopping, seed + number))
+        for number in range(2)
+    ]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(2):
+            assert system.over(system.fill("items"))["state"] == "complete"
+    finally:
+        stopping.set()
+        for writer in writers:
+            writer.join()
+    system.delivered()
+    found = system.messages("items")
+    assert sum(message["operation"] == "READ" for message in found) > 500
+    assert replayed(found) == selected(system)
+
+
+def _write(system: System, stopping: threading.Event, seed: int) -> None:
+    chance = random.Random(seed)
+    mine = seed % 2
+    with system.database.connect() as connection:
+        number = 0
+        while not stopping.is_set():
+            number += 1
+            at = chance.randrange(1, 1000) * 2 + mine
+            what = chance.random()
+            if what < 0.5:
+                sql = f"UPDATE items SET v = 'n{number}' WHERE id = {at}"
+            elif what < 0.7:
+                away = f"SELECT FROM items WHERE id = {at + 10000}"
+                sql = f"UPDATE items SET id = id + 10000 WHERE id = {at} AND NOT EXISTS ({away})"
+            elif what < 0.85:
+                sql = f"DELETE FROM items WHERE id IN ({at}, {at + 10000})"
+            else:
+                sql = f"INSERT INTO items VALUES ({at}, 'i{number}') ON CONFLICT DO NOTHING"
+            connection.execute(sql.encode())
+
+
+@pytest.fixture
+def hanging(database: Database) -> Iterator[None]:
+    """Commits are in the log and not visible: they wait for a standby that never comes."""
+
+    def setting(command: str) -> None:
+        with database.connect() as connection:
+            connection.execute("SET synchronous_commit TO local")
+            connection.execute(command.encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+    setting("ALTER SYSTEM SET synchronous_standby_names TO nobody")
+    eventually(
+        lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting"
+    )
+    try:
+        yield
+    finally:
+        setting("ALTER SYSTEM RESET synchronous_standby_names")
+
+
+def test_a_change_that_is_delivered_and_not_yet_visible(
+    system: System, request: pytest.FixtureRequest
+) -> None:
+    """P41: the page still has the old row; the stream has passed it."""
+    items(system.database, 300)
+    system.start()
+    name = system.fill("items", rate=100.0)
+    eventually(lambda: system.record(name)["rows_read"] == 100, "the first page")
+    desk.wish(system.config, name, "pause")
+    eventually(lambda: system.record(name)["state"] == "paused", "it pauses")
+    request.getfixturevalue("hanging")
+    with system.database.connect() as connection:
+        thread = threading.Thread(
+            target=lambda: connection.execute("UPDATE items SET v = 'new' WHERE id = 250")
+        )
+        thread.start()
+        try:
+            eventually(
+                lambda: any(m["operation"] == "UPDATE" for m in system.messages("items")),
+                "the update arrives",
+            )
+            assert system.record(name)["rows_read"] < 250
+            assert system.database.query("SELECT v FROM items WHERE id = 250") == [("v250",)]
+            desk.wish(system.config, name, "run")
+            assert system.over(name)["state"] == "complete"
+        finally:
+            connection.cancel()
+            thread.join()
+    found = system.messages("items")
+    reads = [message["data"]["id"] for message in found if message["operation"] == "READ"]
+    assert reads == [*range(1, 250), *range(251, 301)]
+    assert replayed(found) == selected(system)
+
+
+def test_a_hanging_commit_from_before_the_pipeline_is_waited_for(
+    system: System, request: pytest.FixtureRequest
+) -> None:
+    """Nobody has delivered it, and the page does not have it."""
+    items(system.database, 10)
+    request.getfixturevalue("hanging")
+    with system.database.connect() as connection:
+        thread = threading.Thread(
+            target=lambda: connection.execute("UPDATE items SET v = 'new' WHERE id = 3")
+        )
+        thread.start()
+        eventually(
+            lambda: system.database.query(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            ),
+            "the commit hangs",
+        )
+        system.start()
+        name = system.fill("items")
+        time.sleep(2)
+        assert system.record(name)["state"] == "running"
+        assert not system.record(name)["rows_read"]
+        connection.cancel()
+        thread.join()
+    assert system.over(name)["state"] == "complete"
+    assert replayed(system.messages("items")) == selected(system)
+
+
+def test_pause_resume_and_cancel(system: System) -> None:
+    items(system.database)
+    system.start()
+    name = system.fill("items", rate=500.0)
+    eventually(lambda: system.record(name)["rows_read"], "a page")
+    desk.wish(system.config, name, "pause")
+    eventually(lambda: system.record(name)["state"] == "paused", "it pauses")
+    read = system.record(name)["rows_read"]
+    assert read < 1000
+    time.sleep(1)
+    assert system.record(name)["rows_read"] == read
+    desk.wish(system.config, name, "run")
+    assert system.over(name)["rows"] == 1000
+    other = system.fill("items", rate=100.0)
+    assert other != name
+    assert system.fill("items", rate=100.0) == other
+    eventually(lambda: system.record(other)["rows_read"], "a page")
+    desk.wish(system.config, other, "cancel")
+    assert system.over(other)["state"] == "cancelled"
+    with pytest.raises(ConfigError, match="is over"):
+        desk.wish(system.config, other, "run")
+    with pytest.raises(ConfigError, match="there is no backfill"):
+        desk.wish(system.config, "fill-0", "run")
+
+
+def test_goes_on_after_the_engine_and_the_pipeline_were_gone(system: System) -> None:
+    items(system.database)
+    system.start()
+    name = system.fill("items", rate=1000.0)
+    for wanted in (200, 400, 600):
+        eventually(lambda: system.record(name)["rows_read"] >= wanted, "it goes on")  # noqa: B023
+        system.stop_service()
+        system.stop_pipeline()
+        system.start_pipeline()
+        system.start_service()
+    assert system.over(name)["state"] == "complete"
+    found = system.messages("items")
+    assert sorted(message["data"]["id"] for message in found) == list(range(1, 1001))
+
+
+def test_a_chunk_that_no_record_knows_of(system: System) -> None:
+    """A crash right after a page was written does not read it twice."""
+    items(system.database)
+    system.start()
+    name = system.fill("items", rate=500.0)
+    eventually(lambda: system.record(name)["rows_read"] >= 200, "two pages")
+    system.stop_service()
+    path = system.config.data / "backfills" / "test" / f"{name}.record.json"
+    path.unlink()
+    system.start_service()
+    assert system.over(name)["state"] == "complete"
+    ids = [message["data"]["id"] for message in system.messages("items")]
+    assert ids == list(range(1, 1001))
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_table_without_a_key(system: System, identity: str) -> None:
+    system.database.execute(
+        f"CREATE TABLE items (id int, v text); ALTER TABLE items REPLICA IDENTITY {identity};"
+        "INSERT INTO items SELECT g / 2, 'v' FROM generate_series(0, 999) g;"
+        "INSERT INTO items VALUES (NULL, NULL), (NULL, '')"
+    )
+    system.start()
+    assert system.over(system.fill("items"))["rows"] == 1002
+    found = system.messages("items")
+    assert sorted((m["data"]["id"] or -1, m["data"]["v"]) for m in found if m["data"]["v"]) == [
+        (g // 2 or -1, "v") for g in range(1000)
+    ]
+    assert [m["data"] for m in found if not m["data"]["v"]] == [
+        {"id": None, "v": None},
+        {"id": None, "v": ""},
+    ]
+
+
+def test_a_condition_and_a_bad_one(system: System) -> None:
+    items(system.database)
+    system.start()
+    record = system.over(system.fill("items", where="id % 2 = 0 -- even"))
+    assert (record["state"], record["rows"]) == ("complete", 500)
+    for bad in ("nowhere = 1", "true) OR (true", "true); DELETE FROM items; --", "true; SELECT 1"):
+        failed = system.over(system.fill("items", where=bad))
+        assert failed["state"] == "failed"
+        assert "does not take the condition" in str(failed["error"])
+    assert len(selected(system)) == 1000
+
+
+def test_a_key_that_changes_on_the_way(system: System) -> None:
+    items(system.database)
+    system.start()
+    name = system.fill("items", rate=1000.0)
+    eventually(lambda: system.record(name)["rows_read"] >= 200, "two pages")
+    system.database.execute(
+        "ALTER TABLE items ADD COLUMN k int GENERATED BY DEFAULT AS IDENTITY;"
+        "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (k)"
+    )
+    assert system.over(name)["state"] == "complete"
+    system.delivered()
+    whole = [m["data"] for m in system.messages("items") if "k" in m["data"]]
+    assert sorted(row["id"] for row in whole) == list(range(1, 1001))
+
+
+def test_what_can_not_be_filled(system: System) -> None:
+    system.database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    system.pipeline["tables"] = ["public.*"]
+    with pytest.raises(ConfigError, match="there is no pipeline 'other'"):
+        desk.place(system.config, "other", "items")
+    with pytest.raises(ConfigError, match="not among the tables"):
+        desk.place(system.config, "test", "private.items")
+    system.start()
+    assert system.over(system.fill("items"))["state"] == "complete"
+    failed = system.over(system.fill("nowhere"))
+    assert (failed["state"], "nowhere" in str(failed["error"])) == ("failed", True)
+
+
+def test_from_the_settings_once(system: System) -> None:
+    items(system.database, 10)
+    system.pipeline["backfill"] = {"tables": [{"table": "items", "where": "id < 5"}]}
+    system.start()
+    eventually(lambda: len(system.messages("items")) == 4, "the rows arrive")
+    system.stop_service()
+    system.start_service()
+    time.sleep(1)
+    assert len(system.messages("items")) == 4
