@@ -4,8 +4,8 @@ One process with three threads beside the server: the WAL monitor, the schema do
 METRICS line of a bridge. It reads status files, the log and PostgreSQL's catalogs, and changes
 nothing, so it may die at any time.
 
-The endpoints have no login and listen on loopback unless told otherwise. `POST /shutdown` is the
-one that does something, so it refuses what a foreign web page can make a browser send.
+The endpoints have no login and listen on loopback unless told otherwise. Those that do something
+refuse what a foreign web page can make a browser send.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import orjson
 import structlog
 import uvicorn
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
@@ -31,9 +32,10 @@ from starlette.routing import Route
 
 from tailrace.config import NatsSink
 from tailrace.engine import jetstream, schemas
+from tailrace.engine.backfills import desk
 from tailrace.engine.monitor import Monitor
 from tailrace.engine.overview import Overview, problems, status_document
-from tailrace.errors import SinkError, TailraceError
+from tailrace.errors import ConfigError, SinkError, TailraceError
 from tailrace.observe.metrics import exposition, metrics_line
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from tailrace.config import Config
+    from tailrace.engine.backfills.order import Wish
 
 METRICS_S = 15.0
 _GRACE_S = 2
@@ -52,8 +55,25 @@ _ENDPOINTS = {
     "GET /status": "processes, pipelines, log, slot",
     "GET /metrics": "the same for Prometheus",
     "GET /streams/info?stream=NAME": "a JetStream stream",
+    "GET /backfills": "all backfills",
+    "POST /backfills": "ask for one: {pipeline, table, where, rate}",
+    "POST /backfills/ID/pause": "or resume, or cancel",
     "POST /shutdown": "stop everything in order",
 }
+
+
+_WISHES: dict[str, Wish] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+
+
+class _Asked(BaseModel):
+    """The body of a request for a backfill."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: str
+    table: str
+    where: str = ""
+    rate: float = 0.0
 
 
 class Endpoints:
@@ -75,6 +95,9 @@ class Endpoints:
                 Route("/status", self._status),
                 Route("/metrics", self._metrics),
                 Route("/streams/info", self._stream_info),
+                Route("/backfills", self._backfills),
+                Route("/backfills", self._backfill, methods=["POST"]),
+                Route("/backfills/{id}/{wish}", self._wish, methods=["POST"]),
                 Route("/shutdown", self._shutdown, methods=["POST"]),
             ],
             exception_handlers={HTTPException: _refusal, Exception: _failure},
@@ -111,9 +134,45 @@ class Endpoints:
             raise HTTPException(404, f"there is no stream {name!r}")
         return _json(info)
 
-    async def _shutdown(self, request: Request) -> Response:
+    async def _backfills(self, _request: Request) -> Response:
+        return _json(await run_in_threadpool(desk.listing, self._config))
+
+    async def _backfill(self, request: Request) -> Response:
+        self._refuse_strangers(request)
+        try:
+            asked = _Asked.model_validate_json(await request.body())
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "body"
+            raise HTTPException(400, f"{place}: {first['msg']}") from error
+        try:
+            order = await run_in_threadpool(
+                desk.place, self._config, asked.pipeline, asked.table,
+                where=asked.where, rate=asked.rate,
+            )  # fmt: skip
+        except ConfigError as error:
+            raise HTTPException(400, f"{error} {error.hint}".strip()) from error
+        return _json({"id": order.id, "table": str(order.table)}, 202)
+
+    async def _wish(self, request: Request) -> Response:
+        self._refuse_strangers(request)
+        wish = _WISHES.get(request.path_params["wish"])
+        if wish is None:
+            raise HTTPException(404, "a backfill can be asked to pause, resume or cancel")
+        try:
+            order = await run_in_threadpool(
+                desk.wish, self._config, request.path_params["id"], wish
+            )
+        except ConfigError as error:
+            raise HTTPException(404, str(error)) from error
+        return _json({"id": order.id, "wish": order.wish}, 202)
+
+    def _refuse_strangers(self, request: Request) -> None:
         if not from_here(request.headers, self._config.http.host):
             raise HTTPException(403, "a web page of another site may not do this")
+
+    async def _shutdown(self, request: Request) -> Response:
+        self._refuse_strangers(request)
         if self._shut_down is None:
             raise HTTPException(409, "not run by `tailrace run`: stop each process by itself")
         structlog.get_logger().info("serve.shutdown_requested")

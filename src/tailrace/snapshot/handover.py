@@ -37,12 +37,8 @@ _CHUNK_BITS = 36
 
 
 def place(chunk: Chunk, upto: Position) -> Position:
-    """Where a chunk's last row stands, if it comes right behind `upto`.
-
-    Commits begin at multiples of eight bytes: one byte behind a commit there is never another.
-    """
-    behind = upto.lsn if upto.ordinal >= READS else upto.lsn + 1
-    return Position(Lsn(max(behind, chunk.lsn - 1)), _ordinal(chunk.number + 1) - 1)
+    """Where a chunk's last row stands, if it comes right behind `upto`: before any later commit."""
+    return Position(Lsn(max(upto.lsn, chunk.lsn - 1)), _ordinal(chunk.number + 1) - 1)
 
 
 def _ordinal(number: int) -> int:

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.capture.publication import TableName
 from tailrace.engine.backfills.order import OVER, Order, Record
@@ -68,7 +68,7 @@ def wish(config: Config, id: str, wanted: Wish) -> Order:  # noqa: A002 - that i
     raise ConfigError(f"there is no backfill {id}", hint=hint)
 
 
-def listing(config: Config) -> list[dict[str, object]]:
+def listing(config: Config) -> list[dict[str, Any]]:
     """All backfills, oldest first."""
     return [
         {"pipeline": folder.name, "where": order.where, "rate": order.rate, "wish": order.wish}

@@ -1,0 +1,147 @@
+"""`tailrace backfill` and HTTP against a `tailrace run` with everything real."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from tailrace.testing.process import free_port
+from tests.fix_pipeline import received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace.testing import EmbeddedNats
+    from tests.fix_postgres import Database
+
+
+class Shop:
+    """A running system, and the command beside it."""
+
+    def __init__(self, folder: Path, database: Database, url: str) -> None:
+        self.folder = folder
+        self.nats = url
+        self.stream = f"S{database.name}"
+        self.http = f"http://127.0.0.1:{free_port()}"
+        sink = {
+            "type": "nats",
+            "url": url,
+            "stream": {"name": self.stream, "subjects": [f"{database.name}.>"]},
+            "subject": f"{database.name}.{{table}}.{{operation}}",
+        }
+        settings = {
+            "source": {"dsn": database.socket_dsn, "slot": database.name},
+            "log": {"path": str(folder / "log")},
+            "data": str(folder / "data"),
+            "http": {"port": int(self.http.rpartition(":")[2])},
+            "pipelines": {"shop": {"start": "latest", "encoding": "json", "sink": sink}},
+        }
+        (folder / "tailrace.yml").write_text(yaml.safe_dump(settings))
+        self._environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))
+        }
+        with (folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace.cli", "run", "tailrace.yml"],
+                stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+                cwd=folder, env=self._environment,
+            )  # fmt: skip
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", *words],
+            capture_output=True, text=True, check=False, timeout=120,
+            cwd=self.folder, env=self._environment,
+        )  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = httpx.get(f"{self.http}/status").json()
+        except httpx.TransportError:
+            return {}
+        return found
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, database: Database, nats_server: EmbeddedNats) -> Iterator[Shop]:
+    database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, v text);"
+        "INSERT INTO orders SELECT g, 'v' || g FROM generate_series(1, 3000) g;"
+        "CREATE PUBLICATION tailrace FOR ALL TABLES"
+    )
+    database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", database.name)
+    made = Shop(tmp_path, database, nats_server.url)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+            made.process.wait()
+
+
+def test_by_command_and_over_http(shop: Shop) -> None:
+    deadline = time.monotonic() + 90
+    while "shop" not in shop.status().get("pipelines", {}):
+        assert time.monotonic() < deadline, (shop.folder / "output").read_text()
+        time.sleep(0.2)
+
+    done = shop.command("backfill", "shop", "orders", "--where", "id <= 2000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "complete: 2,000 rows" in done.stdout
+    found = received(shop.nats, shop.stream)
+    assert [message.json["data"]["id"] for message in found] == list(range(1, 2001))
+
+    asked = httpx.post(
+        f"{shop.http}/backfills", json={"pipeline": "shop", "table": "orders", "rate": 100}
+    )
+    assert asked.status_code == 202, asked.text
+    name = asked.json()["id"]
+    for refused, code in (
+        ({"pipeline": "nope", "table": "orders"}, 400),
+        ({"pipeline": "shop"}, 400),
+        ({"pipeline": "shop", "table": "orders", "speed": 1}, 400),
+    ):
+        assert httpx.post(f"{shop.http}/backfills", json=refused).status_code == code
+    assert httpx.post(f"{shop.http}/backfills/{name}/stop").status_code == 404
+    assert httpx.post(f"{shop.http}/backfills/fill-0/pause").status_code == 404
+    strange = httpx.post(
+        f"{shop.http}/backfills/{name}/cancel", headers={"origin": "http://elsewhere.example"}
+    )
+    assert strange.status_code == 403
+    assert shop.command("backfills", "cancel", name).returncode == 0
+    while _states(shop)[name] != "cancelled":
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.1)
+    listed = json.loads(shop.command("backfills", "--json").stdout)
+    assert [each["state"] for each in listed] == ["complete", "cancelled"]
+    assert "cancelled" in shop.command("backfills").stdout
+    told = shop.status()["backfills"]
+    assert [(each["table"], each["state"]) for each in told] == [
+        ("public.orders", "complete"),
+        ("public.orders", "cancelled"),
+    ]
+    metrics = httpx.get(f"{shop.http}/metrics").text
+    assert 'tailrace_backfill_rows_total{pipeline="shop",table="public.orders"} ' in metrics
+    unknown = shop.command("backfill", "shop", "elsewhere.nothing")
+    assert unknown.returncode != 0
+    assert "elsewhere.nothing" in unknown.stdout + unknown.stderr
+    assert shop.stop() == 0
+    queued = shop.command("backfill", "shop", "orders")
+    assert "No engine runs" in queued.stdout
+
+
+def _states(shop: Shop) -> dict[str, str]:
+    return {each["id"]: each["state"] for each in httpx.get(f"{shop.http}/backfills").json()}
