@@ -137,7 +137,10 @@ def nats_server() -> Iterator[EmbeddedNats]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The product's own session, shared."""
-    made = tailrace.session("local[4]")
+    from tailrace.pipeline import session  # noqa: PLC0415 - Spark, only where needed
+
+    made = session.build(config.Spark(master="local[4]", conf=session.STREAMING))
+    tailrace.register(made)
     yield made
     made.stop()
 

@@ -25,7 +25,7 @@ class Application:
     def __init__(self, config: Config) -> None:
         if not config.pipelines:
             raise ConfigError("there are no pipelines", hint="Name one under `pipelines:`.")
-        self._spark = session.build(_roomy(config))
+        self._spark = session.build(_settings(config))
         # A failed batch is told in one line by its runner; Spark tells it in a page of Java.
         self._spark.sparkContext.setLogLevel("FATAL")
         register(self._spark)
@@ -61,16 +61,18 @@ class Application:
             self._spark.stop()
 
 
-def _roomy(config: Config) -> Spark:
-    """With `local[*]`, a slot for each lane and snapshot: a sink that hangs holds only its own.
+def _settings(config: Config) -> Spark:
+    """For many small batches. With `local[*]`, a slot for each lane and snapshot.
 
-    Tasks spend their time in Python workers and on sockets, so more slots than cores do no harm.
+    A sink that hangs then holds only its own. Tasks spend their time in Python workers and on
+    sockets, so more slots than cores do no harm.
     """
+    conf = session.STREAMING | config.spark.conf
     if config.spark.master != "local[*]":
-        return config.spark
+        return config.spark.model_copy(update={"conf": conf})
     busy = sum(
         pipeline.lanes + (pipeline.snapshots.parallel if pipeline.snapshots else 0)
         for pipeline in config.pipelines.values()
     )
     slots = max(os.cpu_count() or 1, busy + 1)
-    return config.spark.model_copy(update={"master": f"local[{slots}]"})
+    return config.spark.model_copy(update={"master": f"local[{slots}]", "conf": conf})
