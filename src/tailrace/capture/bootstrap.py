@@ -219,6 +219,8 @@ BEGIN
   EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), {role_literal});
 END $$;
 {grants}
+-- To see since when others have been writing, which snapshots and backfills tell and use.
+GRANT pg_read_all_stats TO {role};
 
 -- 4. The publication: before the slot, because a slot can not read what is older than it.
 {publication};

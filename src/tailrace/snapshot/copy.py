@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Image
     from tailrace.snapshot.table import Stretch
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20
 _PARSE = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 
 

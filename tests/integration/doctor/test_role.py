@@ -58,6 +58,14 @@ def test_role_select(shop: Shop, role: str) -> None:
     assert shop.one("role-select", dsn=dsn).severity is OK
 
 
+def test_role_activity(shop: Shop, role: str) -> None:
+    dsn = shop.database.server.dsn(shop.database.name, user=role)
+    finding = shop.one("role-activity", dsn=dsn)
+    assert finding.severity is INFO
+    shop.fix(finding)
+    assert shop.one("role-activity", dsn=dsn).severity is OK
+
+
 def test_role_settings(shop: Shop, role: str) -> None:
     name = shop.database.name
     dsn = shop.database.server.dsn(name, user=role)

@@ -36,6 +36,8 @@ class Role:
     superuser: bool
     replication: bool
     bypasses_row_security: bool
+    sees_activity: bool
+    """Of other roles, in pg_stat_activity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,8 @@ SELECT r.rolname AS name, r.rolsuper AS superuser, r.rolbypassrls AS bypasses_ro
        r.rolreplication OR EXISTS (
            SELECT FROM pg_roles g
            WHERE g.rolname = 'rds_replication' AND pg_has_role(r.oid, g.oid, 'MEMBER')
-       ) AS replication
+       ) AS replication,
+       pg_has_role(r.oid, 'pg_read_all_stats', 'USAGE') AS sees_activity
 FROM pg_roles r WHERE r.rolname = current_user
 """
 

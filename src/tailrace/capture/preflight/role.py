@@ -55,6 +55,18 @@ def select(facts: Facts) -> Iterator[Finding]:
             )
 
 
+@check("role-activity", "the role sees since when others have been writing")
+def activity(facts: Facts) -> Iterator[Finding]:
+    """Snapshots and backfills need to know which changes they may not see."""
+    if not facts.role.sees_activity:
+        role = quote_ident(facts.role.name)
+        yield info(
+            "the role does not see what others do: consumers of a snapshot can not check that "
+            "their stream reaches back far enough, and a backfill reads the whole log once",
+            f"GRANT pg_read_all_stats TO {role};",
+        )
+
+
 @check("role-settings", "no setting of the role or database reaches into our sessions")
 def settings(facts: Facts) -> Iterator[Finding]:
     """Text-output settings are pinned by us; timeouts would cut long reads."""
@@ -93,4 +105,4 @@ def tls(facts: Facts) -> Iterator[Finding]:
         yield warning("the line is not encrypted: rows cross the network in clear text", fix)
 
 
-CHECKS = (replication, superuser, select, settings, tls)
+CHECKS = (replication, superuser, select, activity, settings, tls)
