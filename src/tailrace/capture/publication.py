@@ -178,3 +178,17 @@ def publication_sql(
         f"CREATE PUBLICATION {quote_ident(name)} FOR {what} "
         f"WITH (publish_via_partition_root = {root})"
     )
+
+
+def addition_sql(
+    name: str, table: TableName, *, columns: Sequence[str] = (), where: str = ""
+) -> str:
+    """The statement that adds a table, without its semicolon."""
+    listed = f" ({', '.join(quote_ident(column) for column in columns)})" if columns else ""
+    rows = f" WHERE ({where})" if where else ""
+    return f"ALTER PUBLICATION {quote_ident(name)} ADD TABLE {table.quoted}{listed}{rows}"
+
+
+def removal_sql(name: str, table: TableName) -> str:
+    """The statement that takes a table away, without its semicolon."""
+    return f"ALTER PUBLICATION {quote_ident(name)} DROP TABLE {table.quoted}"

@@ -349,6 +349,13 @@ class Pipeline(_Section):
     snapshots: Snapshots | None = Field(
         default=None, description="Snapshots on request. Without it: none."
     )
+    schema_changes: Literal["flag", "backfill", "ignore"] = Field(
+        default="flag",
+        description=(
+            "Changes of tables that produce no row events (types, defaults, partitions, TRUNCATE): "
+            "`flag` says so, `backfill` also sends the rows again, `ignore` does neither."
+        ),
+    )
     backfill: Backfills = Field(default=Backfills(), description=Backfills.__doc__)
     sink: NatsSink = Field(description="Where the messages go.")
 

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import __version__
 from tailrace.engine import status
+from tailrace.engine.silent import record
 from tailrace.errors import TailraceError
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.observe.metrics import (
+    BackfillFigures,
     CaptureFigures,
     Figures,
+    FindingCount,
+    FindingFigures,
     LogFigures,
     PipelineFigures,
     ProcessFigures,
@@ -30,9 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tailrace.config import Config
+    from tailrace.engine.silent.record import Findings, Found
     from tailrace.engine.status import Report
 
 _MIB = 1 << 20
+_SHOWN = 20
 
 
 class Overview:
@@ -50,6 +56,7 @@ class Overview:
         capture = status.read(self._where, "capture")
         pipelines = status.read(self._where, "pipelines")
         log, end = self._log()
+        findings = record.load(self._config.data)
         began = _number(run.fields, "started_at") if run and run.up else None
         return Figures(
             version=__version__,
@@ -58,6 +65,9 @@ class Overview:
             capture=_capture(capture),
             pipelines=tuple(self._pipelines(pipelines, end)),
             snapshots=tuple(_snapshots(pipelines)),
+            backfills=tuple(_backfills(pipelines)),
+            findings=tuple(_finding(found) for found in findings.found[-_SHOWN:]),
+            finding_counts=tuple(_counts(findings)),
             slot=self._slot(),
             log=log,
         )
@@ -167,20 +177,55 @@ def _pipeline(
 
 
 def _snapshots(report: Report | None) -> Iterator[SnapshotFigures]:
-    told = report.fields.get("snapshots") if report else None
-    for fields in told if isinstance(told, list) else ():
-        if isinstance(fields, dict):
-            yield SnapshotFigures(
-                id=str(fields.get("id", "")),
-                table=str(fields.get("table", "")),
-                state=str(fields.get("state", "")),
-                rows=_int(fields, "rows") or 0,
-                bytes=_int(fields, "bytes") or 0,
-                chunks=_int(fields, "chunks") or 0,
-                share=_number(fields, "share") or 0.0,
-                seconds=_number(fields, "seconds") or 0.0,
-                error=str(fields.get("error") or ""),
-            )
+    for fields in _told(report, "snapshots"):
+        yield SnapshotFigures(**_copying(fields), chunks=_int(fields, "chunks") or 0)
+
+
+def _backfills(report: Report | None) -> Iterator[BackfillFigures]:
+    for fields in _told(report, "backfills"):
+        yield BackfillFigures(
+            **_copying(fields),
+            pipeline=str(fields.get("pipeline", "")),
+            rows_expected=_int(fields, "rows_expected") or 0,
+        )
+
+
+def _told(report: Report | None, name: str) -> list[Mapping[str, Any]]:
+    told = report.fields.get(name) if report else None
+    return [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+
+
+def _copying(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": str(fields.get("id", "")),
+        "table": str(fields.get("table", "")),
+        "state": str(fields.get("state", "")),
+        "rows": _int(fields, "rows") or 0,
+        "bytes": _int(fields, "bytes") or 0,
+        "share": _number(fields, "share") or 0.0,
+        "seconds": _number(fields, "seconds") or 0.0,
+        "error": str(fields.get("error") or ""),
+    }
+
+
+def _finding(found: Found) -> FindingFigures:
+    return FindingFigures(
+        kind=found.kind,
+        table=f"{found.namespace}.{found.table}",
+        subject=found.subject,
+        detail=found.detail,
+        hint=found.hint,
+        lsn=found.lsn,
+        found_at=found.found_at,
+        pipelines=found.pipelines,
+        waiting=tuple(found.waiting),
+    )
+
+
+def _counts(findings: Findings) -> Iterator[FindingCount]:
+    for pipeline, kinds in findings.counts.items():
+        for kind, count in kinds.items():
+            yield FindingCount(pipeline=pipeline, kind=kind, count=count)
 
 
 def problems(figures: Figures) -> list[str]:
@@ -230,11 +275,14 @@ def status_document(figures: Figures, config: Config) -> dict[str, Any]:
         "capture": capture,
         "log": log,
         "pipelines": {pipeline.name: pipeline for pipeline in figures.pipelines},
-        "snapshots": [
-            asdict(each) | {"rows_per_s": each.rows_per_s, "eta_s": each.eta_s}
-            for each in figures.snapshots
-        ],
+        "snapshots": list(map(_with_rates, figures.snapshots)),
+        "backfills": list(map(_with_rates, figures.backfills)),
+        "schema_findings": figures.findings,
     }
+
+
+def _with_rates(each: SnapshotFigures) -> dict[str, Any]:
+    return asdict(each) | {"rows_per_s": each.rows_per_s, "eta_s": each.eta_s}
 
 
 def _int(fields: Mapping[str, Any], key: str) -> int | None:

@@ -1,145 +1,64 @@
-"""Schema documents: what a table looks like, for consumers of a bridge.
+"""Schema documents for consumers of a bridge: every version of a table, where they look for it.
 
-One document a table in the JetStream key-value bucket `schemas`, and the same bytes as a message on
-`schema.<key>` whenever it changes. Documents are made from the catalog, at the start, when the log
-holds a Relation message that is new or differs from the one before, and every minute, because a
-new default or NOT NULL is not in the stream. A document that says the same as the stored one is not
-written again, so the bucket's history is the table's history.
+One key a table in the JetStream key-value bucket `schemas`, whose history is the table's history,
+and the same bytes as a message on `schema.<key>` whenever something is written. A change of columns
+is told by the log, with the position from which it holds; the catalog is looked at every few
+seconds for what the stream does not tell. `tailrace.engine.documents` says what is written when.
 
 The message goes out before the bucket is written: a crash between the two repeats it and loses
-nothing. It needs no stream; who was not listening reads the bucket.
+nothing. It needs no stream; who was not listening reads the bucket. How far the log was read is
+kept in the data folder, and moves on when everything before it is in the bucket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import nats.js.errors
 import orjson
 import ormsgpack
-import psycopg
 import structlog
 from nats.js.api import KeyValueConfig
+from nats.js.kv import KV_OP
 
-from tailrace.capture.connection import connect, failure
-from tailrace.capture.publication import TableName, read_publication
+from tailrace.capture.connection import connect
 from tailrace.config import NatsSink
 from tailrace.encode.subject import table_key
+from tailrace.engine.documents import Claim, additions, holding, read_catalog
 from tailrace.engine.jetstream import bucket_of, connected
-from tailrace.errors import SinkRefusedError, TailraceError
-from tailrace.log.reader import Log
-from tailrace.log.segment import walk
+from tailrace.engine.session import Session
+from tailrace.engine.stated import Place, Statements
+from tailrace.errors import SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.log.store import LocalStore
+from tailrace.position import Position
 from tailrace.tables import Tables
-from tailrace.wire import pgoutput
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
+    from nats.js import JetStreamContext
     from nats.js.kv import KeyValue
-    from psycopg import Connection
 
-    from tailrace.capture.publication import PublicationState, PublishedTable
     from tailrace.config import Config, Pipeline
-    from tailrace.log.mark import Mark
-    from tailrace.schema import Relation
+    from tailrace.engine.documents import Catalog, Document
+    from tailrace.engine.stated import Statement
 
     Encoding = Literal["msgpack", "json"]
 
 BUCKET = "schemas"
-_HISTORY = 10
+HISTORY = 64
+"""The most that a bucket can keep."""
 _SUBJECT = "schema.{key}"
 _LOOK_S = 1.0
-_CATALOG_S = 60.0
+_CATALOG_S = 5.0
+_REST = 20
+_ALL_S = 60.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A table as the catalog describes it, without the time."""
-
-    table: TableName
-    columns: tuple[dict[str, Any], ...]
-
-    def fields(self, timestamp: int) -> dict[str, Any]:
-        """The document's content."""
-        return {
-            "table": self.table.name,
-            "schema": str(self.table),
-            "timestamp": timestamp,
-            "columns": list(self.columns),
-        }
-
-    def same_as(self, stored: object) -> bool:
-        """Whether a stored document says the same, at whatever time."""
-        return isinstance(stored, dict) and stored == self.fields(stored.get("timestamp", 0))
-
-
-def read_documents(connection: Connection, publication: str, tables: Tables) -> list[Document]:
-    """The documents of the published tables that are wanted, from the catalog as it is now."""
-    state = read_publication(connection, publication)
-    if state is None:
-        return []
-    wanted = [
-        published
-        for published in state.tables
-        if tables.match(published.table.namespace, published.table.name)
-    ]
-    names = [table.table.namespace for table in wanted], [table.table.name for table in wanted]
-    try:
-        # Pinned, so that a default reads the same whatever the role's own path is.
-        connection.execute("SET search_path TO pg_catalog, public")
-        rows = connection.execute(_COLUMNS, names).fetchall()
-    except psycopg.Error as error:
-        raise failure(connection, error) from error
-    found: dict[TableName, list[dict[str, Any]]] = {}
-    for namespace, name, generated, column in rows:
-        found.setdefault(TableName(namespace, name), []).append(column | {"generated": generated})
-    return [
-        Document(table=table.table, columns=_sent(found[table.table], table, state))
-        for table in wanted
-        if table.table in found
-    ]
-
-
-def _sent(
-    columns: list[dict[str, Any]], table: PublishedTable, publication: PublicationState
-) -> tuple[dict[str, Any], ...]:
-    """The columns that the stream carries: a consumer never sees the others."""
-
-    def sent(column: dict[str, Any]) -> bool:
-        if table.columns is not None:
-            return column["name"] in table.columns
-        generated = column["generated"]
-        return not generated or (generated == "s" and publication.generated_columns)
-
-    return tuple(
-        {name: value for name, value in column.items() if name != "generated"}
-        for column in columns
-        if sent(column)
-    )
-
-
-# Types without modifiers, as information_schema has them, but arrays and user types by name.
-_COLUMNS = """
-SELECT n.nspname, c.relname, a.attgenerated::text, jsonb_build_object(
-           'name', a.attname, 'position', a.attnum,
-           'data_type', format_type(a.atttypid, NULL),
-           'is_nullable', NOT (a.attnotnull OR (t.typtype = 'd' AND t.typnotnull)),
-           'column_default',
-           CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END)
-FROM unnest(%s::text[], %s::text[]) wanted (namespace, name)
-JOIN pg_namespace n ON n.nspname = wanted.namespace
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN pg_type t ON t.oid = a.atttypid
-LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
-ORDER BY 1, 2, a.attnum
-"""
 
 
 class Publisher:
@@ -152,51 +71,143 @@ class Publisher:
         self._encoding: Encoding = pipeline.format
         self._settings = KeyValueConfig(
             bucket=BUCKET,
-            description="What tables look like: a document each.",
-            history=_HISTORY,
+            description="What tables look like: a document for each version.",
+            history=HISTORY,
             replicas=self._sink.stream.replicas,
         )
+        name = next(name for name, each in config.pipelines.items() if each == pipeline)
+        self._file = _File(config.data / "schemas", name)
+        self._statements = Statements(LocalStore(config.log.path), self._file.read())
+        self._unpublished: list[Statement] = []
+        self._session = Session(config, "tailrace schemas")
+        self._look_at = 0.0
+        self._published: tuple[Document, ...] | None = None
+        self._stored: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._events = structlog.get_logger()
 
+    def news(self) -> bool:
+        """Whether the log or the catalog says something that was not published yet."""
+        self._read_log()
+        began = time.monotonic()
+        if began < self._look_at:
+            return bool(self._unpublished)
+        self._look_at = began + _CATALOG_S
+        with self._session.use() as connection:
+            catalog = read_catalog(connection, self._config.source.publication, self._tables)
+        # Thousands of tables are looked at more rarely: never more than a part of the time.
+        self._look_at = began + max(_CATALOG_S, _REST * (time.monotonic() - began))
+        return bool(self._unpublished) or catalog.documents != self._published
+
+    def close(self) -> None:
+        """Hang up."""
+        self._session.close()
+
     def publish(self) -> list[str]:
-        """Read the catalog and publish what has changed; the keys of that."""
+        """Publish what has changed in the log and in the catalog; the keys of that."""
+        self._read_log()
         source = self._config.source
+        types = {
+            column.type_oid for stated in self._unpublished for column in stated.relation.columns
+        }
         with connect(
             source.dsn.get_secret_value(),
             application_name="tailrace schemas",
             connect_timeout_s=self._config.capture.connect_timeout_s,
         ) as connection:
-            documents = read_documents(connection, source.publication, self._tables)
-        changed = asyncio.run(self._store(documents))
+            catalog = read_catalog(connection, source.publication, self._tables, types)
+        changed = asyncio.run(self._store(catalog))
+        self._published, self._unpublished = catalog.documents, []
+        if self._statements.place is not None:
+            self._file.write(self._statements.place)
         if changed:
             self._events.info("schemas.published", keys=changed)
         return changed
 
-    async def _store(self, documents: Sequence[Document]) -> list[str]:
+    def _read_log(self) -> None:
+        # No log yet, or a segment that retention has just removed: the next look is soon.
+        with contextlib.suppress(TailraceError, OSError):
+            self._unpublished += [
+                stated
+                for stated in self._statements.read()
+                if self._tables.match(stated.relation.namespace, stated.relation.name)
+            ]
+
+    async def _store(self, catalog: Catalog) -> list[str]:
         changed = []
         async with connected(self._sink) as client:
             try:
                 bucket = await bucket_of(client.jetstream(), self._settings)
-                for document in documents:
-                    name = table_key(document.table.namespace, document.table.name)
-                    if document.same_as(await self._stored(bucket, name)):
-                        continue
-                    value = self._encoded(document.fields(int(time.time())))
-                    await client.publish(_SUBJECT.format(key=name), value)
-                    await client.flush()
-                    await bucket.put(name, value)
-                    changed.append(name)
+                for key in self._keys(catalog):
+                    written = 0
+                    for value in await self._additions(client.jetstream(), bucket, key, catalog):
+                        await client.publish(_SUBJECT.format(key=key), value)
+                        await client.flush()
+                        await self._write(bucket, key, value)
+                        written += 1
+                    if written:
+                        changed.append(key)
+            except nats.js.errors.KeyWrongLastSequenceError as error:
+                # Another pipeline tells of the same table.
+                self._stored.clear()
+                raise SinkUnreachableError("the bucket of schemas is being written to") from error
             except nats.js.errors.ServiceUnavailableError:
                 raise
             except nats.js.errors.APIError as error:
                 raise SinkRefusedError(f"JetStream says: {error.description}") from error
         return changed
 
-    async def _stored(self, bucket: KeyValue, name: str) -> object:
+    def _keys(self, catalog: Catalog) -> list[str]:
+        tables = [(each.table.namespace, each.table.name) for each in catalog.documents]
+        stated = [(each.relation.namespace, each.relation.name) for each in self._unpublished]
+        return list(dict.fromkeys(table_key(*name) for name in [*tables, *stated]))
+
+    async def _additions(
+        self, jetstream: JetStreamContext, bucket: KeyValue, key: str, catalog: Catalog
+    ) -> list[bytes]:
+        """The documents that a key lacks, encoded."""
+        stored = await self._documents(jetstream, bucket, key)
+        now = [each for each in catalog.documents if _key(each) == key]
+        published = {each.relation_id for each in catalog.documents}
+        claims: list[Claim] = []
+        for stated in self._unpublished:
+            relation = stated.relation
+            # The stream states partitions as well, and sends their changes under the root's name.
+            known = bool(stored or now or claims) or relation.oid in published
+            if known and table_key(relation.namespace, relation.name) == key:
+                before = holding(stored, stated.position)
+                document = catalog.of_relation(relation, self._statements.type_names, before)
+                claims.append(
+                    Claim(document=document, position=stated.position, names_and_types_only=True)
+                )
+        claims += [Claim(document=each, position=Position(catalog.lsn)) for each in now]
+        found = additions(stored, claims, timestamp=int(time.time()))
+        return [self._encoded(fields) for fields in found]
+
+    async def _documents(
+        self, jetstream: JetStreamContext, bucket: KeyValue, key: str
+    ) -> list[dict[str, Any]]:
+        """What is stored under a key, oldest first. Read again when somebody else has written."""
         try:
-            value = (await bucket.get(name)).value or b""
+            last = (await bucket.get(key)).revision or 0
         except nats.js.errors.KeyNotFoundError:
-            return None
+            self._stored.pop(key, None)
+            return []
+        known = self._stored.get(key)
+        if known is None or known[0] != last:
+            decoded = [self._decoded(value) for value in await _history(jetstream, key)]
+            documents = [document for document in decoded if isinstance(document, dict)]
+            self._stored[key] = last, documents
+        return self._stored[key][1]
+
+    async def _write(self, bucket: KeyValue, key: str, value: bytes) -> None:
+        last, documents = self._stored.get(key, (0, []))
+        if last:
+            revision = await bucket.update(key, value, last)
+        else:
+            revision = await bucket.create(key, value)
+        self._stored[key] = revision, [*documents, self._decoded(value)]
+
+    def _decoded(self, value: bytes) -> Any:
         try:
             return ormsgpack.unpackb(value) if self._encoding == "msgpack" else orjson.loads(value)
         except ValueError:
@@ -206,45 +217,48 @@ class Publisher:
         return ormsgpack.packb(fields) if self._encoding == "msgpack" else orjson.dumps(fields)
 
 
-class Watch:
-    """Looks through what the log has gained for Relation messages that say something new.
+async def _history(jetstream: JetStreamContext, key: str) -> list[bytes]:
+    """The values of a key, oldest first, asked for one by one.
 
-    Headers tell which entries hold any, so the rest of the log is not read. Begins at the log's
-    end: what was before is in the catalog already.
+    nats-py's own way is a watcher, which may take a slow beginning for the end.
     """
+    values: list[bytes] = []
+    sequence = 1
+    while True:
+        try:
+            message = await jetstream.get_msg(
+                f"KV_{BUCKET}", seq=sequence, subject=f"$KV.{BUCKET}.{key}", next=True
+            )
+        except nats.js.errors.NotFoundError:
+            return values
+        if not (message.headers or {}).get(KV_OP):
+            values.append(message.data or b"")
+        sequence = (message.seq or 0) + 1
 
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
-        self._at: tuple[int, int] | None = None
-        self._seen: dict[int, Relation] = {}
 
-    def changed(self) -> bool:
-        """Whether a relation is new or differs since the last look."""
-        log = Log(self._store)
-        end = log.end()
-        if self._at is None:
-            self._at = (end.sequence, end.offset)
-            return False
-        found = False
-        for relation in self._relations(log, end, self._at):
-            found = found or self._seen.get(relation.oid) != relation
-            self._seen[relation.oid] = relation
-        self._at = (end.sequence, end.offset)
-        return found
+def _key(document: Document) -> str:
+    return table_key(document.table.namespace, document.table.name)
 
-    def _relations(self, log: Log, end: Mark, start: tuple[int, int]) -> list[Relation]:
-        found = []
-        for name in log.visible_segments(end):
-            if name.sequence < start[0]:
-                continue
-            begin = start[1] if name.sequence == start[0] else log.first_entry(name)
-            limit = end.offset if name.sequence == end.sequence else None
-            for placed in walk(self._store, name, begin, limit, bodies=False):
-                if placed.entry.schemas:
-                    [whole] = walk(self._store, name, placed.start, placed.end)
-                    parsed = map(pgoutput.parse, whole.entry.schema_messages())
-                    found += [each for each in parsed if isinstance(each, pgoutput.Relation)]
-        return found
+
+class _File:
+    """How far the log was read, in the data folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._written: Place | None = None
+
+    def read(self) -> Place | None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            fields = orjson.loads((self._folder / self._name).read_bytes())
+            return Place(str(fields["segment"]), int(fields["offset"]))
+        return None
+
+    def write(self, place: Place) -> None:
+        if place != self._written:
+            content = orjson.dumps({"segment": place.segment, "offset": place.offset})
+            LocalStore(self._folder, create=True).write_atomic(self._name, content)
+            self._written = place
 
 
 def publishers(config: Config) -> list[Publisher]:
@@ -259,9 +273,17 @@ def publishers(config: Config) -> list[Publisher]:
 def run(config: Config, stop: threading.Event) -> None:
     """Keep all documents current until told to stop, whatever is down meanwhile."""
     found = publishers(config)
-    watch = Watch(LocalStore(config.log.path))
-    if found:
-        follow([publisher.publish for publisher in found], watch.changed, stop)
+    if not found:
+        return
+    try:
+        follow(
+            [publisher.publish for publisher in found],
+            lambda: any(publisher.news() for publisher in found),
+            stop,
+        )
+    finally:
+        for publisher in found:
+            publisher.close()
 
 
 def follow(
@@ -271,17 +293,17 @@ def follow(
     events = structlog.get_logger()
     due, failures = 0.0, 0
     while not stop.is_set():
+        now = time.monotonic()
         try:
-            # Looked at before the catalog is: a change between the two is seen by one of them.
-            news = changed()
+            news = failures == 0 and changed()
         except (TailraceError, OSError):
-            # No log yet, or a segment that retention has just removed: the minute's look is left.
+            # The minute's look is left, and says what is wrong.
             news = False
-        if news or time.monotonic() >= due:
+        if news or now >= due:
             try:
                 for each in publish:
                     each()
-                due, failures = time.monotonic() + _CATALOG_S, 0
+                due, failures = time.monotonic() + _ALL_S, 0
             except TailraceError as error:
                 delay_s = _RETRY_S[min(failures, len(_RETRY_S) - 1)]
                 due, failures = time.monotonic() + delay_s, failures + 1

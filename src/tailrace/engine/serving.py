@@ -1,8 +1,8 @@
 """`tailrace serve`: what the system tells about itself, over HTTP; and the watchers beside it.
 
-One process with three threads beside the server: the WAL monitor, the schema documents, and the
-METRICS line of a bridge. It reads status files, the log and PostgreSQL's catalogs, and changes
-nothing, so it may die at any time.
+One process with threads beside the server: the WAL monitor, the schema documents, the watcher for
+changes of tables that no row tells of, and the METRICS line of a bridge. It reads status files, the
+log and PostgreSQL's catalogs, so it may die at any time.
 
 The endpoints have no login and listen on loopback unless told otherwise. Those that do something
 refuse what a foreign web page can make a browser send.
@@ -35,6 +35,7 @@ from tailrace.engine import jetstream, schemas
 from tailrace.engine.backfills import desk
 from tailrace.engine.monitor import Monitor
 from tailrace.engine.overview import Overview, problems, status_document
+from tailrace.engine.silent.watcher import Watcher
 from tailrace.errors import ConfigError, SinkError, TailraceError
 from tailrace.observe.metrics import exposition, metrics_line
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from tailrace.capture.publication import TableName
     from tailrace.config import Config
     from tailrace.engine.backfills.order import Wish
 
@@ -249,10 +251,19 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
     serving = _Serving(server)
     serving.beside("monitor", monitor.run)
     serving.beside("schemas", lambda stop: schemas.run(config, stop))
+    serving.beside("silent changes", _watcher(config).run)
     if metrics_lines:
         serving.beside("metrics", lambda stop: _print_metrics(overview, stop))
     with _listening(config) as listener:
         serving.run(listener)
+
+
+def _watcher(config: Config) -> Watcher:
+    def fill(pipeline: str, table: TableName, reason: str) -> None:
+        desk.place(config, pipeline, table.quoted, again=reason)
+
+    policies = {name: pipeline.schema_changes for name, pipeline in config.pipelines.items()}
+    return Watcher(config, policies=policies, backfill=fill)
 
 
 def _parent_stopper() -> Callable[[], None]:

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector as Base
 from tailrace.position import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -104,6 +104,42 @@ class SnapshotFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillFigures(SnapshotFigures):
+    """A backfill that was asked for. `chunks` stays 0; `rows_expected` is PostgreSQL's estimate."""
+
+    pipeline: str
+    rows_expected: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingFigures:
+    """A change of a table that produced no row events, and what is done about it.
+
+    `pipelines` are those it matters to, with their policies; `waiting` those that nothing was done
+    for yet.
+    """
+
+    kind: str
+    table: str
+    subject: str
+    detail: str
+    hint: str
+    lsn: str
+    found_at: str
+    pipelines: Mapping[str, str]
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingCount:
+    """How many findings of a kind a pipeline has had, ever."""
+
+    pipeline: str
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFigures:
     """The slot as PostgreSQL last told. `kept` is WAL it may not remove, `lag` what is unread."""
 
@@ -136,6 +172,9 @@ class Figures:
     capture: CaptureFigures = CaptureFigures()
     pipelines: tuple[PipelineFigures, ...] = ()
     snapshots: tuple[SnapshotFigures, ...] = ()
+    backfills: tuple[BackfillFigures, ...] = ()
+    findings: tuple[FindingFigures, ...] = ()
+    finding_counts: tuple[FindingCount, ...] = ()
     slot: SlotFigures = SlotFigures()
     log: LogFigures = LogFigures()
 
@@ -191,6 +230,8 @@ class Collector(Base):
         yield from _processes(figures.processes)
         yield from _pipelines(figures.pipelines)
         yield from _snapshots(figures.snapshots)
+        yield from _backfills(figures.backfills)
+        yield from _findings(figures.finding_counts)
 
 
 def exposition(look: Callable[[], Figures], accept: str = "") -> tuple[bytes, str]:
@@ -285,12 +326,13 @@ _PIPELINE: tuple[tuple[Family, str, str, Callable[[PipelineFigures], float | Non
      lambda p: _seconds(p.batch_ms)),
 )  # fmt: skip
 
+# Of the last one: ids would be labels without end.
 _SNAPSHOT: tuple[tuple[str, str, Callable[[SnapshotFigures], float]], ...] = (
-    ("running", "1 while a snapshot of the table is made.", lambda s: s.state == "running"),
-    ("failed", "1 if the last snapshot of the table failed.", lambda s: s.state == "failed"),
-    ("share", "How much of the table is published, from 0 to 1.", lambda s: s.share),
+    ("running", "1 while it is at work.", lambda s: s.state == "running"),
+    ("failed", "1 if it failed.", lambda s: s.state == "failed"),
+    ("share", "How much of the table is done, from 0 to 1.", lambda s: s.share),
     ("rows", "Rows published.", lambda s: s.rows),
-    ("bytes", "Bytes published, before compression.", lambda s: s.bytes),
+    ("bytes", "Bytes of them, before compression.", lambda s: s.bytes),
     ("seconds", "How long it has taken.", lambda s: s.seconds),
 )
 
@@ -316,13 +358,32 @@ def _pipelines(pipelines: tuple[PipelineFigures, ...]) -> Iterator[Metric]:
 
 
 def _snapshots(snapshots: tuple[SnapshotFigures, ...]) -> Iterator[Metric]:
-    """The last snapshot of each table: ids would be labels without end."""
     last = {each.table: each for each in snapshots}
     for name, text, value in _SNAPSHOT:
         family = GaugeMetricFamily(f"tailrace_snapshot_{name}", text, labels=["table"])
         for table, each in last.items():
             family.add_metric([table], value(each))
         yield family
+
+
+def _backfills(backfills: tuple[BackfillFigures, ...]) -> Iterator[Metric]:
+    last = {(each.pipeline, each.table): each for each in backfills}
+    for name, text, value in _SNAPSHOT:
+        family = GaugeMetricFamily(f"tailrace_backfill_{name}", text, labels=["pipeline", "table"])
+        for labels, each in last.items():
+            family.add_metric(labels, value(each))
+        yield family
+
+
+def _findings(counts: tuple[FindingCount, ...]) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "tailrace_schema_findings",
+        "Changes of tables that produced no row events.",
+        labels=["pipeline", "kind"],
+    )
+    for each in counts:
+        family.add_metric([each.pipeline, each.kind], each.count)
+    yield family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -18,7 +18,6 @@ from tailrace.capture.publication import read_publication
 from tailrace.capture.relations import read_published
 from tailrace.errors import ConfigError, RefusedError
 from tailrace.position import Lsn
-from tailrace.schema import ReplicaIdentity
 from tailrace.snapshot.copy import copy
 from tailrace.snapshot.exported import oldest_writer
 from tailrace.snapshot.table import described
@@ -39,11 +38,14 @@ SELECT pg_current_snapshot()::text,
             ELSE pg_current_wal_insert_lsn() END::text,
        extract(epoch FROM now())::float8
 """
-_PRIMARY_KEY = """
-SELECT a.attname FROM pg_index i
+# In the order of its index, so that pages can be read along it.
+_KEY = """
+SELECT a.attname FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid
 CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place
+WHERE c.oid = %s AND k.place <= i.indnkeyatts
+  AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+ORDER BY k.place
 """
 _PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s"
 
@@ -136,11 +138,8 @@ def _published(
 
 def _key(connection: Connection, table: Table) -> tuple[str, ...]:
     """What tells rows apart in the stream: the replica identity, or else the primary key."""
-    relation = table.relation
-    if relation.replica_identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
-        return tuple(column.name for column in relation.columns if column.key)
-    found = tuple(row[0] for row in connection.execute(_PRIMARY_KEY, (relation.oid,)))
-    sent = {column.name for column in relation.columns}
+    found = tuple(row[0] for row in connection.execute(_KEY, (table.relation.oid,)))
+    sent = {column.name for column in table.relation.columns}
     return found if sent.issuperset(found) else ()
 
 

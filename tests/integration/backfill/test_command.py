@@ -94,7 +94,7 @@ def shop(tmp_path: Path, database: Database, nats_server: EmbeddedNats) -> Itera
 
 def test_by_command_and_over_http(shop: Shop) -> None:
     deadline = time.monotonic() + 90
-    while "shop" not in shop.status().get("pipelines", {}):
+    while shop.status().get("pipelines", {}).get("shop", {}).get("state") != "running":
         assert time.monotonic() < deadline, (shop.folder / "output").read_text()
         time.sleep(0.2)
 
@@ -134,7 +134,7 @@ def test_by_command_and_over_http(shop: Shop) -> None:
         ("public.orders", "cancelled"),
     ]
     metrics = httpx.get(f"{shop.http}/metrics").text
-    assert 'tailrace_backfill_rows_total{pipeline="shop",table="public.orders"} ' in metrics
+    assert 'tailrace_backfill_rows{pipeline="shop",table="public.orders"} ' in metrics
     unknown = shop.command("backfill", "shop", "elsewhere.nothing")
     assert unknown.returncode != 0
     assert "elsewhere.nothing" in unknown.stdout + unknown.stderr

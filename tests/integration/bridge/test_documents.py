@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,21 @@ import pytest
 
 from tailrace import config
 from tailrace.engine import schemas
+from tailrace.engine.documents import holding
+from tailrace.engine.stated import Statements
 from tailrace.errors import SinkUnreachableError
+from tailrace.log.entry import Kind
+from tailrace.log.reader import Earliest
 from tailrace.log.store import LocalStore
+from tailrace.position import Lsn
 from tailrace.testing import EmbeddedNats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tailrace.position import Position
+    from tailrace.schema import Relation
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
 
@@ -49,7 +57,8 @@ class Documents:
             "tables": tables or ("*.*",),
             "sink": {"type": "nats", "url": url},
         }
-        whole = settings.model_dump() | {"pipelines": {"bridge": pipeline}}
+        data = {"data": settings.log.path.parent / "data"}
+        whole = settings.model_dump() | data | {"pipelines": {"bridge": pipeline}}
         self.config = config.Config.model_validate(whole)
         [self.publisher] = schemas.publishers(self.config)
         self.url = url
@@ -61,11 +70,15 @@ class Documents:
         async def read() -> dict[str, list[Any]]:
             client = await nats.connect(self.url)
             try:
-                bucket = await client.jetstream().key_value(schemas.BUCKET)
-                return {
-                    key: [self.decode(entry.value or b"") for entry in await bucket.history(key)]
-                    for key in await bucket.keys()
-                }
+                found: dict[str, list[Any]] = {}
+                stream = f"KV_{schemas.BUCKET}"
+                state = (await client.jetstream().stream_info(stream)).state
+                for sequence in range(state.first_seq, state.last_seq + 1):
+                    with contextlib.suppress(nats.js.errors.NotFoundError):
+                        message = await client.jetstream().get_msg(stream, sequence)
+                        key = (message.subject or "").removeprefix(f"$KV.{schemas.BUCKET}.")
+                        found.setdefault(key, []).append(self.decode(message.data or b""))
+                return found
             finally:
                 await client.close()
 
@@ -114,9 +127,15 @@ def test_documents_have_the_bridges_fields(
     assert documents.publisher.publish() == ["users"]
     [[document]] = documents.bucket().values()
     assert isinstance(document.pop("timestamp"), int)
+    assert Lsn.parse(document.pop("lsn")) > Lsn(0)
+    [(oid,)] = database.query("SELECT 'users'::regclass::oid::int8")
     assert document == {
         "table": "users",
         "schema": "public.users",
+        "version": 1,
+        "ordinal": 0,
+        "relation_id": oid,
+        "key": ["id"],
         "columns": [
             _column("id", 1, "integer", False, "nextval('users_id_seq'::regclass)"),
             _column("name", 2, "character varying", False),
@@ -152,6 +171,23 @@ def test_a_change_is_stored_and_said_and_no_change_is_not(
     [(subject, second)] = documents.listening(documents.publisher.publish)
     assert [column["name"] for column in second["columns"]] == ["id", "name"]
     assert documents.bucket() == {"users": [first, second]}
+
+
+def test_two_pipelines_tell_of_a_table_once(
+    settings: config.Config, database: Database, empty: EmbeddedNats
+) -> None:
+    database.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION my_pub FOR TABLE users")
+    one, other = (Documents(settings, empty.url, "json").publisher for _ in range(2))
+    assert (one.publish(), other.publish()) == (["users"], [])
+    for number in range(70):
+        database.execute(f"ALTER TABLE users ADD c{number} int")
+        assert (one.publish(), other.publish()) == (["users"], [])
+        one, other = other, one
+    versions = [
+        each["version"] for each in Documents(settings, empty.url, "json").bucket()["users"]
+    ]
+    assert versions == list(range(8, 72))
 
 
 def test_tables_of_other_schemas_and_odd_names(
@@ -214,8 +250,8 @@ def test_the_log_tells_of_changes(
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     captured = capture(database)
     captured.catch_up()
-    watch = schemas.Watch(LocalStore(captured.folder))
-    assert not watch.changed()
+    statements = Statements(LocalStore(captured.folder))
+    assert not statements.read()
     expected = []
     for statement, news in (
         ("INSERT INTO users VALUES (1)", True),
@@ -228,8 +264,8 @@ def test_the_log_tells_of_changes(
         database.execute(statement)
         captured.catch_up()
         expected.append((statement, news))
-        assert watch.changed() == news, expected
-        assert not watch.changed()
+        assert bool(statements.read()) == news, expected
+        assert not statements.read()
 
 
 def test_the_log_is_followed_over_segments(
@@ -239,17 +275,17 @@ def test_the_log_is_followed_over_segments(
     settings = {"segment_bytes": 4000, "flush_bytes": 1000}
     captured = capture(database, log=settings)
     captured.catch_up()
-    watch = schemas.Watch(LocalStore(captured.folder))
-    watch.changed()
+    statements = Statements(LocalStore(captured.folder))
+    statements.read()
     for number in range(20):
         database.execute(f"INSERT INTO users VALUES ({number}, repeat('x', 1000))")
     captured.catch_up()
     assert len(captured.log.segments()) > 3
-    assert watch.changed()
+    assert statements.read()
     for number in range(20, 40):
         database.execute(f"INSERT INTO users VALUES ({number}, repeat('x', 1000))")
     captured.catch_up()
-    assert not watch.changed()
+    assert not statements.read()
 
 
 def test_documents_follow_a_running_capture(
@@ -288,3 +324,108 @@ def _wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
             pass
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+STEPS = (
+    "CREATE TABLE users (id serial PRIMARY KEY, name varchar(20))",
+    "INSERT INTO users (name) VALUES ('a')",
+    "ALTER TABLE users ADD email text DEFAULT 'none'",
+    "INSERT INTO users (name) VALUES ('b')",
+    "BEGIN; INSERT INTO users (name) VALUES ('c'); ALTER TABLE users RENAME name TO called; "
+    "INSERT INTO users (called) VALUES ('d'); ALTER TABLE users DROP email; "
+    "INSERT INTO users (called) VALUES ('e'), ('f'); COMMIT",
+    "ALTER TABLE users ALTER called TYPE int USING 7",
+    "ALTER TABLE users ADD late int",
+    "INSERT INTO users (called) VALUES (8)",
+    "DROP TABLE users; CREATE TABLE users (id int PRIMARY KEY)",
+    "INSERT INTO users VALUES (1)",
+    "ALTER TABLE users ADD never_used int",
+)
+
+
+@pytest.mark.parametrize("often", [1, 3, len(STEPS)])
+@pytest.mark.parametrize("captured_late", [False, True])
+def test_every_change_finds_the_document_of_its_time(
+    often: int,
+    captured_late: bool,
+    database: Database,
+    capture: Callable[..., Captured],
+    empty: EmbeddedNats,
+) -> None:
+    """GIVEN a table that changes while it is written to, in all ways
+    WHEN documents are published after every step, now and then, or at the end, and capture keeps
+    up or comes last
+    THEN the rule finds for each change of the log a document with its very columns."""
+    captured = capture(database)
+    captured.catch_up()
+    documents = Documents(captured.config, empty.url, "msgpack")
+    for number, step in enumerate(STEPS):
+        database.execute(step)
+        if not captured_late:
+            captured.catch_up()
+        if number % often == often - 1:
+            documents.publisher.publish()
+    captured.catch_up()
+    # Another process: it goes on where the first one was.
+    Documents(captured.config, empty.url, "msgpack").publisher.publish()
+    stored = documents.bucket()["users"]
+    types = dict(database.query("SELECT oid::int8, format_type(oid, NULL) FROM pg_type"))
+    changes = [change for change in captured.changes() if change.relation]
+    assert len(changes) == 8
+    for change in changes:
+        assert change.relation is not None
+        found = holding(stored, change.position)
+        assert found is not None
+        assert found["relation_id"] == change.relation.oid
+        assert [(column["name"], column["data_type"]) for column in found["columns"]] == [
+            (column.name, types[column.type_oid]) for column in change.relation.columns
+        ]
+    assert [column["name"] for column in stored[-1]["columns"]] == ["id", "never_used"]
+    assert [document["version"] for document in stored] == list(range(1, len(stored) + 1))
+    assert Documents(captured.config, empty.url, "msgpack").publisher.publish() == []
+
+
+def test_a_table_that_changes_inside_a_transaction_of_many_entries(
+    database: Database, capture: Callable[..., Captured]
+) -> None:
+    """The position is exact wherever the pieces of a transaction begin and end."""
+    database.execute("CREATE TABLE users (id serial PRIMARY KEY, v text DEFAULT repeat('x', 100))")
+    captured = capture(database, log={"flush_bytes": 2000, "segment_bytes": 20_000})
+    captured.catch_up()
+    statements = Statements(LocalStore(captured.folder))
+    statements.read()
+    alters = "".join(
+        f"INSERT INTO users (id) SELECT g FROM generate_series({n}00, {n}{last}) g; "
+        f"ALTER TABLE users ADD c{n} int; "
+        for n, last in enumerate(("17", "00", "99", "41", "05", "63"), 1)
+    )
+    database.execute(f"BEGIN; {alters} INSERT INTO users (id) VALUES (1); TRUNCATE users; COMMIT")
+    changes = captured.catch_up()
+    kinds = [entry.kind for entry in captured.log.read(captured.log.resolve(Earliest()))]
+    assert kinds.count(Kind.FRAGMENT) > 1
+    assert len(captured.log.segments()) > 1
+    firsts: dict[Relation, Position] = {}
+    for change in changes:
+        assert change.relation is not None
+        firsts.setdefault(change.relation, change.position)
+    found = {stated.relation: stated.position for stated in statements.read()}
+    assert found == firsts
+    assert len(found) == 7
+
+
+def test_partitions_have_no_documents(
+    database: Database, capture: Callable[..., Captured], empty: EmbeddedNats
+) -> None:
+    database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); "
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)"
+    )
+    database.execute(
+        "CREATE PUBLICATION tailrace FOR ALL TABLES WITH (publish_via_partition_root = true)"
+    )
+    captured = capture(database)
+    database.execute("INSERT INTO p VALUES (1)")
+    captured.catch_up()
+    documents = Documents(captured.config, empty.url, "json")
+    documents.publisher.publish()
+    assert set(documents.bucket()) == {"p"}

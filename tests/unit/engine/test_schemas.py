@@ -2,18 +2,8 @@ from __future__ import annotations
 
 import threading
 
-from tailrace.capture.publication import TableName
 from tailrace.engine import schemas
 from tailrace.errors import SinkUnreachableError
-
-
-def test_the_time_is_no_difference() -> None:
-    document = schemas.Document(table=TableName("public", "t"), columns=({"name": "id"},))
-    assert document.same_as(document.fields(1))
-    assert document.same_as(document.fields(2))
-    assert not document.same_as(document.fields(1) | {"columns": []})
-    assert not document.same_as(None)
-    assert not document.same_as([1])
 
 
 def test_a_failure_is_tried_again_and_the_start_is_published_once() -> None:

@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 
 
 def place(
-    config: Config, pipeline: str, table: str, *, where: str = "", rate: float = 0.0
+    config: Config,
+    pipeline: str,
+    table: str,
+    *,
+    where: str = "",
+    rate: float = 0.0,
+    again: str = "",
 ) -> Order:
-    """Ask for a backfill; one for the same rows that is not over yet is taken instead."""
+    """Ask for a backfill; one for the same rows that is not over yet is taken instead.
+
+    `again` says why not: rows that are read by now have changed since.
+    """
     name = _table(config, pipeline, table)
     if rate < 0:
         raise ConfigError(f"a rate of {rate} rows a second is less than none")
@@ -32,9 +41,12 @@ def place(
     records = Record.load(folder)
     for order in Order.load(folder):
         over = order.id in records and records[order.id].state in OVER
-        if not over and (order.table, order.where) == (name, where) and order.wish != "cancel":
+        same = (order.table, order.where) == (name, where)
+        if same and not over and not again and order.wish != "cancel":
             return order
-    order = Order(id=f"fill-{time.time_ns() // 1_000_000}", table=name, where=where, rate=rate)
+    order = Order(
+        id=f"fill-{time.time_ns() // 1_000_000}", table=name, where=where, rate=rate, reason=again
+    )
     order.save(folder)
     return order
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -20,6 +22,7 @@ from tailrace.log.store import LocalStore
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
     from pathlib import Path
 
     from psycopg import Connection
@@ -47,7 +50,7 @@ class Joining:
                 joined = self._joined(connection, table)
                 if joined in (_FROM_CREATION, known.get(str(table))):
                     return True
-                if not self._wait(connection, table, stopping):
+                if not wait_for_writers(connection, table, stopping, partial(_warn, table)):
                     return False
             except psycopg.Error as refusal:
                 raise failure(connection, refusal) from refusal
@@ -68,23 +71,56 @@ class Joining:
             return found if isinstance(found, dict) else {}
         return {}
 
-    def _wait(self, connection: Connection, table: TableName, stopping: threading.Event) -> bool:
-        """Until all who write to the table now are over."""
+
+def _warn(table: TableName, left: list[Writer]) -> None:
+    structlog.get_logger().warning(
+        "snapshot.waiting-for-writers", table=str(table), writers=[str(each) for each in left]
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Writer:
+    """A transaction that has a lock on a table. One that is prepared has no process."""
+
+    transaction: str
+    pid: int | None = field(compare=False)
+    application: str = field(compare=False)
+    seconds: int | None = field(compare=False)
+
+    def __str__(self) -> str:
+        who = "a prepared transaction" if self.pid is None else f"pid {self.pid}"
+        since = "" if self.seconds is None else f"writing for {self.seconds} s"
+        details = ", ".join(filter(None, (self.application, since)))
+        return f"{who} ({details})" if details else who
+
+
+def wait_for_writers(
+    connection: Connection,
+    table: TableName,
+    stopping: threading.Event,
+    say: Callable[[list[Writer]], None],
+) -> bool:
+    """Return when all who write to a table now are over; False if we are to stop before that.
+
+    `say` gets those who are waited for, at once and then every few seconds.
+    """
+    try:
         waited_s = 0.0
-        writing = set(connection.execute(_WRITERS, {"table": table.quoted}).fetchall())
-        while left := writing & set(
-            connection.execute(_WRITERS, {"table": table.quoted}).fetchall()
-        ):
+        writing = _writers(connection, table)
+        while left := [each for each in _writers(connection, table) if each in writing]:
             if waited_s % _SAY_S < _LOOK_S:
-                structlog.get_logger().warning(
-                    "snapshot.waiting-for-writers",
-                    table=str(table),
-                    pids=sorted({pid for pid, _ in left if pid is not None}),
-                )
+                say(left)
             if stopping.wait(_LOOK_S):
                 return False
             waited_s += _LOOK_S
-        return True
+    except psycopg.Error as refusal:
+        raise failure(connection, refusal) from refusal
+    return True
+
+
+def _writers(connection: Connection, table: TableName) -> list[Writer]:
+    rows = connection.execute(_WRITERS, {"table": table.quoted}).fetchall()
+    return sorted(Writer(*row) for row in rows)
 
 
 # A publication of all tables has no such row: there a table is published from its creation on.
@@ -97,10 +133,14 @@ WHERE p.pubname = %s
 """
 _TABLES = "SELECT oid, prpubid AS publication, prrelid AS member FROM pg_publication_rel"
 _SCHEMAS = " UNION ALL SELECT oid, pnpubid, pnnspid FROM pg_publication_namespace"
-# A writer keeps its lock until it is over; one that is prepared has no process.
+# A writer keeps its lock until it is over. What others do is not for every role to see.
 _WRITERS = """
-SELECT l.pid, l.virtualtransaction FROM pg_locks l
+SELECT DISTINCT ON (l.virtualtransaction) l.virtualtransaction, l.pid,
+       coalesce(a.application_name, ''),
+       extract(epoch FROM clock_timestamp() - a.xact_start)::int
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.granted AND l.mode <> 'AccessShareLock'
+  AND l.pid IS DISTINCT FROM pg_backend_pid()
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.relation IN (SELECT to_regclass(%(table)s)::oid
                      UNION ALL SELECT relid::oid FROM pg_partition_tree(to_regclass(%(table)s)))

@@ -64,7 +64,11 @@ class Maker:
         self._pipeline = pipeline
         self._settings: Snapshots = pipeline.snapshots
         self._sink = pipeline.sink.model_copy(
-            update={"stream": self._settings.stream, "subject": "init.snap.{table}.x.0"}
+            update={
+                "stream": self._settings.stream,
+                "subject": "init.snap.{table}.x.0",
+                "atomic": "none",
+            }
         )
         self._joining = Joining(self._dsn, config.source.publication, self.folder)
         self._publish = publish

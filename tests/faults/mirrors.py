@@ -1,0 +1,164 @@
+"""Mirrors as processes, which die and come back, and readers who look at them all the time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from abc import ABC, abstractmethod
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from typing_extensions import override
+
+from tailrace.testing.postgres import SUPERUSER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+Rows = list[dict[str, Any]]
+
+
+class Copy(ABC):
+    """`tailrace mirror` of some tables, and its target."""
+
+    def __init__(self, url: str, tables: list[str], folder: Path, name: str) -> None:
+        self._url = url
+        self._tables = tables
+        self._output = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """Its URL."""
+
+    @abstractmethod
+    def rows(self, table: str, key: tuple[str, ...]) -> Rows:
+        """A table of the copy, in order of its key."""
+
+    @abstractmethod
+    def total(self) -> int | None:
+        """The sum over all accounts; None before there is a copy."""
+
+    def start(self, *, fresh: bool = False) -> None:
+        words = [word for table in self._tables for word in ("--table", table)]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))}
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "tailrace.cli", "mirror", "--from", self._url, *words,
+                    "--to", self.target, *(["--fresh"] if fresh else []),
+                ],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=clean,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def check(self) -> None:
+        """It is still there."""
+        assert self._process is not None
+        assert self._process.poll() is None, self._output.read_text()[-3000:]
+
+
+class SqliteCopy(Copy):
+    """A copy in a file."""
+
+    def __init__(self, url: str, tables: list[str], folder: Path) -> None:
+        super().__init__(url, tables, folder, "sqlite")
+        self._file = folder / "copy.db"
+
+    @property
+    @override
+    def target(self) -> str:
+        return f"sqlite:///{self._file}"
+
+    @override
+    def rows(self, table: str, key: tuple[str, ...]) -> Rows:
+        with closing(sqlite3.connect(self._file, timeout=30)) as connection:
+            connection.row_factory = sqlite3.Row
+            found = connection.execute(f"SELECT * FROM {table} ORDER BY {', '.join(key)}")
+            return [dict(row) for row in found]
+
+    @override
+    def total(self) -> int | None:
+        if not self._file.exists():
+            return None
+        try:
+            with closing(sqlite3.connect(self._file, timeout=30)) as connection:
+                found: tuple[int | None] = connection.execute(
+                    "SELECT sum(balance) FROM bank"
+                ).fetchone()
+                return found[0]
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            return None
+
+
+class PostgresCopy(Copy):
+    """A copy in a database of its own."""
+
+    def __init__(self, url: str, tables: list[str], folder: Path, database: Database) -> None:
+        super().__init__(url, tables, folder, "postgres")
+        self._database = database
+
+    @property
+    @override
+    def target(self) -> str:
+        server = self._database.server
+        return f"postgresql://{SUPERUSER}@127.0.0.1:{server.port}/{self._database.name}"
+
+    @override
+    def rows(self, table: str, key: tuple[str, ...]) -> Rows:
+        sql = f"SELECT row_to_json(t)::text FROM {table} t ORDER BY {', '.join(key)}"
+        return [json.loads(row) for (row,) in self._database.query(sql)]
+
+    @override
+    def total(self) -> int | None:
+        try:
+            found: int | None = self._database.query("SELECT sum(balance)::int8 FROM bank")[0][0]
+        except psycopg.errors.UndefinedTable:
+            return None
+        return found
+
+
+class Auditor:
+    """Adds up the accounts of copies, again and again: money neither comes nor goes."""
+
+    def __init__(self, copies: list[Copy], total: int) -> None:
+        self._copies = copies
+        self._total = total
+        self._stop = threading.Event()
+        self._wrong: list[str] = []
+        self.looked = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        complete: set[Copy] = set()
+        while not self._stop.wait(0.02):
+            for copy in self._copies:
+                found = copy.total()
+                if found == self._total:
+                    complete.add(copy)
+                    self.looked += 1
+                elif found is not None or copy in complete:
+                    self._wrong.append(f"{copy.target}: {found} instead of {self._total}")
+
+    def check(self) -> None:
+        assert not self._wrong, self._wrong[:5]
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
