@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import bigtx, capture, decode, deliver, isolation, latency, snapshot
+from benchmarks import bigtx, capture, decode, deliver, isolation, latency, mirror, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "deliver": deliver.run,
     "isolation": isolation.run,
     "latency": latency.run,
+    "mirror": mirror.run,
     "snapshot": snapshot.run,
 }
 

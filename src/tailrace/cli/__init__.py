@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tailrace import __version__
+from tailrace.cli.backfill import backfill, backfills_app
 from tailrace.cli.bridge import bridge
 from tailrace.cli.capture import capture
 from tailrace.cli.check import check
@@ -20,9 +21,11 @@ from tailrace.cli.demo import demo
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
 from tailrace.cli.log import log_app
+from tailrace.cli.mirror import mirror
 from tailrace.cli.pipelines import pipelines
 from tailrace.cli.run import run
 from tailrace.cli.serve import serve
+from tailrace.cli.table import table_app
 from tailrace.cli.tail import tail
 from tailrace.errors import TailraceError
 
@@ -41,7 +44,11 @@ app.command()(bridge)
 app.command()(capture)
 app.command()(pipelines)
 app.command()(tail)
+app.command()(mirror)
+app.command()(backfill)
+app.add_typer(backfills_app)
 app.add_typer(log_app)
+app.add_typer(table_app)
 app.command()(demo)
 app.command(hidden=True)(serve)
 

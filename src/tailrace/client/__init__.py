@@ -15,22 +15,29 @@ readers     a stream's messages in its order, whatever happens to the line
 iteration   what `async for` goes over
 change      a change as a consumer sees it
 snapshot    a table's rows at one moment
+chunks      the same as they come, while the snapshot is being made
 follow      changes from some point on
 replica     a snapshot, and then exactly the changes that are not in it
+transactions  those changes, in whole transactions
 
 Needs neither PostgreSQL nor Spark.
 """
 
 from tailrace.change import Op
 from tailrace.client.change import Change
+from tailrace.client.chunks import Chunks
 from tailrace.client.client import Client, connect
 from tailrace.client.follow import Follow
 from tailrace.client.replica import Replica, State
 from tailrace.client.schemas import Column, Schema
-from tailrace.client.snapshot import Meta, Snapshot
+from tailrace.client.snapshot import Chunk, Meta, Snapshot
+from tailrace.client.transactions import Batch, Transactions
 
 __all__ = [
+    "Batch",
     "Change",
+    "Chunk",
+    "Chunks",
     "Client",
     "Column",
     "Follow",
@@ -40,5 +47,6 @@ __all__ = [
     "Schema",
     "Snapshot",
     "State",
+    "Transactions",
     "connect",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import nats.js.errors
 import zstandard
 
-from tailrace.client.connection import failures
+from tailrace.client.connection import MissingStreamError, failures
 from tailrace.client.payload import decoded
 from tailrace.client.schemas import Schema, Typing
 from tailrace.errors import PositionLostError, SinkError, SinkRefusedError
@@ -44,6 +44,12 @@ class Access:
         """The subjects of a table's changes."""
         return self.subjects.replace("{table}", table.path)
 
+    async def stream_created(self) -> str | None:
+        """When the stream of changes was created; None if there is none yet."""
+        with contextlib.suppress(MissingStreamError):
+            return str((await self.connection.stream_info(self.stream))["created"])
+        return None
+
     async def close(self) -> None:
         """End what is still under way."""
         for iteration in [*self.iterations]:
@@ -69,6 +75,11 @@ class Access:
                 schema = await self._schema(await self._bucket(), table.key)
             known = self._typings[table] = Typing(schema)
         return known
+
+    async def schema(self, table: Table) -> Schema | None:
+        """A table's newest document, if there is one."""
+        with failures("read the bucket of schemas"):
+            return await self._schema(await self._bucket(), table.key)
 
     async def retyped(self, table: Table) -> Typing:
         """The same from the newest document, if it can be had."""

@@ -49,6 +49,8 @@ class Change:
     id: str
     timestamp: datetime
     """Of the commit."""
+    relation: int | None = None
+    """PostgreSQL's number of the table: a table that is made anew has another."""
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -65,6 +67,7 @@ class Change:
                 xid=message["xid"],
                 id=message["msg_id"],
                 timestamp=datetime.fromisoformat(message["timestamp"]),
+                relation=message.get("relation_id"),
                 receipt=receipt,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -6,11 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from tailrace.client.access import Access
+from tailrace.client.chunks import Chunks
 from tailrace.client.connection import opened
 from tailrace.client.follow import Follow
 from tailrace.client.names import Table
 from tailrace.client.replica import Replica
 from tailrace.client.snapshot import Snapshot
+from tailrace.client.transactions import Transactions
 
 if TYPE_CHECKING:
     import ssl
@@ -33,9 +35,25 @@ class Client:
         """What tables look like, by their names."""
         return await self._access.schemas()
 
+    async def schema(self, table: str) -> Schema | None:
+        """What a table looks like now; None if there is no document of it."""
+        return await self._access.schema(Table.parse(table))
+
+    async def stream_created(self) -> str | None:
+        """When the stream of changes was created; None if there is none."""
+        return await self._access.stream_created()
+
     def snapshot(self, table: str) -> Snapshot:
         """The rows of a table at one moment, as dicts; `.meta` says which moment."""
         return Snapshot(self._access, Table.parse(table))
+
+    def chunks(self, table: str) -> Chunks:
+        """The rows of a snapshot in chunks, while it is still being made; see `Chunks`."""
+        return Chunks(self._access, Table.parse(table))
+
+    def transactions(self, table: str, state: State) -> Transactions:
+        """The changes behind a state, in batches of whole transactions."""
+        return Transactions(self._access, Table.parse(table), state)
 
     def follow(self, table: str, *, start: Beginning = "new", durable: str | None = None) -> Follow:
         """Changes of a table from `start` on, the first one included.

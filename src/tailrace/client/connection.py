@@ -7,6 +7,7 @@ messages registers to be told of it, because requests that were under way are lo
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
@@ -57,10 +58,31 @@ class Connection:
             raise missing_stream(stream)
         raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
 
+    async def message(
+        self, stream: str, sequence: int, *, subject: str | None = None
+    ) -> tuple[int, bytes] | None:
+        """Sequence and headers of a message, or of a subject's next one; None if there is none."""
+        asked = {"seq": sequence} | ({"next_by_subj": subject} if subject else {})
+        with failures(f"look at stream {stream}"):
+            answer = await self.client.request(
+                f"$JS.API.STREAM.MSG.GET.{stream}", orjson.dumps(asked), timeout=PATIENCE_S
+            )
+        found: dict[str, Any] = orjson.loads(answer.data)
+        if (error := found.get("error")) is not None:
+            if error.get("code") == 404:
+                return None
+            raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
+        message = found["message"]
+        return message["seq"], base64.b64decode(message.get("hdrs", ""))
 
-def missing_stream(stream: str) -> SinkRefusedError:
+
+class MissingStreamError(SinkRefusedError):
     """There is no stream of that name."""
-    return SinkRefusedError(
+
+
+def missing_stream(stream: str) -> MissingStreamError:
+    """There is no stream of that name."""
+    return MissingStreamError(
         f"there is no stream {stream!r}",
         hint="A pipeline makes its stream with its first change: start it, or name the stream it "
         "has with connect(stream=..., snapshots=...).",

@@ -59,7 +59,7 @@ class Follow(Iteration[Change, Change]):
         connection, stream = self._access.connection, self._access.stream
         subject = self._access.subject(self._table)
         if self._durable is None:
-            ordered = Ordered(connection, stream, subject, start)
+            ordered = Ordered(connection, stream, subject, start=start)
             await ordered.open()
             return ordered
         durable = Durable(
@@ -93,13 +93,26 @@ class Follow(Iteration[Change, Change]):
 _REMEMBERED = 65_536
 
 
-class Typed:
+class Seen:
+    """Knows which changes were there already: a stream may hold a message twice."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def first(self, change: Change, arrival: Arrival) -> bool:
+        """Whether this is not the second copy."""
+        if len(self._seen) >= _REMEMBERED:
+            self._seen = dict(list(self._seen.items())[_REMEMBERED // 2 :])
+        return self._seen.setdefault(change.id, arrival.sequence) == arrival.sequence
+
+
+class Typed(Seen):
     """Messages as changes, typed by the table's schema document; knows which it has seen."""
 
     def __init__(self, access: Access, table: Table) -> None:
+        super().__init__()
         self._access = access
         self._table = table
-        self._seen: dict[str, int] = {}
         self._asked: set[str] = set()
 
     async def change(self, arrival: Arrival) -> Change:
@@ -114,9 +127,3 @@ class Typed:
         if change.old is not None:
             typing.apply(change.old)
         return change
-
-    def first(self, change: Change, arrival: Arrival) -> bool:
-        """Whether this is not the second copy: a stream may hold a message twice."""
-        if len(self._seen) >= _REMEMBERED:
-            self._seen = dict(list(self._seen.items())[_REMEMBERED // 2 :])
-        return self._seen.setdefault(change.id, arrival.sequence) == arrival.sequence

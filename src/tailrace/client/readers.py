@@ -73,6 +73,7 @@ class Arrival:
     """How many more there are for us."""
     receipt: Receipt | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    subject: str = ""
 
 
 class Reader(Protocol):
@@ -88,14 +89,14 @@ class Reader(Protocol):
 
 
 class Ordered:
-    """All messages from a start on, each once."""
+    """All messages of some subjects from a start on, each once."""
 
     def __init__(
-        self, connection: Connection, stream: str, subject: str, start: Start, *, batch: int = BATCH
+        self, connection: Connection, stream: str, *subjects: str, start: Start, batch: int = BATCH
     ) -> None:
         self._connection = connection
         self._stream = stream
-        self._subject = subject
+        self._subjects = subjects
         self._start = start
         self._batch = batch
         self._pull: Pull | None = None
@@ -105,13 +106,20 @@ class Ordered:
         self.silent = False
         """Whether the last look found that there is nothing."""
 
+    @property
+    def place(self) -> int:
+        """The last message that is read, or known not to be ours."""
+        return self._last
+
     async def open(self) -> None:
         """Make the consumer; says at once what is wrong."""
         start = Start(sequence=self._last + 1) if self._last else self._start
         if start.sequence is not None:
             await self._check(start.sequence)
         settings = ConsumerConfig(
-            filter_subject=self._subject,
+            # One under its own name: servers before 2.10 know no list.
+            filter_subject=self._subjects[0] if len(self._subjects) == 1 else None,
+            filter_subjects=[*self._subjects] if len(self._subjects) > 1 else None,
             ack_policy=AckPolicy.NONE,
             inactive_threshold=_INACTIVE_S,
             mem_storage=True,
@@ -168,6 +176,7 @@ class Ordered:
                     message.data,
                     metadata.num_pending,
                     headers=message.headers or {},
+                    subject=message.subject,
                 )
             )
         return found

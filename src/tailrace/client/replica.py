@@ -55,6 +55,19 @@ class State:
 
     With a durable name it stays 0: there the acknowledgements count."""
 
+    @classmethod
+    def begun(cls, table: Table | str, meta: Meta, stream: str) -> Self:
+        """Right behind a snapshot, in a stream that was created at this time."""
+        return cls(
+            table=str(table),
+            snapshot_id=meta.snapshot_id,
+            lsn=str(meta.lsn),
+            visibility=str(meta.visibility),
+            since=meta.since.isoformat() if meta.since else None,
+            stream=stream,
+            sequence=0,
+        )
+
     def dump(self) -> str:
         """As text."""
         return orjson.dumps(asdict(self)).decode()
@@ -109,20 +122,12 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
         # Before anything is asked for: without the stream there is nothing to go on with.
         info = await self._access.connection.stream_info(self._access.stream)
         self.meta = meta = await snapshot.complete()
-        begun = State(
-            table=str(self._table),
-            snapshot_id=meta.snapshot_id,
-            lsn=str(meta.lsn),
-            visibility=str(meta.visibility),
-            since=meta.since.isoformat() if meta.since else None,
-            stream=info["created"],
-            sequence=0,
-        )
+        begun = State.begun(self._table, meta, info["created"])
         if self._durable is not None:
             # What was acknowledged for another snapshot may be missing in this one.
             reader = self._named(begun)
             await reader.forget()
-            await self._check(begun)
+            await _check(self._access, begun)
             await reader.open()
             await reader.close()
         return begun
@@ -164,21 +169,9 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
             await reader.close()
 
     async def _reader(self, state: State) -> Reader:
-        info = await self._access.connection.stream_info(self._access.stream)
-        if info["created"] != state.stream:
-            raise PositionLostError(
-                f"stream {self._access.stream} was created anew since the snapshot",
-                hint="Begin again without a state: a new snapshot is taken.",
-            )
         if self._durable is None:
-            if not state.sequence:
-                await self._check(state)
-            ordered = Ordered(
-                self._access.connection, self._access.stream,
-                self._access.subject(self._table), _start(state),
-            )  # fmt: skip
-            await ordered.open()
-            return ordered
+            return await ordered(self._access, self._table, state)
+        await _same_stream(self._access, state)
         durable = self._named(state)
         if not await durable.exists():
             raise PositionLostError(
@@ -195,17 +188,37 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
             _start(state), name=self._durable, ack_wait_s=self._access.ack_wait_s,
         )  # fmt: skip
 
-    async def _check(self, state: State) -> None:
-        """Refuse when the stream may have let go of changes that the snapshot does not have."""
-        if state.since is None or state.sequence:
-            return
-        info = await self._access.connection.stream_info(self._access.stream)
-        if not reaches_back(info, datetime.fromisoformat(state.since), datetime.now(UTC)):
-            raise PositionLostError(
-                f"stream {self._access.stream} no longer has all changes since {state.since}",
-                hint="Let the stream keep messages for longer than a snapshot takes, and than the "
-                "longest transaction before it.",
-            )
+
+async def ordered(access: Access, table: Table, state: State) -> Ordered:
+    """The messages of a table behind a state; refuses if some of them may be gone."""
+    await _same_stream(access, state)
+    if not state.sequence:
+        await _check(access, state)
+    reader = Ordered(access.connection, access.stream, access.subject(table), start=_start(state))
+    await reader.open()
+    return reader
+
+
+async def _same_stream(access: Access, state: State) -> None:
+    info = await access.connection.stream_info(access.stream)
+    if info["created"] != state.stream:
+        raise PositionLostError(
+            f"stream {access.stream} was created anew since the snapshot",
+            hint="Begin again without a state: a new snapshot is taken.",
+        )
+
+
+async def _check(access: Access, state: State) -> None:
+    """Refuse when the stream may have let go of changes that the snapshot does not have."""
+    if state.since is None or state.sequence:
+        return
+    info = await access.connection.stream_info(access.stream)
+    if not reaches_back(info, datetime.fromisoformat(state.since), datetime.now(UTC)):
+        raise PositionLostError(
+            f"stream {access.stream} no longer has all changes since {state.since}",
+            hint="Let the stream keep messages for longer than a snapshot takes, and than the "
+            "longest transaction before it.",
+        )
 
 
 def _start(state: State) -> Start:
@@ -233,8 +246,10 @@ def included(changes: list[Change], lsn: Lsn, visibility: Visibility) -> list[bo
     if not any(change.lsn < lsn for change in changes):
         return [False] * len(changes)
     before = np.array([change.lsn < lsn for change in changes])
+    # A row of a backfill has no transaction: what it says was so before the snapshot.
+    reads = np.array([change.op is Op.READ for change in changes])
     xids = np.array([change.xid or 0 for change in changes], np.int64).astype(np.uint32)
-    found: list[bool] = (before & visibility.sees(xids)).tolist()
+    found: list[bool] = (before & (reads | visibility.sees(xids))).tolist()
     return found
 
 

@@ -30,6 +30,8 @@ class Column:
     data_type: str
     is_nullable: bool
     column_default: str | None
+    type: str | None = None
+    """The type with its modifiers, `numeric(12,2)`; None: the document does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +41,47 @@ class Schema:
     table: Table
     timestamp: int
     columns: tuple[Column, ...]
+    key: tuple[str, ...] | None = None
+    """Columns that tell rows apart; none: `()`. None: the document does not tell."""
+    relation: int | None = None
+    """PostgreSQL's number of the table, as changes have it. None: the document does not tell."""
 
     @classmethod
     def of(cls, key: str, document: Mapping[str, Any]) -> Self:
         """Read a document of the bucket."""
         try:
-            columns = tuple(
-                Column(**{name: each[name] for name in Column.__slots__})
-                for each in document["columns"]
+            columns = tuple(_column(each) for each in document["columns"])
+            told = document.get("key")
+            return cls(
+                table=Table.of_key(key),
+                timestamp=document["timestamp"],
+                columns=columns,
+                key=None if told is None else tuple(told),
+                relation=document.get("relation_id"),
             )
-            return cls(table=Table.of_key(key), timestamp=document["timestamp"], columns=columns)
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedError(f"the schema document {key!r} is not understood") from error
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in their order."""
+        return tuple(column.name for column in self.columns)
 
     @property
     def types(self) -> dict[str, str]:
         """Data types by column."""
         return {column.name: column.data_type for column in self.columns}
+
+
+def _column(document: Mapping[str, Any]) -> Column:
+    return Column(
+        name=document["name"],
+        position=document["position"],
+        data_type=document["data_type"],
+        is_nullable=document["is_nullable"],
+        column_default=document["column_default"],
+        type=document.get("type"),
+    )
 
 
 class Typing:

@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 
     from tailrace.client.access import Access
     from tailrace.client.names import Table
+    from tailrace.client.payload import Encoding
     from tailrace.client.readers import Arrival
 
 _LOOK_S = 0.25
-_ASK_AGAIN_S = 15.0
-_SERVICE_AWAY_S = 120.0
-_ATTEMPTS = 3
-_BATCH = 16
-"""Chunks of up to a megabyte each."""
+ASK_AGAIN_S = 15.0
+SERVICE_AWAY_S = 120.0
+ATTEMPTS = 3
+CHUNKS = 16
+"""Asked for at a time: they have up to a megabyte each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,32 @@ class Meta:
             raise MalformedError(f"a snapshot's metadata are not understood: {error!r}") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Some thousand rows of a snapshot, not looked at yet."""
+
+    snapshot_id: str
+    number: int
+    payload: bytes
+    compressed: bool = False
+    dictionary: zstandard.ZstdCompressionDict | None = None
+    encoding: Encoding | None = None
+
+    def plain(self) -> bytes:
+        """The message as it was before it was compressed."""
+        if not self.compressed:
+            return self.payload
+        try:
+            return zstandard.ZstdDecompressor(dict_data=self.dictionary).decompress(self.payload)
+        except zstandard.ZstdError as error:
+            raise MalformedError(f"a chunk cannot be decompressed: {error}") from error
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as the message has them, without the types of the table's schema."""
+        found: list[dict[str, Any]] = decoded(self.plain(), self.encoding)["data"]
+        return found
+
+
 class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
     """The rows of one table. `meta` is known from the first row on."""
 
@@ -100,14 +127,14 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
 
     async def complete(self) -> Meta:
         """Ask for a snapshot and wait until all of it is in the stream."""
-        before = await self._last_meta()
-        asked = [await self._ask()]
+        before = await self.last_meta()
+        asked = [await self.ask()]
         loop = asyncio.get_running_loop()
-        ask_at, away_since = loop.time() + _ASK_AGAIN_S, 0.0
+        ask_at, away_since = loop.time() + ASK_AGAIN_S, 0.0
         while True:
             found = None
             with contextlib.suppress(SinkUnreachableError):
-                found = await self._last_meta()
+                found = await self.last_meta()
             if found is not None and (before is None or found[0] > before[0]):
                 before, message = found, found[1]
                 if "error" not in message:
@@ -115,24 +142,24 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
                     self._tell(meta, asked)
                     return meta
                 if message.get("snapshot_id") in asked:
-                    raise _refusal(message)
+                    raise refusal(message)
             if loop.time() < ask_at:
                 await asyncio.sleep(_LOOK_S)
                 continue
-            ask_at = loop.time() + _ASK_AGAIN_S
+            ask_at = loop.time() + ASK_AGAIN_S
             try:
-                again = await self._ask()
+                again = await self.ask()
             except SinkUnreachableError:
                 # Whoever makes it may be starting again; it then goes on with what it has.
                 away_since = away_since or loop.time()
-                if loop.time() - away_since > _SERVICE_AWAY_S:
+                if loop.time() - away_since > SERVICE_AWAY_S:
                     raise
                 continue
             away_since = 0.0
             if again not in asked:
                 LOG.warning("snapshot %s of %s failed, now %s", asked[-1], self._table, again)
                 asked.append(again)
-            if len(asked) > _ATTEMPTS:
+            if len(asked) > ATTEMPTS:
                 raise SinkRefusedError(
                     f"snapshots of {self._table} fail: {', '.join(asked[:-1])}",
                     hint="The log of the pipeline that makes them says why.",
@@ -145,7 +172,8 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
                 meta.supersedes, self._table, meta.snapshot_id,
             )  # fmt: skip
 
-    async def _ask(self) -> str:
+    async def ask(self) -> str:
+        """Send a request; the id of the snapshot that will answer it."""
         subject = f"snapshot.request.{self._table.path}"
         with failures("ask for a snapshot"):
             try:
@@ -159,10 +187,10 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
                 ) from error
         answer = decoded(reply.data, self._access.encoding)
         if "error" in answer:
-            raise _refusal(answer)
+            raise refusal(answer)
         return str(answer["snapshot_id"])
 
-    async def _last_meta(self) -> tuple[int, dict[str, Any]] | None:
+    async def last_meta(self) -> tuple[int, dict[str, Any]] | None:
         """The youngest metadata in the stream, or a failure in their place; and where it is."""
         with failures("look for a snapshot"):
             try:
@@ -175,54 +203,62 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         assert found.seq is not None
         return found.seq, decoded(found.data or b"", self._access.encoding)
 
-    async def _plain(self, arrival: Arrival) -> bytes:
-        """A chunk's bytes, decompressed if need be."""
+    async def chunk(self, snapshot_id: str, arrival: Arrival) -> Chunk:
+        """A message as a chunk, with what it takes to open it."""
         encoding = arrival.headers.get("Content-Encoding", "")
-        if not encoding:
-            return arrival.data
-        if encoding != "zstd":
+        if encoding not in ("", "zstd"):
             raise MalformedError(f"a chunk is compressed with {encoding!r}, which is not known")
         key = arrival.headers.get("Tailrace-Dictionary", "")
-        dictionary = await self._access.dictionary(key) if key else None
-        try:
-            return zstandard.ZstdDecompressor(dict_data=dictionary).decompress(arrival.data)
-        except zstandard.ZstdError as error:
-            raise MalformedError(f"a chunk cannot be decompressed: {error}") from error
+        return Chunk(
+            snapshot_id=snapshot_id,
+            number=int(arrival.subject.rpartition(".")[2]),
+            payload=arrival.data,
+            compressed=bool(encoding),
+            dictionary=await self._access.dictionary(key) if key else None,
+            encoding=self._access.encoding,
+        )
 
     async def chunks(self, meta: Meta) -> AsyncGenerator[list[dict[str, Any]]]:
         """The rows, thousands at a time."""
         typing = await self._access.typing(self._table)
-        subject = f"init.snap.{self._table.path}.{meta.snapshot_id}.*"
         reader = Ordered(
-            self._access.connection, self._access.snapshots, subject, Start(), batch=_BATCH
-        )
+            self._access.connection, self._access.snapshots,
+            chunk_subject(self._table, meta.snapshot_id), start=Start(), batch=CHUNKS,
+        )  # fmt: skip
         numbers: set[int] = set()
         rows = 0
         try:
             while len(numbers) < meta.batch_count:
                 arrivals = await reader.next()
                 for arrival in arrivals:
-                    chunk = decoded(await self._plain(arrival), self._access.encoding)
-                    if chunk["chunk"] in numbers:
+                    chunk = await self.chunk(meta.snapshot_id, arrival)
+                    if chunk.number in numbers:
                         continue
-                    numbers.add(chunk["chunk"])
-                    rows += len(chunk["data"])
-                    yield [typing.apply(row) for row in chunk["data"]]
+                    numbers.add(chunk.number)
+                    found = chunk.rows()
+                    rows += len(found)
+                    yield [typing.apply(row) for row in found]
                 if len(numbers) < meta.batch_count and (not arrivals or not arrivals[-1].pending):
-                    raise _incomplete(meta, len(numbers))
+                    raise incomplete(meta, len(numbers))
         finally:
             await reader.close()
         if rows != meta.row_count:
-            raise _incomplete(meta, len(numbers))
+            raise incomplete(meta, len(numbers))
 
 
-def _refusal(message: Mapping[str, Any]) -> ConfigError | SinkRefusedError:
+def chunk_subject(table: Table, snapshot_id: str) -> str:
+    """Where the chunks of a snapshot are."""
+    return f"init.snap.{table.path}.{snapshot_id}.*"
+
+
+def refusal(message: Mapping[str, Any]) -> ConfigError | SinkRefusedError:
     """What the service says is wrong, as an error of ours."""
     kind = ConfigError if message.get("code") == ConfigError.code else SinkRefusedError
     return kind(str(message["error"]), hint=str(message.get("hint", "")))
 
 
-def _incomplete(meta: Meta, found: int) -> PositionLostError:
+def incomplete(meta: Meta, found: int) -> PositionLostError:
+    """The stream does not have all chunks."""
     return PositionLostError(
         f"snapshot {meta.snapshot_id} has {meta.batch_count} chunks, the stream only {found}",
         hint="The stream has let go of some. Ask again, and let the stream keep more.",

@@ -1,0 +1,82 @@
+"""Values of messages, a column at a time, in the few forms that targets take.
+
+What a message says of a value is in docs/reference/types.md: numbers, booleans, text, bytes (base64
+in JSON), and documents that are opened. Everything is exact: what is text in a message stays text.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from tailrace.mirror.layout import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+def transposed(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[list[Any]]:
+    """The columns of rows that all have them."""
+    return [[row[name] for row in rows] for name in names]
+
+
+def plain(kind: Kind, values: list[Any]) -> list[Any]:
+    """A column as Python's own types: bool, int, float, bytes and text; documents as JSON text."""
+    match kind:
+        case Kind.BOOL | Kind.INTEGER:
+            return values
+        case Kind.FLOAT:
+            return [float(value) if isinstance(value, str) else value for value in values]
+        case Kind.BYTES:
+            return [base64.b64decode(v) if isinstance(v, str) else v for v in values]
+        case Kind.JSON:
+            dumps = orjson.dumps
+            return [None if value is None else dumps(value).decode() for value in values]
+        case Kind.TEXT:
+            if all(type(value) is str or value is None for value in values):
+                return values
+            return [text(value) for value in values]
+
+
+def text(value: Any) -> str | None:
+    """PostgreSQL's text of a value."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return _float(value)
+        case bytes():
+            return "\\x" + value.hex()
+        case dict() | list():
+            return orjson.dumps(value).decode()
+        case _:
+            return str(value)
+
+
+def _float(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return repr(value)
+
+
+_ARROW = {
+    Kind.BOOL: pa.bool_(),
+    Kind.INTEGER: pa.int64(),
+    Kind.FLOAT: pa.float64(),
+    Kind.BYTES: pa.binary(),
+    Kind.JSON: pa.string(),
+    Kind.TEXT: pa.string(),
+}
+
+
+def arrow(kind: Kind, values: list[Any]) -> pa.Array:
+    """A column of plain values as an Arrow array."""
+    return pa.array(values, _ARROW[kind])

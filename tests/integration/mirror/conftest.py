@@ -1,0 +1,51 @@
+"""Fixtures for mirrors: a NATS server, a system around it, and a database to mirror into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.testing import EmbeddedNats
+from tests.fix_postgres import Database
+from tests.integration.mirror.system import Mirrored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.testing import EmbeddedPostgres
+    from tests.fix_capture import Captured
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedNats]:
+    with EmbeddedNats() as running:
+        yield running
+
+
+@pytest.fixture
+def system(
+    spark: SparkSession,
+    database: Database,
+    capture: Callable[..., Captured],
+    server: EmbeddedNats,
+    tmp_path: Path,
+) -> Iterator[Mirrored]:
+    made = Mirrored(spark, capture(database), server, tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def copy(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database to mirror into."""
+    name = postgres.create_database("copy")
+    try:
+        yield Database(name=name, server=postgres)
+    finally:
+        postgres.drop_database(name)

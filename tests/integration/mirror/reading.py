@@ -1,0 +1,60 @@
+"""What a target holds, in the form of the source's own rows."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from tests.integration.mirror.system import target_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A target of one kind: where it is, and how to look into it."""
+
+    url: str
+    kind: str
+    path: Path | None = None
+    database: Database | None = None
+
+    def rows(self, select: str) -> Rows:
+        """The rows of a query that all databases understand."""
+        if self.database is not None:
+            return self.database.query(select)
+        if self.kind == "sqlite":
+            with contextlib.closing(
+                sqlite3.connect(str(self.path), isolation_level=None)
+            ) as connection:
+                return connection.execute(select).fetchall()
+        with duckdb.connect(str(self.path)) as connection:
+            found: Rows = connection.execute(select).fetchall()
+            return found
+
+    def name(self, schema: str, table: str) -> str:
+        """How a table is called there."""
+        own = table.replace('"', '""')
+        if self.kind == "sqlite":
+            prefix = "" if schema == "public" else f"{schema}."
+            return f'"{prefix}{own}"'
+        shown = "main" if self.kind == "duckdb" and schema == "public" else schema
+        return f'"{shown}"."{own}"'
+
+
+def places(folder: Path, copy: Database) -> list[Place]:
+    """One of each kind."""
+    return [
+        Place(url=f"sqlite:///{folder}/copy.sqlite", kind="sqlite", path=folder / "copy.sqlite"),
+        Place(url=f"duckdb:///{folder}/copy.duckdb", kind="duckdb", path=folder / "copy.duckdb"),
+        Place(url=target_url(copy), kind="postgresql", database=copy),
+    ]

@@ -1,0 +1,141 @@
+"""A whole system with mirrors of its tables, in the test's own process or in others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import nats
+import orjson
+import ormsgpack
+
+from tailrace import client
+from tailrace.client.names import Table
+from tailrace.config import Config
+from tailrace.mirror import Mirror, Phase, Status, target_of
+from tests.integration.cases.running import eventually
+from tests.integration.client.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fix_postgres import Database
+
+_KEYS = """
+SELECT c.relname, n.nspname, coalesce((
+    SELECT array_agg(a.attname::text ORDER BY k.place)
+    FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (number, place)
+    JOIN pg_attribute a ON a.attnum = k.number AND a.attrelid = c.oid
+    WHERE i.indrelid = c.oid AND
+        CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END), '{}')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+"""
+
+
+class Mirrored(System):
+    """A system whose schema documents name the tables' keys."""
+
+    atomic = False
+
+    @property
+    def config(self) -> Config:
+        settings = super().config.model_dump()
+        if self.atomic:
+            sink = settings["pipelines"]["test"]["sink"]
+            sink["atomic"] = "transaction"
+            sink["stream"]["atomic"] = True
+        return Config.model_validate(settings)
+
+    def publish_schemas(self) -> None:
+        super().publish_schemas()
+        asyncio.run(self._add_keys())
+
+    async def _add_keys(self) -> None:
+        keys = {
+            Table(namespace, name).key: key for name, namespace, key in self.database.query(_KEYS)
+        }
+        read = ormsgpack.unpackb if self.encoding == "msgpack" else orjson.loads
+        write: Any = ormsgpack.packb if self.encoding == "msgpack" else orjson.dumps
+        connection = await nats.connect(self.server.url)
+        try:
+            bucket = await connection.jetstream().key_value("schemas")
+            for name in await bucket.keys():
+                document = read((await bucket.get(name)).value or b"")
+                if name in keys and document.get("key") != keys[name]:
+                    await bucket.put(name, write(document | {"key": keys[name]}))
+        finally:
+            await connection.close()
+
+
+class Running:
+    """A mirror on a thread of its own."""
+
+    def __init__(self, url: str, table: str, to: str, **options: Any) -> None:
+        self.said: list[str] = []
+        self.status = Status(table=table, tell=lambda _, words: self.said.append(words))
+        self.failure: BaseException | None = None
+        self._url, self._table, self._to, self._options = url, table, to, options
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"mirror {table}")
+        self._thread.start()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._mirror())
+            except BaseException as error:
+                self.failure = error
+
+    async def _mirror(self) -> None:
+        self._task = asyncio.current_task()
+        async with client.connect(self._url) as connected:
+            target = target_of(self._to, self._table)
+            mirror = Mirror(connected, self._table, target, status=self.status, **self._options)
+            await mirror.run()
+
+    def wait(self, condition: Any, what: str) -> None:
+        """Until something holds, or the mirror has failed."""
+        eventually(lambda: condition() or not self._thread.is_alive(), what)
+        if self.failure is not None:
+            raise self.failure
+        assert condition(), (what, self.said)
+
+    def follows(self) -> Running:
+        self.wait(lambda: self.status.phase is Phase.FOLLOWING, "the mirror follows")
+        return self
+
+    def ended(self) -> BaseException | None:
+        """Its error, once it has ended by itself."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.failure
+
+    def stop(self) -> None:
+        for _ in range(100):
+            # Once may not be enough: see `tailrace.mirror.end`.
+            if self._thread.is_alive() and self._task is not None:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+            self._thread.join(0.5)
+        assert not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def mirror(system: Mirrored, table: str, to: str, **options: Any) -> Iterator[Running]:
+    """A mirror for a while; an error that ended it is raised."""
+    running = Running(system.server.url, table, to, **options)
+    try:
+        yield running
+    finally:
+        running.stop()
+    if running.failure is not None and not isinstance(running.failure, asyncio.CancelledError):
+        raise running.failure
+
+
+def target_url(database: Database) -> str:
+    """A database as a target."""
+    host, port = "127.0.0.1", database.server.port
+    return f"postgresql://postgres@{host}:{port}/{database.name}"
