@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import bigtx, capture, decode, deliver, isolation, latency, mirror, snapshot
+from benchmarks import (
+    bigtx,
+    capture,
+    compression,
+    decode,
+    deliver,
+    isolation,
+    latency,
+    mirror,
+    snapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "bigtx": bigtx.run,
     "capture": capture.run,
+    "compression": compression.run,
     "decode": decode.run,
     "deliver": deliver.run,
     "isolation": isolation.run,

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LEVEL = 3
-_DICTIONARY_BYTES = 64 << 10
+_MOST_BYTES, _LEAST_BYTES = 64 << 10, 1 << 10
+_SHARE = 20
+"""A dictionary is fetched, too: it has at most this part of the sample's size."""
 _LEAST_SAMPLES = 100
 
 
@@ -30,10 +32,11 @@ class Compression:
     @classmethod
     def trained(cls, samples: Sequence[bytes]) -> Self:
         """With a dictionary for such rows, unless they are too few or too much alike for one."""
-        if len(samples) < _LEAST_SAMPLES:
+        size = min(_MOST_BYTES, sum(map(len, samples)) // _SHARE)
+        if len(samples) < _LEAST_SAMPLES or size < _LEAST_BYTES:
             return cls()
         try:
-            found = zstandard.train_dictionary(_DICTIONARY_BYTES, list(samples))
+            found = zstandard.train_dictionary(size, list(samples))
         except zstandard.ZstdError:
             return cls()
         return cls(found.as_bytes())

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from tailrace.snapshot.table import Stretch
 
 BUCKET = "dictionaries"
-_STRETCHES, _ROWS = 20, 200
+_STRETCHES, _ROWS = 20, 4000
 
 
 def train(connection: Connection, edition: Edition, found: list[Stretch]) -> Compression:
     """A compression for rows like those of the table, some from all over it."""
     names = [column.name for column in edition.table.relation.columns]
     samples: list[bytes] = []
-    for stretch in found[:: max(len(found) // _STRETCHES, 1)]:
-        select = f"{query(stretch, names, edition.conditions)} LIMIT {_ROWS}"
+    looked_at = found[:: max(len(found) // _STRETCHES, 1)]
+    for stretch in looked_at:
+        select = query(stretch, names, edition.conditions)
+        select += f" LIMIT {_ROWS // len(looked_at)}"
         for count, image in copy(connection, select, len(names)):
             rows = read_group(edition.table, edition.snapshot, image, count)
             samples += row_objects(rows, edition.encoding).to_pylist()
