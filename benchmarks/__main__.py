@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import (
+    beside,
     bigtx,
     capture,
     compression,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {
+    "beside": beside.run,
     "bigtx": bigtx.run,
     "capture": capture.run,
     "compression": compression.run,

@@ -90,7 +90,7 @@ def _publish(made: Source, rows: int, folder: Path, server: EmbeddedNats, report
     settings = {"dsn": made.dsn, "publication": "tailrace"}
     pipelines = Pipelines(folder, source=settings, bench=pipeline)
     memory = _Memory(pipelines.process.pid)
-    taken = [asyncio.run(_request(server.url, pipelines)) for _ in range(_REPETITIONS)]
+    taken = [asyncio.run(request(server.url, pipelines)) for _ in range(_REPETITIONS)]
     memory.stop()
     reference = median(_reference(made) for _ in range(_REPETITIONS))
     pipelines.stop()
@@ -101,7 +101,7 @@ def _publish(made: Source, rows: int, folder: Path, server: EmbeddedNats, report
     memory.tell(report)
 
 
-async def _request(url: str, pipelines: Pipelines) -> float:
+async def request(url: str, pipelines: Pipelines) -> float:
     """Seconds from the request to the metadata."""
     client = await nats.connect(url)
     over: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
