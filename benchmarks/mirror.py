@@ -69,7 +69,7 @@ def _compare(made: Source, rows: int, folder: Path, server: EmbeddedNats, report
     child.finish()
     report.figure("dump_s", median(dumps), "pg_dump | psql")
     report.figure("mirror_s", median(mirrors), "start of the process to following")
-    report.figure("ratio_mirror", median(mirrors) / median(dumps), "× pg_dump | psql")
+    report.figure("ratio_mirror", median(mirrors) / median(dumps), "times pg_dump | psql")
     report.add("of that: to start Python", f"{median(mirrors) - median(loads):.2f} s")
     report.add("request to the last commit", f"{median(loads):.2f} s")
     report.add("the snapshot alone, nobody reading", f"{median(asked):.2f} s")

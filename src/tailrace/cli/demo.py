@@ -1,8 +1,9 @@
 """`tailrace demo`: a shop with customers, and every change of it on its way to NATS.
 
 What runs is what users run: PostgreSQL, the publication and slot of `tailrace init`, `tailrace run`
-with Spark, and a JetStream consumer at the far end. When it ends, what the consumer received is
-counted against what PostgreSQL itself counted.
+with Spark, and at the far end a JetStream consumer, and a `tailrace mirror` of one table in SQLite.
+When it ends, what the consumer received is counted against what PostgreSQL itself counted, and the
+copy is compared with its table.
 """
 
 # ruff: noqa: PLC0415 - psycopg and NATS are loaded when the command runs, not for --help
@@ -55,9 +56,11 @@ def demo(
     """Watch Tailrace at work: nothing to set up, nothing left behind.
 
     Starts an embedded PostgreSQL 18 with a sample shop and live traffic, an embedded NATS server,
-    and `tailrace run` between them; receives what arrives in JetStream and shows it as it comes.
-    Ctrl-C ends it. Then it counts, by table and operation, what PostgreSQL committed against what
-    was received; the exit code is 1 if they differ. Needs Java 17 or newer, for Spark.
+    and `tailrace run` between them; receives what arrives in JetStream and shows it as it comes,
+    beside a local copy of a table that `tailrace mirror` keeps current in SQLite. Ctrl-C ends it.
+    Then it counts, by table and operation, what PostgreSQL committed against what was received, and
+    compares the copy with its table; the exit code is 1 if they differ. Needs Java 17 or newer, for
+    Spark.
 
     \b
     Examples:
@@ -138,14 +141,18 @@ def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
         view.step("Spark runs the pipeline: the first changes are on their way to JetStream")
         watch = _Watch(stage, subscriber, Meter(), view)
         watch.until_first(stop)
+        stage.start_mirror()
         stage.start_traffic(per_second=rate)
         watch.until_over(stop, seconds)
         committed = stage.stop_traffic()
         watch.until_closed()
+        same = watch.until_copied()
         view.close()
+        stage.stop_mirror()
         code = stage.stop()
         console.print(Text(f"· stopped in order, exit code {code}", style="dim"))
-        return _compare(committed, watch.meter.counts, stage, console) and code == 0
+        agree = _compare(committed, watch.meter.counts, stage, console)
+        return _tell_copy(same, stage, console) and agree and code == 0
 
 
 def _wait_for(reached: Callable[[Figures], bool], stage: Stage, stop: threading.Event) -> None:
@@ -175,6 +182,7 @@ class _Watch:
         self._places = tuple(stage.places())
         self._processes: tuple[str, ...] = ()
         self._behind = 0
+        self._mirror = ""
         self._looked_at = 0.0
         self._closed = False
 
@@ -205,6 +213,16 @@ class _Watch:
         self._looked_at = 0.0
         self._step("the shop is closed, and everything has arrived")
 
+    def until_copied(self) -> int | None:
+        """Until the local copy is what its table is: how many rows. None: it did not get there."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while (rows := self._stage.original()) != self._stage.copied():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_STEP_S)
+            self._step("everything has arrived; waiting for the mirror")
+        return len(rows)
+
     def _step(self, note: str = "") -> None:
         from tailrace.testing.shop import CLOSED
 
@@ -224,7 +242,15 @@ class _Watch:
         self._stage.check(figures)
         self._processes = tuple(_words(process) for process in figures.processes)
         self._behind = max(self._stage.tally.total() - self.meter.rows, 0)
+        self._mirror = self._copy_words()
         self._looked_at = time.monotonic()
+
+    def _copy_words(self) -> str:
+        table, copied = self._stage.mirrored, self._stage.copied()
+        if copied is None:
+            return f"{table}: loading"
+        rows = len(self._stage.original())
+        return f"{table}: {len(copied):,} rows in SQLite, {rows:,} in PostgreSQL"
 
     def _show(self, note: str) -> None:
         from tailrace.cli.view import Picture
@@ -240,6 +266,7 @@ class _Watch:
             latency=self.meter.latency(now),
             recent=tuple(self.meter.recent),
             keys=self._stage.keys,
+            mirror=self._mirror,
             note=note,
         )
         self._view.show(picture)
@@ -248,6 +275,16 @@ class _Watch:
 def _words(process: ProcessFigures) -> str:
     restarts = f", restarts {process.restarts}" if process.restarts else ""
     return f"{process.name} {process.state} (pid {process.pid or '—'}{restarts})"
+
+
+def _tell_copy(rows: int | None, stage: Stage, console: Console) -> bool:
+    """Say whether the local copy is what its table is."""
+    if rows is None:
+        words = f"The local copy of {stage.mirrored} is NOT what its table is. Please report this."
+    else:
+        words = f"The local copy of {stage.mirrored}, in SQLite, has the same {rows:,} rows."
+    console.print(Text(words, style="bold red" if rows is None else "green"))
+    return rows is not None
 
 
 def _compare(committed: Counts, received: Counts, stage: Stage, console: Console) -> bool:

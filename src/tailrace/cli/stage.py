@@ -1,4 +1,5 @@
-"""What the demo plays on: PostgreSQL with a shop in it, NATS, and a `tailrace run` between them.
+"""What the demo plays on: PostgreSQL with a shop in it, NATS, a `tailrace run` between them, and a
+`tailrace mirror` at the far end.
 
 Everything lives in temporary folders and child processes, and is gone when the stage is left,
 however that happens.
@@ -10,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 DATABASE = "shop"
 PIPELINE = "shop"
 _FINAL = frozenset(kind.code for kind in FINAL.values())
+_MIRRORED = "orders"
+_LOOK = "SELECT * FROM orders"
+_SAME = "SELECT id, customer_id, status, total, note FROM {} ORDER BY id"
 _RESTARTS = 2
 _STOP_S = 45.0
 _HURRY_S = 15.0
@@ -66,6 +71,7 @@ class Stage:
         self._owned = contextlib.ExitStack()
         self._closing = threading.Event()
         self._traffic: Future[None] | None = None
+        self._mirror: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as owned:
@@ -97,6 +103,7 @@ class Stage:
         self.tally = Tally(connection)
         self.tally.create(TABLES)
         self.keys = {name: tuple(keys) for name, keys in connection.execute(_KEYS, [list(TABLES)])}
+        self._source = connection
         self.config = self._write_config()
         self._say("tailrace init: publication and slot")
         self._init()
@@ -119,6 +126,7 @@ class Stage:
                     "messages": ["shop.*"],
                     "shape": "bridge",
                     "encoding": "json",
+                    "snapshots": {},
                     "sink": {"type": "nats", "url": self._nats.url},
                 }
             },
@@ -132,9 +140,12 @@ class Stage:
             initialise(connection, self.config, tables=tables)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        with (self.folder / "run.log").open("wb") as said:
+        return self._child("run", str(self.file))
+
+    def _child(self, command: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{command}.log").open("wb") as said:
             return subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "run", str(self.file)],
+                [sys.executable, "-m", "tailrace.cli", command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -157,6 +168,49 @@ class Stage:
         yield "NATS", f"nats --server {self._nats.url} subscribe '{self.sink.stream.subjects[0]}'"
         yield "status", f"curl {self.http}/status"
         yield "log", f"tailrace tail -c {self.file}"
+        yield "mirror", f"sqlite3 {self._copy} '{_LOOK}'"
+
+    @property
+    def _copy(self) -> Path:
+        return self.folder / "mirror.db"
+
+    def start_mirror(self) -> None:
+        """Begin a local copy of a table, for as long as the stage stands."""
+        self._mirror = self._child(
+            "mirror",
+            *("--from", self._nats.url, "--table", _MIRRORED, "--to", f"sqlite:///{self._copy}"),
+        )
+        self._owned.callback(self.stop_mirror)
+
+    def stop_mirror(self) -> int:
+        """SIGTERM, and the exit code. May be called twice."""
+        if self._mirror is None:
+            return 0
+        self._mirror.terminate()
+        try:
+            return self._mirror.wait(_HURRY_S)
+        except subprocess.TimeoutExpired:
+            self._mirror.kill()
+            return self._mirror.wait()
+
+    def copied(self) -> list[tuple[object, ...]] | None:
+        """The rows of the local copy; None before there is one."""
+        # Not there yet: neither the file nor, in it, the table.
+        with contextlib.suppress(sqlite3.OperationalError):
+            found = sqlite3.connect(f"file:{self._copy}?mode=ro", uri=True)
+            with contextlib.closing(found) as connection:
+                return connection.execute(_SAME.format(_MIRRORED)).fetchall()
+        return None
+
+    def original(self) -> list[tuple[object, ...]]:
+        """The rows of the table itself, as a copy has them."""
+        query = _SAME.format(_MIRRORED).replace("total", "total::text")
+        return self._source.execute(query.encode()).fetchall()
+
+    @property
+    def mirrored(self) -> str:
+        """The table that there is a local copy of."""
+        return _MIRRORED
 
     def look(self) -> Figures:
         """What the processes say of themselves."""
@@ -175,6 +229,9 @@ class Stage:
                 raise TailraceError(f"the pipeline failed, {pipeline.code}: {pipeline.message}")
         if self._traffic is not None and self._traffic.done():
             self._finish_traffic()
+        if self._mirror is not None and (code := self._mirror.poll()) is not None:
+            said = (self.folder / "mirror.log").read_text(errors="replace")
+            raise TailraceError(f"`tailrace mirror` ended with code {code}:\n{said}")
 
     def check_start(self, figures: Figures) -> None:
         """The same, and a process that comes up only to go down again."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 _VALUE_CHARACTERS = 28
 _KEY_CHARACTERS = 13
-_FRAME_LINES = 15
+_FRAME_LINES = 17
 """Lines of a picture that are not changes, with some that are folded."""
 _REFRESHES_PER_S = 8
 _LINE_S = 2.0
@@ -55,6 +55,8 @@ class Picture:
     """Newest first."""
     keys: Mapping[str, Sequence[str]]
     """Key columns of a table."""
+    mirror: str = ""
+    """How a local copy is doing, in words."""
     note: str = ""
 
 
@@ -82,7 +84,9 @@ def _figures(picture: Picture) -> RenderableType:
         " behind  commit → received ",
         (latency(picture.latency), "bold"),
     )
-    return Group(rate, totals)
+    if not picture.mirror:
+        return Group(rate, totals)
+    return Group(rate, totals, Text.assemble("mirror  ".rjust(8), (picture.mirror, "bold")))
 
 
 def latency(found: Latency | None) -> str:
@@ -163,10 +167,11 @@ def change_line(arrival: Arrival, keys: Mapping[str, Sequence[str]]) -> str:
 
 def sentence(picture: Picture) -> str:
     """The figures as one line."""
-    return (
+    words = (
         f"{picture.received:,} changes received · {picture.per_second:,.0f} changes/s · "
         f"{picture.behind:,} behind · commit → received {latency(picture.latency)}"
     )
+    return f"{words} · mirror {picture.mirror}" if picture.mirror else words
 
 
 class View(Protocol):

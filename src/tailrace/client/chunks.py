@@ -156,13 +156,13 @@ class Patient:
         self._reader = reader
         self._step: asyncio.Future[list[Arrival]] | None = None
 
-    async def next(self, patience_s: float) -> list[Arrival]:
-        """What came meanwhile; nothing that comes later is lost."""
+    async def next(self, patience_s: float | None) -> list[Arrival] | None:
+        """What came meanwhile. None: nothing in time; nothing that comes later is lost."""
         if self._step is None:
             self._step = asyncio.ensure_future(self._arrivals())
         done, _ = await asyncio.wait({self._step}, timeout=patience_s)
         if not done:
-            return []
+            return None
         step, self._step = self._step, None
         return step.result()
 

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("tailrace.client")
 PATIENCE_S = 5.0
 _ADDRESS = "Check the address, and that the server runs."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A message as a stream has it."""
+
+    sequence: int
+    headers: dict[str, str]
+    data: bytes
 
 
 class Connection:
@@ -58,11 +68,9 @@ class Connection:
             raise missing_stream(stream)
         raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
 
-    async def message(
-        self, stream: str, sequence: int, *, subject: str | None = None
-    ) -> tuple[int, bytes] | None:
-        """Sequence and headers of a message, or of a subject's next one; None if there is none."""
-        asked = {"seq": sequence} | ({"next_by_subj": subject} if subject else {})
+    async def message(self, stream: str, sequence: int) -> Stored | None:
+        """The first message from a sequence on; None if there is none."""
+        asked = {"seq": sequence, "next_by_subj": ">"}
         with failures(f"look at stream {stream}"):
             answer = await self.client.request(
                 f"$JS.API.STREAM.MSG.GET.{stream}", orjson.dumps(asked), timeout=PATIENCE_S
@@ -73,7 +81,21 @@ class Connection:
                 return None
             raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
         message = found["message"]
-        return message["seq"], base64.b64decode(message.get("hdrs", ""))
+        return Stored(
+            sequence=message["seq"],
+            headers=_headers(base64.b64decode(message.get("hdrs", ""))),
+            data=base64.b64decode(message.get("data", "")),
+        )
+
+
+def _headers(block: bytes) -> dict[str, str]:
+    """The fields of a header block.
+
+    >>> _headers(b"NATS/1.0\\r\\nA: 1\\r\\n\\r\\n")
+    {'A': '1'}
+    """
+    fields = (line.partition(":") for line in block.decode().split("\r\n")[1:])
+    return {name: value.strip() for name, colon, value in fields if colon}
 
 
 class MissingStreamError(SinkRefusedError):

@@ -30,8 +30,6 @@ class Column:
     data_type: str
     is_nullable: bool
     column_default: str | None
-    type: str | None = None
-    """The type with its modifiers, `numeric(12,2)`; None: the document does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,6 @@ def _column(document: Mapping[str, Any]) -> Column:
         data_type=document["data_type"],
         is_nullable=document["is_nullable"],
         column_default=document["column_default"],
-        type=document.get("type"),
     )
 
 

@@ -8,32 +8,29 @@ Without, a pipeline that is in the middle of a transaction looks the same as one
 
 from __future__ import annotations
 
-import asyncio
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.client.change import Change
-from tailrace.client.connection import PATIENCE_S
+from tailrace.client.chunks import Patient
 from tailrace.client.follow import Seen
 from tailrace.client.iteration import Iteration
+from tailrace.client.names import Table
 from tailrace.client.payload import decoded
 from tailrace.client.replica import State, included, ordered
 from tailrace.position import Lsn
-from tailrace.sinks.nats.protocol import header_value
 from tailrace.visibility import Visibility
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from tailrace.client.access import Access
-    from tailrace.client.names import Table
     from tailrace.client.readers import Arrival, Ordered
 
-_BATCH, _COMMIT = "Nats-Batch-Id", "Nats-Batch-Commit"
-_PAUSE_S = 0.002
 _ENOUGH = 10_000
 """Changes in a batch, or few more."""
+_TORN_S = 0.02
+_BATCH, _LAST = "Nats-Batch-Id", "Nats-Batch-Commit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,50 +68,29 @@ class Transactions(Iteration[Batch, Batch]):
         self._commit: Lsn | None = None
         """Of the transaction that is held, or was handed on in part."""
         self._last = 0
+        self._torn: Arrival | None = None
+        """The last message of a transaction of which a part is missing."""
 
     def _handed(self, item: Batch) -> Batch:
         return item
 
     async def _batches(self) -> AsyncGenerator[list[Batch]]:
         reader = await ordered(self._access, self._table, self._state)
+        arrivals = Patient(reader)
         try:
             while True:
-                arrivals = await reader.next()
-                if arrivals and await self._goes_on(arrivals[-1]):
-                    arrivals[-1] = replace(arrivals[-1], pending=1)
-                batch = self._take(arrivals) if arrivals else self._silence(reader)
+                found = await arrivals.next(_TORN_S if self._torn is not None else None)
+                if found:
+                    batch = await self._take(found)
+                elif self._torn is not None:
+                    batch = await self._mended(self._torn)
+                else:
+                    batch = self._silence(reader)
                 yield [] if batch is None else [batch]
         finally:
-            await reader.close()
+            await arrivals.close()
 
-    async def _goes_on(self, last: Arrival) -> bool:
-        """Whether more of an atomic batch comes, though the server knew of nothing.
-
-        A server hands out the first messages of a batch while it is still storing the others.
-        """
-        batch = last.headers.get(_BATCH)
-        if last.pending or batch is None or _COMMIT in last.headers:
-            return False
-        connection, stream = self._access.connection, self._access.stream
-        deadline = time.monotonic() + PATIENCE_S
-        while not await self._stored(batch, last.sequence) and time.monotonic() < deadline:
-            await asyncio.sleep(_PAUSE_S)
-        subject = self._access.subject(self._table)
-        return await connection.message(stream, last.sequence + 1, subject=subject) is not None
-
-    async def _stored(self, batch: str, sequence: int) -> bool:
-        """Whether all of a batch is in the stream: its messages stand side by side."""
-        connection, stream = self._access.connection, self._access.stream
-        end = (await connection.stream_info(stream))["state"]["last_seq"]
-        if end == sequence:
-            return False
-        found = await connection.message(stream, end)
-        if found is None:
-            return True
-        name = header_value(found[1], _BATCH.encode())
-        return name != batch.encode() or header_value(found[1], _COMMIT.encode()) is not None
-
-    def _take(self, arrivals: list[Arrival]) -> Batch | None:
+    async def _take(self, arrivals: list[Arrival]) -> Batch | None:
         """What is whole with these messages, if it is enough or all there is; the rest is held."""
         changes = [Change.of(decoded(each.data, self._access.encoding)) for each in arrivals]
         leaving = included(changes, self._lsn, self._visibility)
@@ -129,7 +105,11 @@ class Transactions(Iteration[Batch, Batch]):
                 # In the snapshot, or here already: nothing is missed by being behind it.
                 self._end = self._last
         pending = arrivals[-1].pending
+        self._torn = None
         if not pending:
+            if not await self._ended(arrivals[-1]):
+                self._torn = arrivals[-1]
+                return self._batch(len(self._held))
             self._settle()
         elif len(self._whole) + len(self._held) < _ENOUGH:
             return None
@@ -138,6 +118,38 @@ class Transactions(Iteration[Batch, Batch]):
             held, self._held = self._held, []
             return Batch(changes=held, state=self._state, pending=pending, ends=False)
         return self._batch(pending + len(self._held))
+
+    async def _ended(self, arrival: Arrival) -> bool:
+        """Whether the last transaction is whole, now that the server knows of nothing more for us.
+
+        It hands out the first messages of an atomic batch while it is still storing the others, and
+        if it is killed then, the others come with the pipeline's next attempt, in a batch of their
+        own. So the batch's last message, whatever table it is of, has to be there as well.
+        """
+        if self._commit is None or _BATCH not in arrival.headers:
+            return True
+        last, sequence = _LAST in arrival.headers, arrival.sequence
+        while not last:
+            found = await self._access.connection.message(self._access.stream, sequence + 1)
+            if found is None:
+                return False
+            message = decoded(found.data, self._access.encoding)
+            if message.get("lsn") != str(self._commit):
+                return True
+            if Table(str(message.get("schema")), str(message.get("table"))) == self._table:
+                # On its way to us.
+                return False
+            last = _BATCH not in found.headers or _LAST in found.headers
+            sequence = found.sequence
+        return True
+
+    async def _mended(self, torn: Arrival) -> Batch | None:
+        """Look once more at a transaction of which a part was missing."""
+        if not await self._ended(torn):
+            return None
+        self._torn = None
+        self._settle()
+        return self._batch(0)
 
     def _settle(self) -> None:
         """What is held is whole."""
@@ -152,7 +164,7 @@ class Transactions(Iteration[Batch, Batch]):
         return Batch(changes=whole, state=self._state, pending=pending)
 
     def _silence(self, reader: Ordered) -> Batch | None:
-        """Nothing came for a while: what is held is whole, and the place may move on."""
+        """Nothing came for a while: the place may move on."""
         self._last = max(self._last, reader.place)
         self._settle()
         return self._batch(0)

@@ -166,10 +166,6 @@ class Duckdb:
             self._transaction()
             for name in change.dropped:
                 self._db.execute(f"ALTER TABLE {self._table} DROP COLUMN {quoted(name)}")
-            for one, other in change.renamed:
-                self._db.execute(
-                    f"ALTER TABLE {self._table} RENAME COLUMN {quoted(one)} TO {quoted(other)}"
-                )
             for column in change.added:
                 self._db.execute(f"ALTER TABLE {self._table} ADD COLUMN {_declared(column)}")
         self._layout = layout

@@ -52,13 +52,11 @@ def kind_of(data_type: str) -> Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. `position` is PostgreSQL's own number of it: it stays when the name changes."""
+    """A column. `position` is PostgreSQL's own number of it, which no other column ever has."""
 
     name: str
     position: int
     data_type: str
-    type: str | None = None
-    """With its modifiers, if that is known."""
 
     @property
     def kind(self) -> Kind:
@@ -83,7 +81,6 @@ class Layout:
                 name=column.name,
                 position=column.position,
                 data_type=column.data_type,
-                type=column.type,
             )
             for column in schema.columns
         )
@@ -118,36 +115,28 @@ class Layout:
 class Alteration:
     """What makes one layout of another."""
 
-    renamed: tuple[tuple[str, str], ...] = ()
     dropped: tuple[str, ...] = ()
     retyped: tuple[Column, ...] = ()
+    moved: tuple[Column, ...] = ()
+    """Of the same name and with another position: dropped and made again."""
     added: tuple[Column, ...] = ()
 
     @classmethod
     def between(cls, before: Layout, after: Layout) -> Self:
-        """By the columns' positions.
+        """By the columns' names.
 
         >>> a = Column(name="a", position=1, data_type="text")
-        >>> b = Column(name="b", position=1, data_type="text")
-        >>> one, other = Layout(columns=(a,), key=()), Layout(columns=(b,), key=())
-        >>> Alteration.between(one, other).renamed
-        (('a', 'b'),)
+        >>> b = Column(name="b", position=2, data_type="text")
+        >>> one, other = Layout(columns=(a,), key=()), Layout(columns=(a, b), key=())
+        >>> Alteration.between(other, one).dropped, Alteration.between(one, one).added
+        (('b',), ())
         """
-        old = {column.position: column for column in before.columns}
-        new = {column.position: column for column in after.columns}
-        both = old.keys() & new.keys()
+        old = {column.name: column for column in before.columns}
+        new = {column.name: column for column in after.columns}
+        both = [column for column in after.columns if column.name in old]
         return cls(
-            renamed=tuple(
-                (old[at].name, new[at].name) for at in sorted(both) if old[at].name != new[at].name
-            ),
-            dropped=tuple(old[at].name for at in sorted(old.keys() - both)),
-            retyped=tuple(
-                new[at]
-                for at in sorted(both)
-                if (old[at].data_type, old[at].type) != (new[at].data_type, new[at].type)
-            ),
-            added=tuple(new[at] for at in sorted(new.keys() - both)),
+            dropped=tuple(name for name in old if name not in new),
+            retyped=tuple(each for each in both if each.data_type != old[each.name].data_type),
+            moved=tuple(each for each in both if each.position != old[each.name].position),
+            added=tuple(column for column in after.columns if column.name not in old),
         )
-
-    def __bool__(self) -> bool:
-        return bool(self.renamed or self.dropped or self.retyped or self.added)

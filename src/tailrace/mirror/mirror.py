@@ -19,7 +19,7 @@ from tailrace.change import Op
 from tailrace.client import State
 from tailrace.client.names import Table
 from tailrace.errors import PositionLostError, Retry, SinkError, TailraceError
-from tailrace.mirror.line import Line
+from tailrace.mirror.line import Line, quick_turns
 from tailrace.mirror.net import Net
 from tailrace.mirror.schema import Changed, Schemas, unlike
 from tailrace.mirror.status import Phase, Status
@@ -112,7 +112,8 @@ class Mirror:
             state, self._layout = State.load(kept.state), kept.layout
         while True:
             if state is None:
-                state = await self._bootstrap()
+                with quick_turns():
+                    state = await self._bootstrap()
                 self._fresh = False
             try:
                 await self._follow(state)
@@ -215,7 +216,8 @@ class Mirror:
             relation = changes[0].relation
             if self._layout.relation is None and relation is not None:
                 await self._alter(replace(self._layout, relation=relation))
-            if any(change.relation != self._layout.relation for change in changes):
+            known = (None, self._layout.relation)
+            if any(change.relation not in known for change in changes):
                 raise Changed("the table was made anew")
             alike = unlike(changes, self._layout)
             if alike:

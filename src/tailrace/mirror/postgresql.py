@@ -68,7 +68,7 @@ class Postgresql:
         self._connection: psycopg.Connection | None = None
         self._kept: Kept | None = None
         self._layout = Layout(columns=(), key=())
-        self._types: dict[tuple[str, str | None], tuple[str, Kind]] = {}
+        self._types: dict[str, tuple[str, Kind]] = {}
         self._batch: tuple[tuple[str, str], ...] = ()
         """The columns of the temporary tables, and their types."""
         self._filled: set[str] = set()
@@ -136,11 +136,11 @@ class Postgresql:
 
         A type that this database does not know is text: its values are.
         """
-        given = column.data_type, column.type
+        given = column.data_type
         if given not in self._types:
             # A savepoint: what cannot be read as a type fails before PostgreSQL 16.
             with contextlib.suppress(psycopg.Error), self._db.transaction():
-                found = self._run(_TYPE, [column.data_type]).fetchone()
+                found = self._run(_TYPE, [given]).fetchone()
                 if found is not None:
                     self._types[given] = str(found[0]), kind_of(str(found[1]))
             self._types.setdefault(given, ("text", Kind.TEXT))
@@ -202,15 +202,12 @@ class Postgresql:
 
     def _alter(self, before: Layout, after: Layout) -> None:
         change = Alteration.between(before, after)
-        renamed = dict(change.renamed)
-        rekeyed = tuple(renamed.get(name, name) for name in before.key) != after.key
-        if before.key and rekeyed:
+        rekeyed = before.key != after.key
+        if rekeyed:
             self._drop_key()
         parts = [f"DROP COLUMN {quoted(name)}" for name in change.dropped]
         if parts:
             self._run(f"ALTER TABLE {self._table} {', '.join(parts)}")
-        for one, other in change.renamed:
-            self._run(f"ALTER TABLE {self._table} RENAME {quoted(one)} TO {quoted(other)}")
         parts = [
             f"ALTER {quoted(column.name)} TYPE {self._type(column)[0]}"
             f" USING {quoted(column.name)}::text::{self._type(column)[0]}"

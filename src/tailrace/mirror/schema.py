@@ -1,8 +1,8 @@
 """What a mirror does when its table changes.
 
-Columns that are added, renamed or removed are so in the target, with the first change that has
-them. What changes rows without any event has to be read anew: another type, a default that rows get
-when their column is added, another key, a table that is dropped and made again.
+Columns that are added or removed are so in the target, with the first change that has them. What
+changes rows without any event has to be read anew: another type, another name, a default that rows
+get when their column is added, another key, a table that is dropped and made again.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ class Schemas:
     def _layout(self, schema: Schema, before: Layout | None) -> Layout:
         key = self._key if self._key is not None else schema.key
         if key is None and before is not None:
-            renamed = dict(Alteration.between(before, Layout.of(schema, ())).renamed)
-            key = tuple(renamed.get(name, name) for name in before.key)
+            key = before.key
         if key is None:
             raise ConfigError(
                 f"the schema document of {self._table} does not say what its key is",
@@ -111,13 +110,16 @@ class Schemas:
 def _compare(before: Layout, after: Layout, schema: Schema) -> None:
     """Raise if the rows that are there may not be what they were."""
     change = Alteration.between(before, after)
-    renamed = dict(change.renamed)
     if None not in (before.relation, after.relation) and before.relation != after.relation:
         raise Changed("the table was made anew")
-    if tuple(renamed.get(name, name) for name in before.key) != after.key:
+    if before.key != after.key:
         raise Changed("the table has another key")
     if change.retyped:
         raise Changed(f"column {change.retyped[0].name} has another type")
+    if change.moved:
+        raise Changed(f"column {change.moved[0].name} was dropped and made again")
+    if change.dropped and change.added:
+        raise Changed(f"column {change.dropped[0]} may be {change.added[0].name} now")
     columns = {column.name: column for column in schema.columns}
     for added in change.added:
         column = columns[added.name]

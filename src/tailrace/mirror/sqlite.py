@@ -157,10 +157,6 @@ class Sqlite:
         change = Alteration.between(before, after)
         for name in change.dropped:
             self._db.execute(f"ALTER TABLE {self._table} DROP COLUMN {quoted(name)}")
-        for one, other in change.renamed:
-            self._db.execute(
-                f"ALTER TABLE {self._table} RENAME COLUMN {quoted(one)} TO {quoted(other)}"
-            )
         for column in change.added:
             self._db.execute(f"ALTER TABLE {self._table} ADD COLUMN {_declared(column, after)}")
 

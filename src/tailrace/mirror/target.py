@@ -62,7 +62,7 @@ class Target(Protocol):
         ...
 
     def alter(self, layout: Layout) -> None:
-        """Give the table columns that it lacks, and other names; remove columns."""
+        """Give the table columns that it lacks, and remove columns."""
         ...
 
     def apply(self, effect: Effect) -> None:

@@ -7,12 +7,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-import nats
-import orjson
-import ormsgpack
-
 from tailrace import client
-from tailrace.client.names import Table
 from tailrace.config import Config
 from tailrace.mirror import Mirror, Phase, Status, target_of
 from tests.integration.cases.running import eventually
@@ -23,20 +18,9 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
 
-_KEYS = """
-SELECT c.relname, n.nspname, coalesce((
-    SELECT array_agg(a.attname::text ORDER BY k.place)
-    FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (number, place)
-    JOIN pg_attribute a ON a.attnum = k.number AND a.attrelid = c.oid
-    WHERE i.indrelid = c.oid AND
-        CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END), '{}')
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
-"""
-
 
 class Mirrored(System):
-    """A system whose schema documents name the tables' keys."""
+    """A system whose pipeline publishes transactions atomically, if it is told to."""
 
     atomic = False
 
@@ -48,26 +32,6 @@ class Mirrored(System):
             sink["atomic"] = "transaction"
             sink["stream"]["atomic"] = True
         return Config.model_validate(settings)
-
-    def publish_schemas(self) -> None:
-        super().publish_schemas()
-        asyncio.run(self._add_keys())
-
-    async def _add_keys(self) -> None:
-        keys = {
-            Table(namespace, name).key: key for name, namespace, key in self.database.query(_KEYS)
-        }
-        read = ormsgpack.unpackb if self.encoding == "msgpack" else orjson.loads
-        write: Any = ormsgpack.packb if self.encoding == "msgpack" else orjson.dumps
-        connection = await nats.connect(self.server.url)
-        try:
-            bucket = await connection.jetstream().key_value("schemas")
-            for name in await bucket.keys():
-                document = read((await bucket.get(name)).value or b"")
-                if name in keys and document.get("key") != keys[name]:
-                    await bucket.put(name, write(document | {"key": keys[name]}))
-        finally:
-            await connection.close()
 
 
 class Running:
