@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -131,6 +132,48 @@ def test_awkward_rows(
             tuple(None if value is None else str(value).encode() for value in row) for row in found
         ]
     assert rows_of(database, take("awkward"), "awkward")[1] == expected
+
+
+def test_any_text(database: Database, take: Callable[[str], Exported]) -> None:
+    """Whatever COPY writes with a backslash, and what looks as if it had."""
+    parts = [
+        "\\",
+        "N",
+        "n",
+        "t",
+        "x",
+        ".",
+        "\n",
+        "\r",
+        "\t",
+        "\b",
+        "\f",
+        "\v",
+        '"',
+        ",",
+        "é",
+        "\x7f",
+    ]
+    texts: list[str | None] = [None, "", *parts]
+    texts += [one + other for one in parts for other in parts]
+    chance = random.Random(7)
+    texts += ["".join(chance.choices(parts, k=chance.randrange(3, 12))) for _ in range(2000)]
+    database.execute("CREATE TABLE t (id int, one text, other text, raw bytea)")
+    given = [
+        (number, text, texts[-number], (text or "").encode()) for number, text in enumerate(texts)
+    ]
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO t VALUES (%s, %s, %s, %s)", given)
+    _, rows = rows_of(database, take("t"), "t")
+    assert rows == [
+        (
+            str(number).encode(),
+            None if one is None else one.encode(),
+            None if other is None else other.encode(),
+            b"\\x" + raw.hex().encode(),
+        )
+        for number, one, other, raw in given
+    ]
 
 
 def test_only_columns_and_rows_of_the_table_itself(
