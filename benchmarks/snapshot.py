@@ -62,7 +62,12 @@ def _reference(made: Source) -> float:
     return time.perf_counter() - began
 
 
+def _references(made: Source) -> list[float]:
+    return [_reference(made) for _ in range(2)]
+
+
 def _read(made: Source, rows: int, report: Report) -> None:
+    before = _references(made)
     child = subprocess.Popen(
         [sys.executable, "-c", _READ, made.dsn, str(_REPETITIONS + 1)],
         stdout=subprocess.PIPE,
@@ -75,7 +80,7 @@ def _read(made: Source, rows: int, report: Report) -> None:
     taken = [float(line) for line in child.stdout]
     child.wait()
     memory.stop()
-    reference = median(_reference(made) for _ in range(_REPETITIONS))
+    reference = median(before + _references(made))
     report.add("psql, COPY TO STDOUT", f"{rows / reference:,.0f} rows/s")
     report.add("spark.read, noop", f"{rows / median(taken):,.0f} rows/s")
     report.figure("ratio_read", reference / median(taken), "÷ psql")
@@ -89,10 +94,11 @@ def _publish(made: Source, rows: int, folder: Path, server: EmbeddedNats, report
     pipeline = to_nats(server.url, encoding="json", snapshots={})
     settings = {"dsn": made.dsn, "publication": "tailrace"}
     pipelines = Pipelines(folder, source=settings, bench=pipeline)
+    before = _references(made)
     memory = _Memory(pipelines.process.pid)
     taken = [asyncio.run(request(server.url, pipelines)) for _ in range(_REPETITIONS)]
     memory.stop()
-    reference = median(_reference(made) for _ in range(_REPETITIONS))
+    reference = median(before + _references(made))
     pipelines.stop()
     child.process.terminate()
     child.finish()

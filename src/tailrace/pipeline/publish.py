@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tailrace.encode.chunks import Chunker
 from tailrace.pipeline.failures import meaning
 from tailrace.pipeline.frames.frame import arrow_schema
-from tailrace.pipeline.worker import settle
+from tailrace.pipeline.worker import in_background, settle, step_back
 from tailrace.sinks.nats import Parcel, Parcels
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.edition import Edition, Published
@@ -53,6 +53,7 @@ def publish(
 
     @arrow_udf(_RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def published(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        step_back()
         for batch in batches:
             found = [
                 _publish(edition, stretches[at], number + at, step, stored)
@@ -62,8 +63,9 @@ def publish(
         settle()
 
     tasks = spark.range(0, step, 1, step)
+    receipt = in_background(published.asNondeterministic())("id")
     try:
-        rows = tasks.select(published.asNondeterministic()("id").alias("receipt")).collect()
+        rows = tasks.select(receipt.alias("receipt")).collect()
     except (PySparkException, Py4JError, OSError) as error:
         raise meaning(error) from error
     receipts = [row.receipt for row in rows]

@@ -8,8 +8,12 @@ and need not be looked at again.
 from __future__ import annotations
 
 import gc
+import os
+from typing import Any
 
 _settled = False
+_BACKGROUND = "TAILRACE_BACKGROUND"
+_NICE = 10
 
 
 def settle() -> None:
@@ -19,3 +23,18 @@ def settle() -> None:
         _settled = True
         gc.collect()
         gc.freeze()
+
+
+def in_background(function: Any) -> Any:
+    """An Arrow function whose tasks have workers of their own, which may step back.
+
+    Spark keeps workers apart by their environment, and the environment is the function's.
+    """
+    function._unwrapped._judf.func().envVars().put(_BACKGROUND, "1")
+    return function
+
+
+def step_back() -> None:
+    """Leave the cores to whoever has less to do: changes go before snapshots."""
+    if os.environ.pop(_BACKGROUND, None):
+        os.nice(_NICE)
