@@ -24,6 +24,7 @@ from tailrace.client.snapshot import (
     Snapshot,
     chunk_subject,
     incomplete,
+    meta_subject,
     refusal,
 )
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace.client.access import Access
     from tailrace.client.names import Table
     from tailrace.client.readers import Arrival
+    from tailrace.snapshot.edition import Form
 
 _LOOK_S = 0.1
 
@@ -45,12 +47,11 @@ class Chunks(Iteration[Chunk, Chunk]):
     place of the first: throw away what came before it.
     """
 
-    def __init__(self, access: Access, table: Table) -> None:
+    def __init__(self, access: Access, table: Table, *, form: Form) -> None:
         super().__init__(access)
         self._table = table
-        self._snapshot = Snapshot(access, table)
+        self._snapshot = Snapshot(access, table, form=form)
         self._asked: list[str] = []
-        self._meta_subject = f"init.meta.{table.path}"
         self.meta: Meta | None = None
 
     def _handed(self, item: Chunk) -> Chunk:
@@ -65,9 +66,11 @@ class Chunks(Iteration[Chunk, Chunk]):
 
     async def _read(self, snapshot_id: str) -> AsyncGenerator[list[Chunk]]:
         """The chunks of this one, until it is whole or it turns out that it never will be."""
+        form = self._snapshot.form
+        said = meta_subject(self._table, form)
         reader = Ordered(
             self._access.connection, self._access.snapshots,
-            chunk_subject(self._table, snapshot_id), self._meta_subject,
+            chunk_subject(self._table, snapshot_id, form), said,
             start=Start(), batch=CHUNKS,
         )  # fmt: skip
         numbers: set[int] = set()
@@ -76,7 +79,7 @@ class Chunks(Iteration[Chunk, Chunk]):
             while True:
                 found, over = [], False
                 for arrival in await self._arrived(arrivals, snapshot_id):
-                    if arrival.subject == self._meta_subject:
+                    if arrival.subject == said:
                         over = over or self._over(arrival, snapshot_id, len(numbers))
                     else:
                         chunk = await self._snapshot.chunk(snapshot_id, arrival)

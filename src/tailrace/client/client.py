@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace.client.payload import Encoding
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
+    from tailrace.snapshot.edition import Form
 
 
 class Client:
@@ -47,9 +48,13 @@ class Client:
         """The rows of a table at one moment, as dicts; `.meta` says which moment."""
         return Snapshot(self._access, Table.parse(table))
 
-    def chunks(self, table: str) -> Chunks:
-        """The rows of a snapshot in chunks, while it is still being made; see `Chunks`."""
-        return Chunks(self._access, Table.parse(table))
+    def chunks(self, table: str, *, form: Form = "rows") -> Chunks:
+        """The rows of a snapshot in chunks, while it is still being made; see `Chunks`.
+
+        With the form `copy` they have the text that PostgreSQL's COPY reads, if the service knows
+        how to make it.
+        """
+        return Chunks(self._access, Table.parse(table), form=form)
 
     def transactions(self, table: str, state: State) -> Transactions:
         """The changes behind a state, in batches of whole transactions."""

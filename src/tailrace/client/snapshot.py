@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import nats.errors
 import nats.js.errors
+import orjson
 import zstandard
 
 from tailrace.client.connection import LOG, PATIENCE_S, failures
@@ -29,6 +30,7 @@ from tailrace.errors import (
     SinkUnreachableError,
 )
 from tailrace.position import Lsn
+from tailrace.snapshot.edition import chunk_prefix, meta_prefix
 from tailrace.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from tailrace.client.names import Table
     from tailrace.client.payload import Encoding
     from tailrace.client.readers import Arrival
+    from tailrace.snapshot.edition import Form
 
 _LOOK_S = 0.25
 ASK_AGAIN_S = 15.0
@@ -92,6 +95,8 @@ class Chunk:
     compressed: bool = False
     dictionary: zstandard.ZstdCompressionDict | None = None
     encoding: Encoding | None = None
+    columns: tuple[str, ...] | None = None
+    """Of rows in the text that COPY reads; None: the chunk is a message."""
 
     def plain(self) -> bytes:
         """The message as it was before it was compressed."""
@@ -111,9 +116,11 @@ class Chunk:
 class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
     """The rows of one table. `meta` is known from the first row on."""
 
-    def __init__(self, access: Access, table: Table) -> None:
+    def __init__(self, access: Access, table: Table, *, form: Form = "rows") -> None:
         super().__init__(access)
         self._table = table
+        self.form: Form = form
+        """What is asked for, and then what is answered: an older service knows rows only."""
         self.meta: Meta | None = None
 
     async def _batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
@@ -177,8 +184,9 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         subject = f"snapshot.request.{self._table.path}"
         with failures("ask for a snapshot"):
             try:
+                asked = b"" if self.form == "rows" else orjson.dumps({"format": self.form})
                 reply = await self._access.connection.client.request(
-                    subject, b"", timeout=4 * PATIENCE_S
+                    subject, asked, timeout=4 * PATIENCE_S
                 )
             except nats.errors.NoRespondersError as error:
                 raise SinkUnreachableError(
@@ -188,6 +196,8 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         answer = decoded(reply.data, self._access.encoding)
         if "error" in answer:
             raise refusal(answer)
+        if answer.get("format") != self.form:
+            self.form = "rows"
         return str(answer["snapshot_id"])
 
     async def last_meta(self) -> tuple[int, dict[str, Any]] | None:
@@ -195,7 +205,7 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         with failures("look for a snapshot"):
             try:
                 found = await self._access.connection.jetstream.get_last_msg(
-                    self._access.snapshots, f"init.meta.{self._table.path}"
+                    self._access.snapshots, meta_subject(self._table, self.form)
                 )
             except nats.js.errors.NotFoundError:
                 # No snapshot yet, or not even the stream: the first one makes it.
@@ -209,6 +219,7 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         if encoding not in ("", "zstd"):
             raise MalformedError(f"a chunk is compressed with {encoding!r}, which is not known")
         key = arrival.headers.get("Tailrace-Dictionary", "")
+        columns = arrival.headers.get("Tailrace-Columns")
         return Chunk(
             snapshot_id=snapshot_id,
             number=int(arrival.subject.rpartition(".")[2]),
@@ -216,6 +227,7 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
             compressed=bool(encoding),
             dictionary=await self._access.dictionary(key) if key else None,
             encoding=self._access.encoding,
+            columns=None if columns is None else tuple(orjson.loads(columns)),
         )
 
     async def chunks(self, meta: Meta) -> AsyncGenerator[list[dict[str, Any]]]:
@@ -223,7 +235,7 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         typing = await self._access.typing(self._table)
         reader = Ordered(
             self._access.connection, self._access.snapshots,
-            chunk_subject(self._table, meta.snapshot_id), start=Start(), batch=CHUNKS,
+            chunk_subject(self._table, meta.snapshot_id, self.form), start=Start(), batch=CHUNKS,
         )  # fmt: skip
         numbers: set[int] = set()
         rows = 0
@@ -246,9 +258,14 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
             raise incomplete(meta, len(numbers))
 
 
-def chunk_subject(table: Table, snapshot_id: str) -> str:
+def chunk_subject(table: Table, snapshot_id: str, form: Form) -> str:
     """Where the chunks of a snapshot are."""
-    return f"init.snap.{table.path}.{snapshot_id}.*"
+    return f"{chunk_prefix(form)}.{table.path}.{snapshot_id}.*"
+
+
+def meta_subject(table: Table, form: Form) -> str:
+    """Where a table's snapshots say that they are whole."""
+    return f"{meta_prefix(form)}.{table.path}"
 
 
 def refusal(message: Mapping[str, Any]) -> ConfigError | SinkRefusedError:

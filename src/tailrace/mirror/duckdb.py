@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import duckdb
 import pyarrow as pa
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tailrace.client.names import Table
     from tailrace.mirror.layout import Column
     from tailrace.mirror.net import Effect, Key
+    from tailrace.snapshot.edition import Form
 
 _TYPES = {
     "boolean": "BOOLEAN",
@@ -55,6 +56,8 @@ _PAUSE_S = 0.05
 
 class Duckdb:
     """A table in a file. The schema public is DuckDB's own, `main`."""
+
+    form: ClassVar[Form] = "rows"
 
     def __init__(self, path: Path, table: Table) -> None:
         self._path = path

@@ -133,7 +133,8 @@ class Mirror:
         # Before the snapshot: a stream that is made anew meanwhile would have lost changes.
         created = await self._client.stream_created()
         loading: str | None = None
-        async with self._client.chunks(self._table) as chunks, Line(self._load) as line:
+        form = self._target.form
+        async with self._client.chunks(self._table, form=form) as chunks, Line(self._load) as line:
             async for chunk in chunks:
                 if chunk.snapshot_id != loading:
                     await line.empty()
@@ -160,7 +161,9 @@ class Mirror:
         return state
 
     async def _begin(self, chunk: Chunk | None) -> None:
-        names = None if chunk is None else (await self._do(chunk.rows))[0].keys()
+        names: Iterable[str] | None = None
+        if chunk is not None:
+            names = chunk.columns or (await self._do(chunk.rows))[0].keys()
         self._layout = await self._schemas.layout(names, before=self._layout)
         await self._do(self._target.begin, self._layout)
 
@@ -170,6 +173,9 @@ class Mirror:
         names = self._layout.names
 
         def shaped() -> tuple[int, Any]:
+            if chunk.columns is not None:
+                text = chunk.plain()
+                return text.count(b"\n"), (chunk.columns, text)
             rows = chunk.rows()
             return len(rows), self._target.shaped(transposed(rows, names))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tailrace.client import Change
     from tailrace.client.names import Table
     from tailrace.mirror.net import Effect, Key
+    from tailrace.snapshot.edition import Form
+
+    Loadable = tuple[Sequence[str], memoryview | bytes]
 
 _STATES = f"public.{STATES}"
 _LOADING = "pg_temp._tailrace_loading"
@@ -60,6 +63,8 @@ WHERE t.oid = to_regtype(%s)
 
 class Postgresql:
     """A table in a database."""
+
+    form: ClassVar[Form] = "copy"
 
     def __init__(self, dsn: str, table: Table) -> None:
         self._dsn = dsn
@@ -146,17 +151,18 @@ class Postgresql:
             self._types.setdefault(given, ("text", Kind.TEXT))
         return self._types[given]
 
-    def shaped(self, columns: Sequence[list[Any]]) -> memoryview:
+    def shaped(self, columns: Sequence[list[Any]]) -> Loadable:
         """Rows of the snapshot as COPY takes them."""
-        return self._text(self._layout.columns, columns)
+        return self._layout.names, self._text(self._layout.columns, columns)
 
-    def load(self, rows: memoryview) -> None:
-        """Rows of the snapshot."""
+    def load(self, rows: Loadable) -> None:
+        """Rows of the snapshot: names of columns, and COPY's text."""
+        names, text = rows
         fresh = self._kept is None
         with self._failures():
             # Nobody else sees the table yet, so its rows need no visibility of their own.
             self._copy(
-                self._table if fresh else _LOADING, self._layout.columns, rows,
+                self._table if fresh else _LOADING, names, text,
                 options=" WITH (FREEZE)" if fresh else "",
             )  # fmt: skip
 
@@ -168,12 +174,11 @@ class Postgresql:
     def _copy(
         self,
         table: str,
-        columns: Sequence[Column],
-        rows: memoryview,
+        names: Sequence[str],
+        rows: memoryview | bytes,
         options: str = "",
     ) -> None:
-        names = listed(column.name for column in columns)
-        statement = f"COPY {table} ({names}) FROM STDIN{options}"
+        statement = f"COPY {table} ({listed(names)}) FROM STDIN{options}"
         with self._db.cursor() as cursor, cursor.copy(statement.encode()) as copy:
             copy.write(rows)
 
@@ -304,7 +309,7 @@ class Postgresql:
         given = dict(zip(names, values, strict=True))
         columns_ = self._layout.only(given)
         text = self._text(columns_, [given[column.name] for column in columns_])
-        self._copy(table, columns_, text)
+        self._copy(table, [column.name for column in columns_], text)
 
     def _matched(self) -> str:
         return " AND ".join(f"t.{quoted(name)} = b.{quoted(name)}" for name in self._layout.key)
@@ -329,7 +334,7 @@ class Postgresql:
                 if inserts:
                     rows = [change.data for change in group]
                     text = self._text(layout.columns, transposed(rows, layout.names))
-                    self._copy(self._table, layout.columns, text)
+                    self._copy(self._table, layout.names, text)
                 else:
                     for change in group:
                         self._step(change)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tailrace.change import Op
 from tailrace.errors import ConfigError, StorageError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace.client.names import Table
     from tailrace.mirror.layout import Column
     from tailrace.mirror.net import Effect, Key
+    from tailrace.snapshot.edition import Form
 
 _BUSY_S = 30.0
 _TYPES = {
@@ -41,6 +42,8 @@ _LOADING = quoted("_tailrace_loading")
 
 class Sqlite:
     """A table in a file. Tables outside of the schema public are named `schema.table`."""
+
+    form: ClassVar[Form] = "rows"
 
     def __init__(self, path: Path, table: Table) -> None:
         self._path = path

@@ -13,7 +13,7 @@ Calls block. One thread at a time makes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tailrace.client import Change
     from tailrace.mirror.layout import Layout
     from tailrace.mirror.net import Effect
+    from tailrace.snapshot.edition import Form
+
 
 STATES = "_tailrace_mirrors"
 """The table of states, in every target."""
@@ -36,6 +38,9 @@ class Kept:
 
 class Target(Protocol):
     """One table in one database."""
+
+    form: ClassVar[Form]
+    """`copy`: `load` also takes the names of columns and COPY's text of them."""
 
     def open(self) -> Kept | None:
         """Connect, and say what is there. None: nothing, or nothing that is whole."""

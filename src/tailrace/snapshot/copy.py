@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Image
     from tailrace.snapshot.table import Stretch
 
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 30
 _PARSE = csv.ParseOptions(
     delimiter="\t",
     quote_char=False,
@@ -63,7 +63,7 @@ def query(stretch: Stretch, columns: Sequence[str], conditions: Sequence[str] = 
 
 def copy(connection: Connection, select: str, columns: int) -> Iterator[tuple[int, Image]]:
     """The rows of a query in the order PostgreSQL sends them: how many, and their cells."""
-    for block in _blocks(connection, f"COPY ({select}) TO STDOUT"):
+    for _, block in lines(connection, select):
         yield parse(block, columns)
 
 
@@ -99,26 +99,34 @@ def _unescaped(values: pa.BinaryArray) -> pa.BinaryArray:
     return values
 
 
-def _blocks(connection: Connection, statement: str) -> Iterator[bytearray]:
-    """The data of a COPY, cut at whole messages."""
+def lines(
+    connection: Connection,
+    select: str,
+    *,
+    most_rows: int = _BLOCK_ROWS,
+    most_bytes: int = _BLOCK_BYTES,
+) -> Iterator[tuple[int, bytearray]]:
+    """The rows of a query as COPY writes them, some at a time: how many, and their text."""
     session = connection.pgconn
+    statement = f"COPY ({select}) TO STDOUT"
     _expect(session.exec_(statement.encode()), pq.ExecStatus.COPY_OUT)
     receive = session.get_copy_data
-    block = bytearray()
+    block, rows = bytearray(), 0
     try:
         size, data = receive(0)
         while size > 0:
+            if rows == most_rows or (rows and len(block) + size > most_bytes):
+                yield rows, block
+                block, rows = bytearray(), 0
             block += data
-            if len(block) >= _BLOCK_BYTES:
-                yield block
-                block = bytearray()
+            rows += 1
             size, data = receive(0)
     except psycopg.Error as error:
         raise translate(error) from error
     while (result := session.get_result()) is not None:
         _expect(result, pq.ExecStatus.COMMAND_OK)
-    if block:
-        yield block
+    if rows:
+        yield rows, block
 
 
 def _expect(result: pq.abc.PGresult, status: pq.ExecStatus) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from tailrace.config import NatsSink
@@ -11,6 +11,23 @@ if TYPE_CHECKING:
     from tailrace.encode.encoder import EncodingName
     from tailrace.snapshot.exported import Exported
     from tailrace.snapshot.table import Table
+
+Form = Literal["rows", "copy"]
+"""What chunks hold: messages with rows, or the text that COPY writes and reads."""
+_PLACES: dict[Form, tuple[str, str]] = {
+    "rows": ("init.snap", "init.meta"),
+    "copy": ("init.copy", "init.copymeta"),
+}
+
+
+def chunk_prefix(form: Form) -> str:
+    """What the subjects of chunks begin with."""
+    return _PLACES[form][0]
+
+
+def meta_prefix(form: Form) -> str:
+    """What the subjects of metadata begin with."""
+    return _PLACES[form][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +46,17 @@ class Edition:
     chunk_rows: int
     sink: NatsSink
     compression: Compression | None = None
+    form: Form = "rows"
 
     @property
     def subject(self) -> str:
         """What the subjects of its chunks begin with."""
-        return f"init.snap.{self.path}.{self.id}."
+        return f"{chunk_prefix(self.form)}.{self.path}.{self.id}."
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return [column.name for column in self.table.relation.columns]
 
     @property
     def dictionary(self) -> str:

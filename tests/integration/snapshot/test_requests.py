@@ -55,7 +55,10 @@ class System(Serving):
         self.serve(config.Config.model_validate(self.settings), "p")
 
     def ask(
-        self, *tables: str, decode: Callable[[bytes], Any] = msgspec.json.decode
+        self,
+        *tables: str,
+        decode: Callable[[bytes], Any] = msgspec.json.decode,
+        body: bytes = b"",
     ) -> list[dict[str, Any]]:
         """The answers to requests that go out together."""
 
@@ -66,7 +69,7 @@ class System(Serving):
                 deadline = time.monotonic() + 20
                 while True:
                     try:
-                        asked = [client.request(subject, b"", timeout=20) for subject in subjects]
+                        asked = [client.request(subject, body, timeout=20) for subject in subjects]
                         return [answer.data for answer in await asyncio.gather(*asked)]
                     except nats.errors.NoRespondersError:
                         assert time.monotonic() < deadline
@@ -177,6 +180,41 @@ def test_requests_for_one_table_share_a_snapshot(system: System) -> None:
     system.ask("items")
     system.finished()
     assert len({meta["snapshot_id"] for meta in system.published()[1]}) == 2
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_as_copy_writes_it(system: System, compression: str) -> None:
+    """For those who hand the rows to another COPY; whoever waits for rows does not see them."""
+    items(system.database)
+    system.settings["pipelines"]["p"]["snapshots"]["compression"] = compression
+    system.start()
+    (rows,) = system.ask("items", body=b"please")
+    (answer,) = system.ask("items", body=b'{"format": "copy"}')
+    assert (rows["format"], answer["format"]) == ("rows", "copy")
+    assert rows["snapshot_id"] != answer["snapshot_id"]
+    record = system.finished()
+    assert (record["id"], record["state"]) == (answer["snapshot_id"], "complete")
+    found = received(system.server.url, "INIT")
+    chunks = [
+        message
+        for message in found
+        if message.subject.startswith(f"init.copy.items.{answer['snapshot_id']}.")
+    ]
+    assert len(chunks) > 5
+    assert {message.headers["Tailrace-Columns"] for message in chunks} == {'["id", "name", "at"]'}
+    unpack = zstandard.ZstdDecompressor().decompress if compression == "zstd" else bytes
+    text = b"".join(unpack(message.payload) for message in chunks)
+    with system.database.connect() as connection, connection.cursor() as cursor:
+        connection.execute("SET timezone TO 'UTC'")
+        with cursor.copy("COPY items TO STDOUT") as copied:
+            expected = [bytes(line) for line in copied]
+    assert sorted(text.splitlines(keepends=True)) == sorted(expected)
+    (meta,) = [
+        msgspec.json.decode(message.payload)
+        for message in found
+        if message.subject == "init.copymeta.items"
+    ]
+    assert (meta["row_count"], meta["batch_count"]) == (1000, len(chunks))
 
 
 def test_nobody_is_left_without_an_answer(system: System) -> None:

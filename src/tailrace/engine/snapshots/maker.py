@@ -26,7 +26,7 @@ from tailrace.engine.snapshots import dictionary
 from tailrace.engine.snapshots.joining import Joining
 from tailrace.errors import ConfigError, RefusedError, Retry, TailraceError
 from tailrace.sinks.nats import Parcel, Parcels
-from tailrace.snapshot.edition import Edition
+from tailrace.snapshot.edition import Edition, meta_prefix
 from tailrace.snapshot.exported import imported
 from tailrace.snapshot.keeper import keep, release
 from tailrace.snapshot.table import described, stretches
@@ -223,7 +223,7 @@ class Maker:
             record.stretches = stretches(
                 connection, edition.table, most_bytes=self._settings.stretch_bytes
             )
-            if self._settings.compression == "zstd":
+            if self._settings.compression == "zstd" and record.form == "rows":
                 packing = dictionary.train(connection, edition, record.stretches)
                 edition = replace(edition, compression=packing)
                 record.dictionary = base64.b64encode(packing.dictionary).decode()
@@ -253,6 +253,7 @@ class Maker:
             chunk_rows=self._settings.chunk_rows,
             sink=self._sink,
             compression=self._packing(record),
+            form=record.form,
         )
 
     def _packing(self, record: Record) -> Compression | None:
@@ -276,13 +277,15 @@ class Maker:
             "schema": record.table.namespace,
             "visibility": str(snapshot.visibility),
             "since": snapshot.since.isoformat() if snapshot.since else None,
+            "format": record.form,
             "supersedes": record.supersedes or None,
         }
         self._tell(record, f"{record.id}-meta", meta)
 
     def _tell(self, record: Record, name: str, fields: dict[str, Any]) -> None:
         path = table_path(record.table.namespace, record.table.name)
-        parcel = Parcel(destination=f"init.meta.{path}", id=name, payload=self.encoded(fields))
+        subject = f"{meta_prefix(record.form)}.{path}"
+        parcel = Parcel(destination=subject, id=name, payload=self.encoded(fields))
         with Parcels(self._sink, name=record.id) as parcels:
             parcels.send(parcel)
             parcels.flush()

@@ -22,6 +22,8 @@ from tailrace.snapshot.table import Stretch
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.snapshot.edition import Form
+
 
 @dataclass(slots=True, kw_only=True)
 class Record:
@@ -30,6 +32,7 @@ class Record:
     id: str
     table: TableName
     requested_at: float
+    form: Form = "rows"
     state: str = "queued"
     snapshot: Exported | None = None
     stretches: list[Stretch] = field(default_factory=list)
@@ -52,6 +55,7 @@ class Record:
         return {
             "id": self.id,
             "table": str(self.table),
+            "format": self.form,
             "state": self.state,
             "requested_at": self.requested_at,
             "seconds": (self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,

@@ -30,12 +30,16 @@ _AGAIN_S = 2.0
 class Requests:
     """Listens for requests until told to stop, whatever happens to the server meanwhile.
 
-    `answer` gets what follows the subject's prefix and gives back the reply's bytes. It may take
-    its time: it runs in a thread.
+    `answer` gets what follows the subject's prefix and what the message says, and gives back the
+    reply's bytes. It may take its time: it runs in a thread.
     """
 
     def __init__(
-        self, sink: NatsSink, prefix: str, answer: Callable[[str], bytes], stopping: threading.Event
+        self,
+        sink: NatsSink,
+        prefix: str,
+        answer: Callable[[str, bytes], bytes],
+        stopping: threading.Event,
     ) -> None:
         self._sink = sink
         self._prefix = prefix
@@ -73,7 +77,7 @@ class Requests:
 
     async def _serve(self, message: Msg) -> None:
         path = message.subject.removeprefix(f"{self._prefix}.")
-        reply = await asyncio.to_thread(self._answer, path)
+        reply = await asyncio.to_thread(self._answer, path, message.data)
         if message.reply:
             await message.respond(reply)
 

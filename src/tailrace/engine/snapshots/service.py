@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import orjson
 import structlog
 
 from tailrace.engine.snapshots.maker import Maker, new_id
@@ -17,6 +18,7 @@ from tailrace.errors import ConfigError, TailraceError
 if TYPE_CHECKING:
     from tailrace.config import Config
     from tailrace.engine.snapshots.maker import Publish
+    from tailrace.snapshot.edition import Form
 
 _REMEMBERED = 20
 _POLL_S = 0.2
@@ -64,10 +66,13 @@ class Service:
         with self._lock:
             return [record.progress() for record in self._known]
 
-    def answer(self, path: str) -> bytes:
-        """What to tell whoever asks for a table by its name in subjects."""
+    def answer(self, path: str, said: bytes = b"") -> bytes:
+        """What to tell whoever asks for a table by its name in subjects.
+
+        A message that is no request of ours asks for rows: anything will do for that.
+        """
         try:
-            record = self._requested(path)
+            record = self._requested(path, _form(said))
         except TailraceError as error:
             structlog.get_logger().warning("snapshot.refused", asked=path, reason=str(error))
             return self._maker.encoded(
@@ -78,11 +83,12 @@ class Service:
                 "snapshot_id": record.id,
                 "table": record.table.name,
                 "schema": record.table.namespace,
+                "format": record.form,
                 "state": record.state,
             }
         )
 
-    def _requested(self, path: str) -> Record:
+    def _requested(self, path: str, form: Form) -> Record:
         tables = self._maker.tables()
         if path not in tables:
             raise ConfigError(
@@ -92,9 +98,10 @@ class Service:
         table = tables[path]
         with self._lock:
             for record in self._known:
-                if record.table == table and record.state in {"queued", "running"}:
+                alike = (record.table, record.form) == (table, form)
+                if alike and record.state in {"queued", "running"}:
                     return record
-            record = Record(id=new_id(), table=table, requested_at=time.time())
+            record = Record(id=new_id(), table=table, form=form, requested_at=time.time())
             record.save(self._maker.folder)
             self._add(record)
             return record
@@ -116,6 +123,14 @@ class Service:
                 # A fault of our own ends this snapshot, not the ones that come after it.
                 structlog.get_logger().exception("snapshot.broken", id=record.id)
                 self._maker.give_up(record, TailraceError(f"{type(error).__name__}: {error}"))
+
+
+def _form(said: bytes) -> Form:
+    try:
+        asked = orjson.loads(said)
+    except orjson.JSONDecodeError:
+        return "rows"
+    return "copy" if isinstance(asked, dict) and asked.get("format") == "copy" else "rows"
 
 
 def services(config: Config, publish: Publish) -> list[Service]:
