@@ -24,7 +24,7 @@ from tailrace.capture.replication import Replication
 from tailrace.capture.session import Counts, Pace, Session
 from tailrace.capture.slot import read_slot
 from tailrace.errors import Retry, SlotBusyError, TailraceError
-from tailrace.log import retention
+from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.format import Codec
 from tailrace.log.lease import Lease
@@ -161,8 +161,10 @@ class _Source:
         )
         flusher = self._flusher = self._flusher or Flusher(appender)
         return Session(
-            replication, appender, flusher, pace, counts, housekeeping=self._housekeeping
-        )
+            replication, appender, flusher, pace, counts,
+            housekeeping=self._housekeeping,
+            awaited=lambda: awaited.read(self._store),
+        )  # fmt: skip
 
     def _forget_unfinished(self) -> None:
         if self._flusher is not None:

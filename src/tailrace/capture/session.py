@@ -48,6 +48,7 @@ _BURST_S = 0.002
 _MIN_STATUS_GAP_S = 0.1
 _DEFAULT_TIMEOUT_S = 60.0
 _HOUSEKEEPING_S = 60.0
+_ASK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,7 @@ class Session:
         counts: Counts,
         *,
         housekeeping: Callable[[], None],
+        awaited: Callable[[], Lsn] = lambda: Lsn(0),
     ) -> None:
         self._replication = replication
         self._appender = appender
@@ -104,6 +106,7 @@ class Session:
         self._limit = _BUFFERS * pace.flush_bytes
         self._counts = counts
         self._housekeeping = housekeeping
+        self._awaited = awaited
         self._assembler = Assembler(appender.mark, spill_bytes=pace.flush_bytes)
         self._buffer = bytearray()
         self._ends = array("I")
@@ -111,6 +114,7 @@ class Session:
         self._pending_since = 0.0
         self._heard_at = self._status_at = self._progress_at = now
         self._swept_at = now - _HOUSEKEEPING_S
+        self._asked_at = now - _ASK_S
         self._acknowledged = Lsn(0)
         self._server_end = appender.mark.end_lsn
         self._reply_requested = True
@@ -248,6 +252,9 @@ class Session:
         if self._assembler.end_lsn > mark.end_lsn:
             return
         wanted = until is not None and self._server_end >= until
+        if now - self._asked_at >= _ASK_S:
+            self._asked_at = now
+            wanted = wanted or mark.end_lsn < self._awaited() <= self._server_end
         if wanted or self._reply_requested or now - self._progress_at >= self._pace.progress_s:
             self._progress_at = now
             self._flusher.submit([_progress(self._appender, self._server_end)])

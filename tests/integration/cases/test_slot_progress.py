@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.capture.bootstrap import log_exists
+from tailrace.log import awaited
+from tailrace.log.store import LocalStore
+from tailrace.position import Lsn
 from tests.integration.cases.replay import inserted
 from tests.integration.cases.running import (
     confirmed,
@@ -43,6 +47,24 @@ def elsewhere(db: Database) -> Iterator[psycopg.Connection]:
 
 def make_unpublished_wal(connection: psycopg.Connection) -> None:
     connection.execute("INSERT INTO busy SELECT repeat('x', 1000) FROM generate_series(1, 500)")
+
+
+def test_whoever_waits_for_an_lsn_need_not_wait_for_a_change(
+    db: Database, capture: Capturing
+) -> None:
+    """GIVEN a database that writes nothing of ours WHEN an LSN is waited for THEN the log is there
+    long before it would be by itself."""
+    db.execute("CREATE TABLE mine (id int); CREATE TABLE others (id int)")
+    db.execute("CREATE PUBLICATION tailrace FOR TABLE mine")
+    captured = capture(db, capture={"progress_s": 3600})
+    with running(captured):
+        db.execute("INSERT INTO mine VALUES (1)")
+        eventually(lambda: log_exists(captured.folder), "a log")
+        for number in range(3):
+            db.execute("INSERT INTO others VALUES (%s)", number)
+            end = Lsn.parse(db.query("SELECT pg_current_wal_insert_lsn()::text")[0][0])
+            awaited.ask(LocalStore(captured.folder), end)
+            eventually(lambda: captured.log.end().end_lsn >= end, "the log is there")  # noqa: B023
 
 
 def test_p54_unpublished_changes_do_not_hold_the_slot(db: Database, capture: Capturing) -> None:

@@ -20,7 +20,7 @@ from tailrace.capture.connection import connect
 from tailrace.decode.columns import as_text
 from tailrace.engine.backfills.unseen import Unseen
 from tailrace.errors import PositionLostError
-from tailrace.log import retention
+from tailrace.log import awaited, retention
 from tailrace.log.reader import AtLsn, AtTime, Earliest, Log
 from tailrace.log.store import LocalStore
 from tailrace.pipeline import checkpoint
@@ -218,6 +218,8 @@ class Filler:
 
     def _in_log(self, log: Log, chunk: Chunk) -> bool:
         """Wait until everything the page sees is in the log."""
+        if log.end().end_lsn < chunk.lsn:
+            awaited.ask(self._store, chunk.lsn)
         while log.end().end_lsn < chunk.lsn:
             if not self._waits(_LOOK_S):
                 return False
