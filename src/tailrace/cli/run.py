@@ -33,12 +33,16 @@ def run(
     stays down and is shown in /status, while the others go on: pipelines still deliver what the
     log holds. When none can go on, the exit code is that of the first.
 
+    SIGHUP has the settings read again: pipelines that came, went or changed are so a moment later,
+    each where it was; capture is not interrupted.
+
     SIGTERM, Ctrl-C or `POST /shutdown` stops all in order: capture, pipelines, HTTP. Nothing is
     lost: what was captured is in the log, and every pipeline goes on where it was.
 
     \b
     Examples:
       tailrace run tailrace.yml
+      kill -HUP PID
       curl localhost:9090/status
       curl -X POST localhost:9090/shutdown
     """
@@ -50,4 +54,8 @@ def run(
     # To the processes by environment: everybody may read a command line.
     given = zip(VARIABLES, (dsn, slot, publication, log), strict=True)
     os.environ.update({name: str(value) for name, value in given if value is not None})
-    raise typer.Exit(supervise(processes(settings, file), settings.data))
+
+    def check() -> object:
+        return options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
+
+    raise typer.Exit(supervise(processes(settings, file), settings.data, check=check))

@@ -11,7 +11,10 @@ The numbered rules:
 4. SIGTERM or SIGINT stops all, one after the other, capture first. A second one hurries.
 5. When the supervisor dies, however that happens, its children end; a new one waits until they
    have: two of a kind over one folder would be in each other's way.
-6. When every worker is down for good there is nothing left to supervise: the supervisor ends with
+6. SIGHUP has the settings read again: pipelines and HTTP endpoints stop in order and start with the
+   new ones, those that were down for good as well. Settings that are wrong change nothing. Capture
+   goes on; what is in the log is not lost on anybody.
+7. When every worker is down for good there is nothing left to supervise: the supervisor ends with
    the exit code of the one that failed first.
 """
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import fcntl
+import math
 import os
 import signal
 import sys
@@ -57,6 +61,8 @@ class Spec:
     """Whether it moves data: without any worker left, there is nothing to supervise."""
     stop_s: float = 10.0
     """How long it may take to stop before it is killed."""
+    reloads: bool = True
+    """Whether it starts anew when the settings are read again."""
     ready: Callable[[], bool] = lambda: True
 
 
@@ -110,6 +116,7 @@ class Child:
         self._pace = pace
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
+        self._reloading_until = 0.0
         self._failures = 0
         self._started_at = 0.0
         self._again_at = 0.0
@@ -126,6 +133,10 @@ class Child:
             code = process.ended(self._process)
             if code is not None:
                 self._note_end(code, now)
+            elif self._reloading_until and now > self._reloading_until:
+                self._reloading_until = math.inf
+                self._events.error("process.killed")
+                process.kill(self._process)
         elif self.state is not State.FAILED and now >= self._again_at and self.spec.ready():
             self._start(now)
 
@@ -138,6 +149,10 @@ class Child:
 
     def _note_end(self, code: int, now: float) -> None:
         self._process, self.exit_code = None, code
+        if self._reloading_until:
+            self._reloading_until = 0.0
+            self.state, self._again_at = State.WAITING, now
+            return
         if code in FINAL:
             self.state = State.FAILED
             self._events.error("process.failed", exit=named(code), hint=FINAL[code].default_hint)
@@ -148,6 +163,14 @@ class Child:
         delay_s = self._pace.delay_s(self._failures)
         self.state, self._again_at = State.BACKING_OFF, now + delay_s
         self._events.warning("process.ended", exit=named(code), again_in_s=delay_s)
+
+    def reload(self, now: float) -> None:
+        """Start anew, with whatever settings there are then."""
+        if self._process is not None:
+            self._reloading_until = now + self.spec.stop_s
+            self.ask_to_stop()
+        elif self.state in {State.FAILED, State.BACKING_OFF}:
+            self.state, self._again_at = State.WAITING, now
 
     def ask_to_stop(self) -> None:
         """SIGTERM, if it runs."""
@@ -207,8 +230,11 @@ class Supervisor:
         *,
         pace: Pace | None = None,
         share: Sequence[int] = (),
+        check: Callable[[], object] = lambda: None,
     ) -> None:
         self._children = [Child(spec, pace or Pace(), share) for spec in specs]
+        self._check = check
+        self._reload = False
         self._where = where
         self._signals = 0
         self._began = time.time()
@@ -219,11 +245,18 @@ class Supervisor:
         """Ask for the end; from a signal handler, so nothing but a count is touched."""
         self._signals += 1
 
+    def reload(self) -> None:
+        """Have the settings read again; from a signal handler, too."""
+        self._reload = True
+
     def run(self) -> int:
         """Supervise. Returns the exit code of the whole."""
         status.clear(self._where)
         try:
             while not self._signals and not self._hopeless():
+                if self._reload:
+                    self._reload = False
+                    self._reload_all()
                 for child in self._children:
                     child.tick(time.monotonic())
                     self._report("running")
@@ -231,6 +264,18 @@ class Supervisor:
             return 0 if self._signals else self._first_failure or 1
         finally:
             self._stop_all()
+
+    def _reload_all(self) -> None:
+        events = structlog.get_logger()
+        try:
+            self._check()
+        except TailraceError as error:
+            events.error("run.not-reloaded", reason=str(error), hint=error.hint)
+            return
+        events.info("run.reloading")
+        for child in self._children:
+            if child.spec.reloads:
+                child.reload(time.monotonic())
 
     def _hopeless(self) -> bool:
         """Whether all workers are down for good, or wait for one that is."""
@@ -264,7 +309,7 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
     """The processes a config asks for, in the order in which they start and stop."""
     tailrace = (sys.executable, "-m", "tailrace.cli")
     settings = ("-c", str(file))
-    specs = [Spec(name="capture", command=(*tailrace, "capture", *settings))]
+    specs = [Spec(name="capture", command=(*tailrace, "capture", *settings), reloads=False)]
     if config.pipelines:
         specs.append(
             Spec(
@@ -281,11 +326,20 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
     return [*specs, Spec(name="serve", command=command, worker=False, stop_s=5.0)]
 
 
-def supervise(specs: Sequence[Spec], data: Path, *, pace: Pace | None = None) -> int:
-    """Run processes over a data folder until SIGTERM or SIGINT; the exit code."""
+def supervise(
+    specs: Sequence[Spec],
+    data: Path,
+    *,
+    pace: Pace | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> int:
+    """Run processes over a data folder until SIGTERM or SIGINT; the exit code.
+
+    `check` reads the settings again before SIGHUP has the processes do so.
+    """
     where = status.folder(data)
     with _alone(where) as lock:
-        supervisor = Supervisor(specs, where, pace=pace, share=(lock,))
+        supervisor = Supervisor(specs, where, pace=pace, share=(lock,), check=check)
 
         def on_signal(signum: int, _frame: FrameType | None) -> None:
             supervisor.stop()
@@ -293,6 +347,7 @@ def supervise(specs: Sequence[Spec], data: Path, *, pace: Pace | None = None) ->
 
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, on_signal)
+        signal.signal(signal.SIGHUP, lambda _signum, _frame: supervisor.reload())
         return supervisor.run()
 
 

@@ -27,7 +27,12 @@ SUPERVISE = """
 import json, sys
 from pathlib import Path
 from tailrace.engine.supervisor import Pace, Spec, supervise
+from tailrace.errors import ConfigError
 from tailrace.observe import logs
+
+def check():
+    if Path("wrong").exists():
+        raise ConfigError("the settings are wrong")
 
 logs.configure("json")
 specs = [
@@ -36,11 +41,13 @@ specs = [
         command=(sys.executable, "-c", program, name),
         worker=worker,
         stop_s=stop_s,
+        reloads=name != "capture",
         ready=lambda ready=ready: ready is None or Path(ready).exists(),
     )
     for name, program, worker, stop_s, ready in json.loads(sys.argv[2])
 ]
-sys.exit(supervise(specs, Path(sys.argv[1]), pace=Pace(first_s=0.05, limit_s=0.2, healthy_s=60)))
+pace = Pace(first_s=0.05, limit_s=0.2, healthy_s=60)
+sys.exit(supervise(specs, Path(sys.argv[1]), pace=pace, check=check))
 """
 STAYS = """
 import signal, sys, time
@@ -151,6 +158,32 @@ def test_what_dies_comes_back(run: Run) -> None:
     process.terminate()
     assert process.wait(60) == 0
     assert "SIGKILL" in run.output.read_text()
+
+
+def test_the_settings_are_read_again(run: Run) -> None:
+    """GIVEN all at work WHEN SIGHUP comes THEN all but capture start anew, if nothing is wrong."""
+    process = run.start(
+        ("capture", STAYS, {}),
+        ("pipelines", STAYS, {}),
+        ("stubborn", STUBBORN, {"stop_s": 0.2}),
+        ("failed", exits(GapError.exit_code), {}),
+    )
+    run.up("capture", "pipelines", "stubborn")
+    wait_for(lambda: run.state("failed").get("state") == "failed" and run.state("stubborn")["pid"])
+    before = {name: run.state(name)["pid"] for name in ("capture", "pipelines", "stubborn")}
+    (run.folder / "wrong").touch()
+    process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "the settings are wrong" in run.output.read_text())
+    (run.folder / "wrong").unlink()
+    process.send_signal(signal.SIGHUP)
+    wait_for(lambda: run.state("pipelines")["pid"] not in (None, before["pipelines"]))
+    wait_for(lambda: run.state("stubborn")["pid"] not in (None, before["stubborn"]))
+    assert run.state("capture") == run.state("capture") | {"pid": before["capture"], "restarts": 0}
+    wait_for(lambda: run.state("failed")["restarts"] == 1)
+    assert (run.folder / "order").read_text().split() == ["pipelines"]
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
 
 
 def test_a_crash_is_tried_again_and_again(run: Run) -> None:
