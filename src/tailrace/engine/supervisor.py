@@ -347,7 +347,9 @@ def supervise(
 
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, on_signal)
-        signal.signal(signal.SIGHUP, lambda _signum, _frame: supervisor.reload())
+        if sys.stdin is None or not sys.stdin.isatty():
+            # From a terminal it means that the terminal is gone, and ends us as ever.
+            signal.signal(signal.SIGHUP, lambda _signum, _frame: supervisor.reload())
         return supervisor.run()
 
 
