@@ -68,9 +68,9 @@ class Connection:
             raise missing_stream(stream)
         raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
 
-    async def message(self, stream: str, sequence: int) -> Stored | None:
-        """The first message from a sequence on; None if there is none."""
-        asked = {"seq": sequence, "next_by_subj": ">"}
+    async def message(self, stream: str, sequence: int, subject: str = ">") -> Stored | None:
+        """The first message of a subject from a sequence on; None if there is none."""
+        asked = {"seq": sequence, "next_by_subj": subject}
         with failures(f"look at stream {stream}"):
             answer = await self.client.request(
                 f"$JS.API.STREAM.MSG.GET.{stream}", orjson.dumps(asked), timeout=PATIENCE_S

@@ -185,13 +185,15 @@ class Ordered:
         """Move on over messages that are not for us.
 
         Silence up to the end of a request means that none of ours is among those that were in the
-        stream when it began. Without this a quiet table's place would fall behind what a busy
-        stream keeps.
+        stream when it began, and with the replica that our consumer lives with. Without this a
+        quiet table's place would fall behind what a busy stream keeps.
         """
         self._last = max(self._last, self._mark)
         with contextlib.suppress(SinkError):
-            state = (await self._connection.stream_info(self._stream))["state"]
-            self._mark = int(state["last_seq"])
+            info = await self._connection.stream_info(self._stream)
+            replicas = info.get("cluster", {}).get("replicas") or []
+            if all(replica["current"] and not replica.get("lag") for replica in replicas):
+                self._mark = int(info["state"]["last_seq"])
 
     async def _reopen(self) -> None:
         while True:

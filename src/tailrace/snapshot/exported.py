@@ -1,8 +1,9 @@
 """An exported snapshot: taken and held by one session, imported by others.
 
-The order of the first two commands matters. The lock keeps the table from being rewritten or
-emptied under those who read it page by page; the snapshot is taken after it is granted, so nothing
-of the kind can have happened in between.
+The order of the first two commands matters, for the one who takes it and for those who read. The
+lock keeps the table from being rewritten or emptied under those who read it page by page; the
+snapshot is taken after it is granted, so nothing of the kind can have happened in between. A reader
+that has the lock finds the snapshot alive, and so the table as it was, or gone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 
 from tailrace.capture.connection import VALUES_SQL, connect, failure, quote_literal
-from tailrace.errors import RefusedError
+from tailrace.capture.publication import TableName
+from tailrace.errors import RefusedError, UnreachableError
 from tailrace.position import Lsn
 from tailrace.visibility import Visibility
 
@@ -24,9 +26,16 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from tailrace.capture.publication import TableName
-
 _LOCK_S = 10
+# Whoever waits for a table also holds up all who come after him. Those who build an index wait for
+# the end of old transactions, which holds up nobody.
+_IN_THE_WAY = """
+SELECT EXISTS (
+    SELECT FROM pg_locks
+    WHERE locktype = 'relation' AND NOT granted
+      AND pg_backend_pid() = ANY(pg_blocking_pids(pid))
+)
+"""
 # Whoever writes here now, and may not be over when the snapshot is taken. A role without rights is
 # shown that there are others, and not what they do.
 _OLDEST = """
@@ -53,6 +62,7 @@ class Exported:
     """A snapshot that others may import as long as the session that took it lives."""
 
     name: str
+    table: TableName
     visibility: Visibility
     lsn: Lsn
     """Everything the snapshot sees was committed before."""
@@ -70,6 +80,7 @@ class Exported:
         """As text, to hand on."""
         return {
             "name": self.name,
+            "table": self.table.quoted,
             "visibility": str(self.visibility),
             "lsn": str(self.lsn),
             "taken_at": self.taken_at.isoformat(),
@@ -81,6 +92,7 @@ class Exported:
         """Read what `fields` wrote."""
         return cls(
             name=fields["name"],
+            table=TableName.parse(fields["table"]),
             visibility=Visibility.parse(fields["visibility"]),
             lsn=Lsn.parse(fields["lsn"]),
             taken_at=datetime.fromisoformat(fields["taken_at"]),
@@ -95,22 +107,16 @@ def export(connection: Connection, table: TableName) -> Exported:
     nothing else.
     """
     try:
-        connection.execute(f"SET lock_timeout TO '{_LOCK_S}s'".encode())
         # Before the snapshot: what begins in between begins later than what is found here.
         since = oldest_writer(connection)
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
+        _begin(connection, table)
         row = connection.execute(_TAKE).fetchone()
-    except psycopg.errors.LockNotAvailable as refusal:
-        raise RefusedError(
-            f"{table} is locked by another session for more than {_LOCK_S} s",
-            hint="Wait for the ALTER TABLE or VACUUM FULL that holds it, and try again.",
-        ) from refusal
     except psycopg.Error as refusal:
         raise failure(connection, refusal) from refusal
     assert row is not None
     return Exported(
         name=row[0],
+        table=table,
         visibility=Visibility.parse(row[1]),
         lsn=Lsn.parse(row[2]),
         taken_at=datetime.fromtimestamp(row[3], UTC),
@@ -125,6 +131,24 @@ def oldest_writer(connection: Connection) -> datetime | None:
     return None if row[1] else row[0]
 
 
+def _begin(connection: Connection, table: TableName) -> None:
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    connection.execute(f"SET LOCAL lock_timeout TO '{_LOCK_S}s'".encode())
+    try:
+        connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
+    except psycopg.errors.LockNotAvailable as refusal:
+        raise UnreachableError(
+            f"{table} is locked by another session for more than {_LOCK_S} s",
+            hint="Wait for the ALTER TABLE or VACUUM FULL that holds it, and try again.",
+        ) from refusal
+
+
+def in_the_way(connection: Connection) -> bool:
+    """Whether somebody waits for a table that this session has locked."""
+    row = connection.execute(_IN_THE_WAY).fetchone()
+    return row is not None and bool(row[0])
+
+
 @contextmanager
 def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
     """A session that sees what the snapshot sees, and prints values as the stream does."""
@@ -133,13 +157,14 @@ def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
             connection.execute(VALUES_SQL)
             named = quote_literal(snapshot.session)
             connection.execute(f"SET application_name TO {named}".encode())
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            _begin(connection, snapshot.table)
             wanted = quote_literal(snapshot.name)
             connection.execute(f"SET TRANSACTION SNAPSHOT {wanted}".encode())
         except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue) as refusal:
             raise RefusedError(
                 f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} is gone",
-                hint="It ends when nobody has read from it for a while. Read again for a new one.",
+                hint="It ends when somebody wants to alter or empty the table, or when nobody has "
+                "read from it for a while. Read again for a new one.",
             ) from refusal
         except psycopg.Error as refusal:
             raise failure(connection, refusal) from refusal

@@ -3,7 +3,9 @@
 Spark plans a read in a process that ends before the first task begins, and a crashed engine may
 want to go on with the snapshot it had. So the session that holds it belongs to a process of its
 own, which ends by itself once nobody has read from the snapshot for a while: a forgotten one would
-keep PostgreSQL from cleaning up dead rows.
+keep PostgreSQL from cleaning up dead rows. And it gives way to whoever wants to alter or empty the
+table: he waits for the lock that the snapshot needs, and everybody else who comes to the table
+waits behind him, our own readers among them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import psycopg
 from tailrace.capture.connection import connect, failure, quote_literal
 from tailrace.capture.publication import TableName
 from tailrace.errors import RefusedError, Retry, TailraceError, UnreachableError
-from tailrace.snapshot.exported import Exported, export
+from tailrace.snapshot.exported import Exported, export, in_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,13 +98,15 @@ def _answer(fields: Mapping[str, object]) -> None:
 
 
 def _watch(connection: Connection, snapshot: Exported, idle_s: float) -> None:
-    """Return once nobody has had a session with the snapshot for a while."""
+    """Return once nobody has had a session with the snapshot for a while, or it is in the way."""
     users = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
     used_at = time.monotonic()
     while time.monotonic() - used_at < idle_s:
         time.sleep(min(_LOOK_S, idle_s / 4))
         # Without this a transaction sees the activity it saw first.
         connection.execute("SELECT pg_stat_clear_snapshot()")
+        if in_the_way(connection):
+            return
         row = connection.execute(users, (snapshot.session,)).fetchone()
         if row is not None and row[0]:
             used_at = time.monotonic()

@@ -55,21 +55,17 @@ def patiently(sink: JetStream, done: int) -> None:
 
 def held(settings: NatsSink) -> list[bytes]:
     """The ids in the stream, by sequence."""
-    line = Line.connect(settings, name="test")
-    state = line.ask(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
-    made = line.ask(
-        "$JS.API.CONSUMER.CREATE.CDC.all",
-        {
-            "stream_name": "CDC",
-            "config": {"name": "all", "ack_policy": "none", "headers_only": True},
-        },
-    )
-    assert made["num_pending"] == state["messages"]
     found: list[bytes] = []
-    while len(found) < state["messages"]:
-        for message in line.pull("$JS.API.CONSUMER.MSG.NEXT.CDC.all", 1000):
-            found.append(message.header.split(b"Nats-Msg-Id: ")[1].split(b"\r\n")[0])
-    line.close()
+    with contextlib.closing(Line.connect(settings, name="test")) as line:
+        state = line.ask(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
+        config = {"name": "all", "ack_policy": "none", "headers_only": True}
+        line.ask("$JS.API.CONSUMER.CREATE.CDC.all", {"stream_name": "CDC", "config": config})
+        deadline = time.monotonic() + 60
+        # The replica that the consumer lives with may be behind.
+        while len(found) < state["messages"]:
+            assert time.monotonic() < deadline, len(found)
+            for message in line.pull("$JS.API.CONSUMER.MSG.NEXT.CDC.all", 1000):
+                found.append(message.header.split(b"Nats-Msg-Id: ")[1].split(b"\r\n")[0])
     return found
 
 

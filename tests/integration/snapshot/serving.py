@@ -9,6 +9,8 @@ from tailrace.errors import TailraceError
 from tailrace.pipeline.publish import publish
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from tailrace.config import Config
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
 
 class Serving:
     """Counts the waves of stretches. After the wave `cut_after`, and before that is noted, it ends
-    as if the process had died; `fault` is raised instead of the next wave."""
+    as if the process had died; `fault` is raised instead of the next wave; `before` is called
+    before each."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.waves = 0
         self.cut_after = -1
         self.fault: Exception | None = None
+        self.before: Callable[[int], None] = lambda _: None
         self.service: Service | None = None
 
     def serve(self, config: Config, name: str) -> None:
@@ -37,6 +41,7 @@ class Serving:
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
+        self.before(self.waves)
         self.waves += 1
         found = publish(self._spark, edition, stretches, number=number, stored=stored)
         if self.waves == self.cut_after:

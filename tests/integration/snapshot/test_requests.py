@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -297,6 +298,37 @@ def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
     rows, (meta,) = system.published()
     assert meta["supersedes"] == answer["snapshot_id"]
     assert [row["id"] for row in by_id(rows[str(record["id"])])] == list(range(1, 501))
+
+
+def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
+    """He waits for the snapshot's lock, and all who come to the table wait for him: readers of the
+    snapshot would wait for ever, and nobody would be answered."""
+    items(system.database)
+    system.database.execute("CREATE TABLE others (id int); ALTER PUBLICATION pub ADD TABLE others")
+    emptying = threading.Thread(
+        target=system.database.execute, args=("TRUNCATE items; INSERT INTO items VALUES (1)",)
+    )
+    answers = []
+
+    def empty(wave: int) -> None:
+        if wave == 1:
+            emptying.start()
+            waiting = "SELECT FROM pg_locks WHERE relation = 'items'::regclass AND NOT granted"
+            while not system.database.query(waiting):
+                time.sleep(0.01)
+            answers.extend(system.ask("others"))
+
+    system.before = empty
+    system.start()
+    (first,) = system.ask("items")
+    while not answers or system.finished()["id"] != answers[0]["snapshot_id"]:
+        time.sleep(0.1)
+    emptying.join()
+    rows, metas = system.published()
+    meta = next(meta for meta in metas if meta["table"] == "items")
+    assert meta["supersedes"] == first["snapshot_id"]
+    assert [row["id"] for row in rows[meta["snapshot_id"]]] == [1]
+    assert {meta["table"] for meta in metas} == {"items", "others"}
 
 
 @pytest.mark.parametrize("joining", ["TABLE items", "TABLES IN SCHEMA public"])

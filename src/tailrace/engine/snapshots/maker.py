@@ -9,6 +9,7 @@ its place, under an id of its own, and says so.
 from __future__ import annotations
 
 import base64
+import contextlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,13 @@ import ormsgpack
 import structlog
 
 from tailrace.capture.connection import connect
-from tailrace.capture.publication import read_publication
+from tailrace.capture.publication import TableName, read_publication
 from tailrace.capture.relations import read_published
 from tailrace.encode.compression import Compression
 from tailrace.encode.subject import table_path
 from tailrace.engine.snapshots import dictionary
 from tailrace.engine.snapshots.joining import Joining
-from tailrace.errors import ConfigError, RefusedError, Retry, TailraceError
+from tailrace.errors import ConfigError, RefusedError, Retry, TailraceError, UnreachableError
 from tailrace.sinks.nats import Parcel, Parcels
 from tailrace.snapshot.edition import Edition, meta_prefix
 from tailrace.snapshot.exported import imported
@@ -34,10 +35,12 @@ from tailrace.tables import Tables
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tailrace.capture.publication import PublishedTable, TableName
+    from psycopg import Connection
+
+    from tailrace.capture.publication import PublicationState, PublishedTable
     from tailrace.config import Config, Pipeline, Snapshots
     from tailrace.engine.snapshots.record import Record
     from tailrace.schema import Relation
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     Publish = Callable[..., Published]
 
 _HOLD_S = 180.0
+# Catalog functions lock the tables they tell of.
+_LOCK_TIMEOUT = "SET lock_timeout TO '2s'"
 _BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
@@ -70,37 +75,59 @@ class Maker:
                 "atomic": "none",
             }
         )
+        self._tables: dict[str, TableName] = {}
         self._joining = Joining(self._dsn, config.source.publication, self.folder)
         self._publish = publish
         self._stopping = stopping
         self._events = structlog.get_logger()
 
     def tables(self) -> dict[str, TableName]:
-        """What may be asked for, by its name in subjects."""
-        wanted = Tables(self._pipeline.tables)
-        return {
-            table_path(relation.namespace, relation.name): listed.table
-            for relation, listed in self._published()
-            if wanted.match(relation.namespace, relation.name)
-        }
+        """What may be asked for, by its name in subjects.
 
-    def _published(self) -> list[tuple[Relation, PublishedTable]]:
-        source = self._config.source
-        with connect(
-            source.dsn.get_secret_value(), connect_timeout_s=self._config.capture.connect_timeout_s
-        ) as connection:
-            state = read_publication(connection, source.publication)
-            if state is None:
-                raise RefusedError(f"there is no publication {source.publication!r}")
+        While PostgreSQL can not tell, what it told last: it reads no publication whose tables
+        somebody alters, and whoever asks shall have an answer.
+        """
+        wanted = Tables(self._pipeline.tables)
+        try:
+            with self._source() as connection:
+                names = [listed.table for listed in self._publication(connection).tables]
+        except UnreachableError:
+            if not self._tables:
+                raise
+        else:
+            self._tables = {
+                table_path(name.namespace, name.name): name
+                for name in names
+                if wanted.match(name.namespace, name.name)
+            }
+        return self._tables
+
+    @contextlib.contextmanager
+    def _source(self) -> Iterator[Connection]:
+        timeout_s = self._config.capture.connect_timeout_s
+        with contextlib.closing(connect(self._dsn, connect_timeout_s=timeout_s)) as connection:
+            connection.execute(_LOCK_TIMEOUT)
+            yield connection
+
+    def _publication(self, connection: Connection) -> PublicationState:
+        name = self._config.source.publication
+        state = read_publication(connection, name)
+        if state is None:
+            raise RefusedError(f"there is no publication {name!r}")
+        return state
+
+    def _published(self, table: TableName) -> tuple[Relation, PublishedTable]:
+        """The table as the stream describes it, and what the publication holds back of it."""
+        with self._source() as connection:
+            state = self._publication(connection)
             relations = {
-                (each.relation.namespace, each.relation.name): each.relation
+                TableName(each.relation.namespace, each.relation.name): each.relation
                 for each in read_published(connection, state)
             }
-        return [
-            (relations[listed.table.namespace, listed.table.name], listed)
-            for listed in state.tables
-            if (listed.table.namespace, listed.table.name) in relations
-        ]
+        listed = {each.table: each for each in state.tables}
+        if table not in listed or table not in relations:
+            raise ConfigError(f"{table} is not published any more")
+        return relations[table], listed[table]
 
     def run(self, record: Record) -> None:
         """Make the snapshot; returns when it is over, or we are to stop."""
@@ -236,10 +263,7 @@ class Maker:
 
     def _edition(self, record: Record) -> Edition:
         assert record.snapshot is not None
-        found = [each for each in self._published() if each[1].table == record.table]
-        if not found:
-            raise ConfigError(f"{record.table} is not published any more")
-        relation, listed = found[0]
+        relation, listed = self._published(record.table)
         with imported(self._dsn, record.snapshot) as connection:
             table = described(connection, relation)
         return Edition(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import nats.errors
 import structlog
 
 from tailrace.engine.jetstream import connected
@@ -78,8 +79,13 @@ class Requests:
     async def _serve(self, message: Msg) -> None:
         path = message.subject.removeprefix(f"{self._prefix}.")
         reply = await asyncio.to_thread(self._answer, path, message.data)
-        if message.reply:
+        if not message.reply:
+            return
+        try:
             await message.respond(reply)
+        except nats.errors.Error as error:
+            # Whoever asked is not there any more, or asks again.
+            structlog.get_logger().warning("snapshot.unanswered", asked=path, reason=str(error))
 
     async def _pause(self, seconds: float) -> None:
         for _ in range(int(seconds / _LOOK_S)):

@@ -15,21 +15,24 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import SinkUnreachableError
 from tailrace.position import Lsn, Position
 from tailrace.sinks.nats.protocol import header_value
 from tailrace.sinks.nats.stream import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from tailrace.sinks.nats.line import Line
+    from tailrace.sinks.nats.protocol import Message
 
 _ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-[A-Za-z]+-)?([0-9]{1,19})", re.DOTALL)
 _ID_FIELD = b"Nats-Msg-Id"
@@ -37,6 +40,7 @@ _API = "$JS.API"
 _NO_MESSAGE = 10037
 _STRIDE = 256
 _PULL = 5000
+_PATIENCE_S, _LOOK_S = 10.0, 0.05
 
 
 def position_of(message_id: bytes) -> Position | None:
@@ -90,7 +94,7 @@ def read_back(line: Line, stream: str, state: dict[str, Any], *, after: Position
     if not state["messages"]:
         return Stored()
     start = _last_delivered(line, stream, after, first, last) + 1
-    return _forward(line, stream, start, after) if start <= last else Stored()
+    return _forward(line, stream, (start, last), after) if start <= last else Stored()
 
 
 def _last_delivered(line: Line, stream: str, after: Position, first: int, last: int) -> int:
@@ -120,7 +124,25 @@ def message_at(line: Line, stream: str, sequence: int) -> tuple[int, str, bytes,
     return message["seq"], message["subject"], header_value(header, _ID_FIELD) or b"", payload
 
 
-def _forward(line: Line, stream: str, start: int, after: Position) -> Stored:
+def _forward(line: Line, stream: str, bounds: tuple[int, int], after: Position) -> Stored:
+    beyond = (int(after.lsn), after.ordinal)
+    lsns: list[int] = []
+    keys: list[bytes] = []
+    for message in _messages(line, stream, *bounds):
+        message_id = header_value(message.header, _ID_FIELD) or b""
+        match = _ID.fullmatch(message_id)
+        if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
+            lsns.append(lsn)
+            keys.append(message.subject + b" " + message_id)
+    return Stored(lsns, keys)
+
+
+def _messages(line: Line, stream: str, start: int, last: int) -> Iterator[Message]:
+    """From one sequence up to another, headers only.
+
+    In a cluster the consumer may live with a replica that is behind, and knows of no more messages
+    than that one has: the leader, which answers all other requests, decides whether that is all.
+    """
     consumer = f"tailrace-{secrets.token_hex(6)}"
     config = {
         "name": consumer,
@@ -134,27 +156,40 @@ def _forward(line: Line, stream: str, start: int, after: Position) -> Stored:
         "num_replicas": 1,
         "inactive_threshold": 30 * 10**9,
     }
-    made = checked(
+    checked(
         line.ask(
             f"{_API}.CONSUMER.CREATE.{stream}.{consumer}",
             {"stream_name": stream, "config": config},
         ),
         f"read stream {stream} back",
     )
-    left = int(made["num_pending"])
-    beyond = (int(after.lsn), after.ordinal)
-    lsns: list[int] = []
-    keys: list[bytes] = []
-    while left > 0:
-        pulled = line.pull(f"{_API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", min(left, _PULL))
-        if not pulled:
+    seen = start - 1
+    deadline = time.monotonic() + _PATIENCE_S
+    while seen < last:
+        pulled = line.pull(f"{_API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", _PULL)
+        if pulled:
+            yield from pulled
+            seen = sequence_of(pulled[-1].reply)
+            deadline = time.monotonic() + _PATIENCE_S
+        elif (found := message_at(line, stream, seen + 1)) is None or found[0] > last:
+            # Deleted, or too old.
             break
-        left -= len(pulled)
-        for message in pulled:
-            message_id = header_value(message.header, _ID_FIELD) or b""
-            match = _ID.fullmatch(message_id)
-            if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
-                lsns.append(lsn)
-                keys.append(message.subject + b" " + message_id)
+        elif time.monotonic() > deadline:
+            raise SinkUnreachableError(
+                f"stream {stream} can not be read back: a replica has no message {found[0]} yet"
+            )
+        else:
+            time.sleep(_LOOK_S)
     line.ask(f"{_API}.CONSUMER.DELETE.{stream}.{consumer}")
-    return Stored(lsns, keys)
+
+
+def sequence_of(reply: bytes) -> int:
+    """A delivered message's place in its stream, from the subject to acknowledge it at.
+
+    >>> sequence_of(b"$JS.ACK.CDC.tailrace-1.1.42.7.1700000000000000000.0")
+    42
+    >>> sequence_of(b"$JS.ACK.hub.HASH.CDC.tailrace-1.1.42.7.1700000000000000000.0.x")
+    42
+    """
+    words = reply.split(b".")
+    return int(words[5] if len(words) == 9 else words[7])

@@ -1,59 +1,68 @@
+"""Reading back from a cluster, where a consumer may live with a replica that is behind."""
+
 from __future__ import annotations
 
+import base64
+from typing import Any
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tailrace.position import Lsn, Position
-from tailrace.sinks.nats.stored import Stored, position_of
-from tests.unit.sinks.rows import message_id, position, rows
+from tailrace.errors import SinkUnreachableError
+from tailrace.position import ORIGIN
+from tailrace.sinks.nats import stored
+from tailrace.sinks.nats.protocol import Message
+from tests.unit.sinks.rows import message_id
 
-DESTINATION = b"cdc.orders.insert"
-
-
-@settings(deadline=None)
-@given(st.integers(0, 2**64 - 1), st.integers(0, 10**12), st.text(max_size=20))
-def test_positions_of_both_forms(lsn: int, ordinal: int, table: str) -> None:
-    place = Position(Lsn(lsn), ordinal)
-    assert position_of(place.event_id.encode()) == place
-    assert position_of(f"{lsn:x}-{table}-insert-{ordinal}".encode()) == place
+STATE = {"messages": 10, "first_seq": 1, "last_seq": 10}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(b"", b"-", b"1a", b"1a-", b"-3", b"xyz-3", b"1A-3", b"1_a-3", b"1a-3 ", b"1a-+3"),
-        b"550e8400-e29b-41d4-a716-446655440000",
-    ],
-)
-def test_ids_of_others(name: bytes) -> None:
-    assert position_of(name) is None
+class Replica:
+    """Stands for a line: the leader has `leader` messages, the consumer sees `seen` in turn."""
+
+    def __init__(self, leader: set[int], *seen: int) -> None:
+        self.leader = leader
+        self.seen = list(seen)
+        self.delivered = 0
+
+    def ask(self, subject: str, body: Any = None) -> dict[str, Any]:
+        if ".MSG.GET." not in subject:
+            return {}
+        sequence = min((each for each in self.leader if each >= body["seq"]), default=None)
+        if sequence is None:
+            return {"error": {"code": 404, "err_code": 10037}}
+        header = base64.b64encode(self._header(sequence)).decode()
+        return {"message": {"seq": sequence, "subject": "cdc.t", "hdrs": header}}
+
+    def pull(self, _subject: str, _most: int) -> list[Message]:
+        upto = self.seen.pop(0) if self.seen else self.delivered
+        found = [each for each in sorted(self.leader) if self.delivered < each <= upto]
+        self.delivered = max(self.delivered, upto)
+        return [
+            Message(
+                subject=b"cdc.t", reply=b"$JS.ACK.CDC.c.1.%d.%d.0.0" % (each, each),
+                header=self._header(each),
+            )
+            for each in found
+        ]  # fmt: skip
+
+    def _header(self, sequence: int) -> bytes:
+        return b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n" % message_id(sequence)
 
 
-def holding(numbers: set[int], destination: bytes = DESTINATION) -> Stored:
-    return Stored(
-        [int(position(number).lsn) for number in numbers],
-        [destination + b" " + message_id(number) for number in numbers],
-    )
+def read(line: Replica) -> int:
+    return len(stored.read_back(line, "CDC", STATE, after=ORIGIN))  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
-@given(st.sets(st.integers(0, 60)), st.integers(0, 60), st.integers(0, 40))
-def test_exactly_what_is_not_stored_is_missing(stored: set[int], start: int, count: int) -> None:
-    batch = rows(range(start, start + count))
-    missing = holding(stored).missing(batch)
-    expected = [message_id(n) for n in range(start, start + count) if n not in stored]
-    assert missing.column("id").to_pylist() == expected
+def test_what_the_leader_has_is_waited_for() -> None:
+    assert read(Replica(set(range(1, 11)), 3, 3, 8, 8, 8, 10)) == 10
 
 
-def test_another_subject_is_another_message() -> None:
-    batch = rows(range(5))
-    assert holding({1, 2}, b"cdc.orders.update").missing(batch).num_rows == 5
+def test_messages_that_are_gone_are_not() -> None:
+    assert read(Replica(set(range(1, 9)), 8)) == 8
+    assert read(Replica({*range(1, 9), 11, 12}, 8)) == 8
 
 
-@settings(deadline=None)
-@given(st.sets(st.integers(0, 60)), st.integers(0, 60))
-def test_only_what_is_delivered_is_forgotten(stored: set[int], done: int) -> None:
-    missing = holding(stored).beyond(position(done)).missing(rows(range(done + 1, 61)))
-    expected = [message_id(n) for n in range(done + 1, 61) if n not in stored]
-    assert missing.column("id").to_pylist() == expected
+def test_a_replica_that_stays_behind_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_PATIENCE_S", 0.1)
+    with pytest.raises(SinkUnreachableError, match="no message 9 yet"):
+        read(Replica(set(range(1, 11)), 8))
