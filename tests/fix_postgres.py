@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.testing import EmbeddedPostgres
+from tests.integration.cases.running import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,3 +83,23 @@ def _database(server: EmbeddedPostgres) -> Iterator[Database]:
         yield Database(name=name, server=server)
     finally:
         server.drop_database(name)
+
+
+@pytest.fixture
+def hanging(database: Database) -> Iterator[None]:
+    """Commits are in the log and not visible: they wait for a standby that never comes."""
+
+    def setting(command: str) -> None:
+        with database.connect() as connection:
+            connection.execute("SET synchronous_commit TO local")
+            connection.execute(command.encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+    setting("ALTER SYSTEM SET synchronous_standby_names TO nobody")
+    eventually(
+        lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting"
+    )
+    try:
+        yield
+    finally:
+        setting("ALTER SYSTEM RESET synchronous_standby_names")

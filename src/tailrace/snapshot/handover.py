@@ -11,6 +11,7 @@ the chunk is left out as often as it was deleted before it was there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,7 +89,7 @@ def table_changes(log: Log, table: Relation, after: Position, upto: Position) ->
         yield from decoder.decode(entry, after, upto)
 
 
-class _Passed:
+class _Passed(ABC):
     """What the stream has passed of a chunk."""
 
     def __init__(self, chunk: Chunk) -> None:
@@ -113,11 +114,11 @@ class _Passed:
         assert self._at is not None
         return self._kept(values(image, self._at, count))
 
-    def _note(self, group: Group, at: Sequence[int]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _note(self, group: Group, at: Sequence[int]) -> None: ...
 
-    def _kept(self, found: pa.BinaryArray) -> NDArray[np.bool_]:
-        raise NotImplementedError
+    @abstractmethod
+    def _kept(self, found: pa.BinaryArray) -> NDArray[np.bool_]: ...
 
 
 class _Keys(_Passed):

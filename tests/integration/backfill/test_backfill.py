@@ -15,8 +15,6 @@ from tests.integration.backfill.system import System, replayed
 from tests.integration.cases.running import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.fix_postgres import Database
 
 
@@ -115,26 +113,6 @@ def _write(system: System, stopping: threading.Event, seed: int) -> None:
             else:
                 sql = f"INSERT INTO items VALUES ({at}, 'i{number}') ON CONFLICT DO NOTHING"
             connection.execute(sql.encode())
-
-
-@pytest.fixture
-def hanging(database: Database) -> Iterator[None]:
-    """Commits are in the log and not visible: they wait for a standby that never comes."""
-
-    def setting(command: str) -> None:
-        with database.connect() as connection:
-            connection.execute("SET synchronous_commit TO local")
-            connection.execute(command.encode())
-            connection.execute("SELECT pg_reload_conf()")
-
-    setting("ALTER SYSTEM SET synchronous_standby_names TO nobody")
-    eventually(
-        lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting"
-    )
-    try:
-        yield
-    finally:
-        setting("ALTER SYSTEM RESET synchronous_standby_names")
 
 
 def test_a_change_that_is_delivered_and_not_yet_visible(

@@ -128,11 +128,11 @@ def test_by_command_and_over_http(shop: Shop) -> None:
     listed = json.loads(shop.command("backfills", "--json").stdout)
     assert [each["state"] for each in listed] == ["complete", "cancelled"]
     assert "cancelled" in shop.command("backfills").stdout
-    told = shop.status()["backfills"]
-    assert [(each["table"], each["state"]) for each in told] == [
-        ("public.orders", "complete"),
-        ("public.orders", "cancelled"),
-    ]
+    states = [("public.orders", "complete"), ("public.orders", "cancelled")]
+    while [(each["table"], each["state"]) for each in shop.status()["backfills"]] != states:
+        # The status is written once a second.
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.1)
     metrics = httpx.get(f"{shop.http}/metrics").text
     assert 'tailrace_backfill_rows{pipeline="shop",table="public.orders"} ' in metrics
     unknown = shop.command("backfill", "shop", "elsewhere.nothing")

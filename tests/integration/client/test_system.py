@@ -18,8 +18,6 @@ from tests.integration.cases.running import eventually
 from tests.integration.client.system import Rows, apply, selected, taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.fix_postgres import Database
     from tests.integration.client.system import System
 
@@ -216,26 +214,6 @@ def test_a_replica_under_load_is_the_table(system: System) -> None:
         last.set()
         writers.stop()
     assert first == second == hopped == selected(system, "items")
-
-
-@pytest.fixture
-def hanging(database: Database) -> Iterator[None]:
-    """Commits wait for a standby that does not exist."""
-
-    def setting(command: str) -> None:
-        with database.connect() as connection:
-            connection.execute("SET synchronous_commit TO local")
-            connection.execute(command.encode())
-            connection.execute("SELECT pg_reload_conf()")
-
-    setting("ALTER SYSTEM SET synchronous_standby_names TO nobody")
-    eventually(
-        lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting"
-    )
-    try:
-        yield
-    finally:
-        setting("ALTER SYSTEM RESET synchronous_standby_names")
 
 
 def test_a_change_older_than_the_snapshot_and_not_in_it(
