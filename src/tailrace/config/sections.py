@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    model_validator,
 )
 
 _UNITS = {
@@ -298,6 +299,9 @@ class Backfills(_Section):
     page_rows: int = Field(default=200_000, ge=100, description="Rows in a page, at most.")
 
 
+_ENCODINGS: dict[str, Literal["msgpack", "avro"]] = {"bridge": "msgpack", "creek": "avro"}
+
+
 class Pipeline(_Section):
     """Tables in, messages out: one streaming query with its own checkpoint."""
 
@@ -334,11 +338,17 @@ class Pipeline(_Section):
         le=256,
         description="Parallel deliveries. One keeps the total order, more keep the order per key.",
     )
-    shape: Literal["bridge", "debezium", "sequin", "plain"] = Field(
+    shape: Literal["bridge", "creek", "debezium", "sequin", "plain"] = Field(
         default="bridge", description="Layout of a message."
     )
-    encoding: Literal["msgpack", "json"] | None = Field(
-        default=None, description="Bytes of a message. Empty: msgpack for bridge, json otherwise."
+    encoding: Literal["msgpack", "json", "avro"] | None = Field(
+        default=None,
+        description="Bytes of a message. Empty: msgpack for bridge, avro for creek, else json.",
+    )
+    namespace: str = Field(
+        default="CREEK",
+        pattern=r"^[^\s.*>$%/\\]+$",
+        description="With shape creek: what the subjects of its schemas and requests begin with.",
     )
     batch_rows: int = Field(
         default=500_000, ge=1, description="Changes in a micro-batch, to the next whole entry."
@@ -360,9 +370,19 @@ class Pipeline(_Section):
     sink: NatsSink = Field(description="Where the messages go.")
 
     @property
-    def format(self) -> Literal["msgpack", "json"]:
+    def format(self) -> Literal["msgpack", "json", "avro"]:
         """The encoding, chosen by the shape where none is given."""
-        return self.encoding or ("msgpack" if self.shape == "bridge" else "json")
+        if self.encoding is not None:
+            return self.encoding
+        return _ENCODINGS.get(self.shape, "json")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if (self.shape == "creek") != (self.format == "avro"):
+            raise ValueError("shape creek and encoding avro belong together")
+        if self.shape == "creek" and self.messages:
+            raise ValueError("shape creek has no logical messages: leave `messages` out")
+        return self
 
 
 class Config(_Section):

@@ -81,11 +81,11 @@ def _representable(values: pa.BinaryArray, target: pa.DataType) -> NDArray[np.bo
         long: NDArray[np.bool_] = np.diff(columns.offsets(values)) == len("0001-01-01")
         return long
     if pa.types.is_decimal(target):
-        return ~_any_letter(values)
+        return ~any_letter(values)
     return np.ones(len(values), bool)
 
 
-def _any_letter(values: pa.BinaryArray) -> NDArray[np.bool_]:
+def any_letter(values: pa.BinaryArray) -> NDArray[np.bool_]:
     """Which numerics are words: NaN, Infinity."""
     found = np.zeros(len(values), bool)
     letters = np.flatnonzero(columns.content(values) >= ord("A"))

@@ -224,6 +224,20 @@ def _digits(modifier: int) -> tuple[int, int]:
     return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
 
 
+def catalog_name(oid: int, types: Mapping[int, TypeName]) -> str:
+    """The type's own name in `pg_type`; `text` for one that nobody knows.
+
+    >>> catalog_name(23, {}), catalog_name(1007, {}), catalog_name(99999, {})
+    ('int4', '_int4', 'text')
+    """
+    named = types.get(oid)
+    if row := _element_of(oid, named):
+        return f"_{row.name}"
+    if row := _built_in(oid, named):
+        return row.name
+    return named.name if named is not None else "text"
+
+
 def type_name(oid: int, modifier: int, types: Mapping[int, TypeName]) -> str:
     """The type in SQL, as PostgreSQL's `format_type` writes it.
 

@@ -1,35 +1,36 @@
-"""Groups of changes → messages: shape, encoding and destination in one."""
+"""Groups of changes → messages: layout and destination in one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from tailrace.decode import columns
-from tailrace.encode.facts import Facts, Origin
+from tailrace.encode.facts import Origin
 from tailrace.encode.json import Json
 from tailrace.encode.keys import keys
+from tailrace.encode.layout import Documents
 from tailrace.encode.msgpack import MessagePack
-from tailrace.encode.pieces import Pieces, join, where
-from tailrace.encode.rows import Rows
+from tailrace.encode.pieces import where
 from tailrace.encode.shapes.bridge import Bridge
+from tailrace.encode.shapes.creek import Creek
 from tailrace.encode.shapes.debezium import Debezium
 from tailrace.encode.shapes.plain import Plain
 from tailrace.encode.shapes.sequin import Sequin
-from tailrace.encode.shapes.shape import Part, Shape
 from tailrace.encode.subject import MESSAGES as MESSAGE_SCHEMA
 from tailrace.encode.subject import Subject
 from tailrace.message import MESSAGES
 
 if TYPE_CHECKING:
     from tailrace.decode.group import Group
-    from tailrace.encode.syntax import Syntax
+    from tailrace.encode.layout import Layout
+    from tailrace.encode.shapes.shape import Shape
 
 __all__ = ["Encoder", "Origin", "ShapeName"]
 
-ShapeName = Literal["bridge", "debezium", "sequin", "plain"]
-EncodingName = Literal["json", "msgpack"]
+ShapeName = Literal["bridge", "creek", "debezium", "sequin", "plain"]
+EncodingName = Literal["json", "msgpack", "avro"]
 
 
 class Encoder:
@@ -38,8 +39,7 @@ class Encoder:
     def __init__(
         self, *, shape: ShapeName, encoding: EncodingName, subject: str, origin: Origin
     ) -> None:
-        self._shape = _shape(shape)
-        self._syntax: Syntax = Json() if encoding == "json" else MessagePack()
+        self._layout = _layout(shape, encoding)
         self._subject = Subject(subject, database=origin.database)
         self._origin = origin
 
@@ -57,23 +57,17 @@ class Encoder:
         """
         if not len(group):
             return pa.RecordBatch.from_pylist([], schema=MESSAGES)
-        facts = Facts(group, self._syntax, self._origin)
-        rows = Rows(group, self._syntax, self._shape.native)
         if destination is None or destination.null_count == len(group):
             destination = self._destinations(group)
         elif destination.null_count:
             usual = _column(self._destinations(group), len(group))
             destination = where(columns.valid(destination), destination, usual)
-        ids = self._shape.ids(facts)
-        part = Part(facts, rows, self._named(destination), ids)
-        payload = join(self._shape.message(part), null=self._syntax.null)
-        if key is None:
-            key = keys(rows)
+        ids, payload = self._layout.messages(group, self._origin, destination)
         return pa.RecordBatch.from_arrays(
             [
                 _column(destination, len(group)),
                 ids,
-                key,
+                keys(group) if key is None else key,
                 payload,
                 pa.array(group.lsn),
                 pa.array(group.ordinal),
@@ -93,11 +87,6 @@ class Encoder:
         ]
         return pa.array(subjects, pa.binary()).take(coded.indices)
 
-    def _named(self, destination: str | pa.BinaryArray) -> Pieces:
-        if isinstance(destination, str):
-            return (self._syntax.constant(destination),)
-        return self._syntax.text(destination)
-
 
 def _column(destination: str | pa.BinaryArray, count: int) -> pa.BinaryArray:
     if isinstance(destination, str):
@@ -105,15 +94,12 @@ def _column(destination: str | pa.BinaryArray, count: int) -> pa.BinaryArray:
     return destination
 
 
-def _shape(name: ShapeName) -> Shape:
-    match name:
-        case "bridge":
-            return Bridge()
-        case "debezium":
-            return Debezium()
-        case "sequin":
-            return Sequin()
-        case "plain":
-            return Plain()
-        case _:
-            assert_never(name)
+_SHAPES: dict[str, type[Shape]] = {
+    "bridge": Bridge, "debezium": Debezium, "sequin": Sequin, "plain": Plain,
+}  # fmt: skip
+
+
+def _layout(shape: ShapeName, encoding: EncodingName) -> Layout:
+    if shape == "creek":
+        return Creek()
+    return Documents(_SHAPES[shape](), Json() if encoding == "json" else MessagePack())

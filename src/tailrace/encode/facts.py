@@ -36,11 +36,10 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """A group on its way into messages."""
+class Outline:
+    """A group on its way into messages, whatever their encoding."""
 
     group: Group
-    syntax: Syntax
     origin: Origin
 
     def __len__(self) -> int:
@@ -51,19 +50,15 @@ class Facts:
         """Rows of one transaction."""
         return Runs.of(self.group.lsn, self.group.xid, self.group.committed_at)
 
-    def _each_run(self, facts: NDArray[_T]) -> NDArray[_T]:
+    def each_run(self, facts: NDArray[_T]) -> NDArray[_T]:
+        """What holds for all rows of a run, once for each."""
         return facts[self.runs.starts]
 
     @cached_property
     def ids(self) -> pa.BinaryArray:
         """`{commit_lsn:016x}-{ordinal}`, the id a change carries for ever."""
-        lsn = digits.padded_hex(self._each_run(self.group.lsn))
+        lsn = digits.padded_hex(self.each_run(self.group.lsn))
         return join([*self.runs.spread((lsn,)), b"-", self.ordinal_text])
-
-    @cached_property
-    def lsn_digits(self) -> PerRun:
-        """The commit's LSN in decimal."""
-        return PerRun(digits.decimal(self._each_run(self.group.lsn)), self.runs)
 
     @cached_property
     def ordinal_text(self) -> pa.BinaryArray:
@@ -72,24 +67,36 @@ class Facts:
 
     def id_with(self, middle: bytes | pa.BinaryArray) -> pa.BinaryArray:
         """`{commit_lsn:x}-{middle}-{ordinal}`."""
-        lsn = digits.short_hex(self._each_run(self.group.lsn))
+        lsn = digits.short_hex(self.each_run(self.group.lsn))
         return join([*self.runs.spread((lsn, b"-")), middle, b"-", self.ordinal_text])
+
+
+@dataclass(frozen=True)
+class Facts(Outline):
+    """The same in an encoding."""
+
+    syntax: Syntax
+
+    @cached_property
+    def lsn_digits(self) -> PerRun:
+        """The commit's LSN in decimal."""
+        return PerRun(digits.decimal(self.each_run(self.group.lsn)), self.runs)
 
     @cached_property
     def lsn_text(self) -> Pieces:
         """The commit's LSN as PostgreSQL writes it."""
-        text = digits.lsn_text(self._each_run(self.group.lsn))
+        text = digits.lsn_text(self.each_run(self.group.lsn))
         return self.runs.spread(self.syntax.plain(text))
 
     @cached_property
     def lsn_number(self) -> Pieces:
         """The commit's LSN as a number."""
-        return self.runs.spread(self.syntax.integers(self._each_run(self.group.lsn)))
+        return self.runs.spread(self.syntax.integers(self.each_run(self.group.lsn)))
 
     @cached_property
     def xid(self) -> Pieces:
         """The transaction; null for a message outside of any."""
-        xid = self._each_run(self.group.xid)
+        xid = self.each_run(self.group.xid)
         pieces = self.syntax.integers(xid)
         if not xid.all():
             pieces = (columns.blanked(join(pieces), xid != 0),)
@@ -98,12 +105,12 @@ class Facts:
     @cached_property
     def committed_at(self) -> Pieces:
         """The commit's time in ISO 8601."""
-        text = digits.iso_time(self._each_run(self.group.committed_at))
+        text = digits.iso_time(self.each_run(self.group.committed_at))
         return self.runs.spread(self.syntax.plain(text))
 
     def committed(self, per_second: int) -> Pieces:
         """The commit's time as a number since 1970: of milliseconds, microseconds, nanoseconds."""
-        micros = self._each_run(self.group.committed_at)
+        micros = self.each_run(self.group.committed_at)
         scaled = (
             micros // (1_000_000 // per_second)
             if per_second <= 1_000_000

@@ -8,23 +8,23 @@ import pyarrow as pa
 
 from tailrace.encode.json import Json
 from tailrace.encode.pieces import Piece, join
+from tailrace.encode.rows import Rows
 
 if TYPE_CHECKING:
-    from tailrace.encode.rows import Rows
+    from tailrace.decode.group import Group
 
 
-def keys(rows: Rows) -> pa.BinaryArray:
+def keys(group: Group) -> pa.BinaryArray:
     """PostgreSQL's text of a single key column; a JSON array of the texts of several; or null.
 
     An update that changes the key has the new one.
     """
-    count = len(rows.group)
-    if rows.group.relation is None:
+    count, json = len(group), Json()
+    if group.relation is None:
         return pa.nulls(count, pa.binary())
-    found = [values for _, _, values in rows.key_columns()]
+    found = [values for _, _, values in Rows(group, json, native=False).key_columns()]
     if len(found) < 2:
         return found[0] if found else pa.nulls(count, pa.binary())
-    json = Json()
     pieces: list[Piece] = []
     for values in found:
         pieces += [b"," if pieces else b"[", *json.text(values)]

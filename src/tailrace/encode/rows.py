@@ -73,13 +73,7 @@ class Rows:
 
     def cells(self, column: Column, type_: Type, values: pa.BinaryArray) -> Pieces:
         """A column's cells."""
-        values = columns.tidy(values)
-        if type_.kind not in _ALWAYS_ASCII and not columns.is_utf8(values):
-            raise PoisonedError(
-                f"column {column.name} of {self.relation.qualified_name} "
-                "holds text that is not UTF-8",
-                hint="Correct the values, or leave the column out with `select`.",
-            )
+        values = checked(self.relation, column, type_, values)
         return self.syntax.cells(type_, values, native=self.native)
 
     def object(
@@ -146,6 +140,19 @@ class Rows:
         column_of_lists = pa.array(lists, pa.binary()).take(pa.array(which.reshape(-1)))
         some: NDArray[np.bool_] = np.any(table, axis=1)
         return (column_of_lists,), some
+
+
+def checked(
+    relation: Relation, column: Column, type_: Type, values: pa.BinaryArray
+) -> pa.BinaryArray:
+    """The values, which are UTF-8, without bytes under their nulls."""
+    values = columns.tidy(values)
+    if type_.kind not in _ALWAYS_ASCII and not columns.is_utf8(values):
+        raise PoisonedError(
+            f"column {column.name} of {relation.qualified_name} holds text that is not UTF-8",
+            hint="Correct the values, or leave the column out with `select`.",
+        )
+    return values
 
 
 def _some(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:

@@ -21,8 +21,8 @@ class Spec:
     """Columns whose values choose the lane; none: the replica identity."""
     keyed: bool = False
     """Whether an expression gives the message keys."""
-    shape: Literal["bridge", "debezium", "sequin", "plain"] = "bridge"
-    encoding: Literal["msgpack", "json"] = "msgpack"
+    shape: Literal["bridge", "creek", "debezium", "sequin", "plain"] = "bridge"
+    encoding: Literal["msgpack", "json", "avro"] = "msgpack"
     subject: str = "cdc.{table}.{operation}"
     database: str = ""
     system_identifier: int = 0

@@ -18,7 +18,7 @@ from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EncodingName = Literal["json", "msgpack"]
+EncodingName = Literal["json", "msgpack", "avro"]
 ORIGIN = Origin(database="shop", system_identifier=7_000_000_000_000_000_001, slot="tailrace")
 COMMITTED_AT = 1_765_540_834_338_547
 """2025-12-12T12:00:34.338547Z."""

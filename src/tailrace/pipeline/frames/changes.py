@@ -76,7 +76,7 @@ class ChangeFrame:
 
 def _batch(group: Group, schema: pa.Schema) -> pa.RecordBatch:
     count, relation = len(group), group.relation
-    facts, rows = Facts(group, _JSON, _NOWHERE), Rows(group, _JSON, native=True)
+    facts, rows = Facts(group, _NOWHERE, _JSON), Rows(group, _JSON, native=True)
     if group.op is Op.MESSAGE:
         after = _text(_JSON.object(content_fields(facts)), count)
     else:
