@@ -37,6 +37,7 @@ OPS = ("c", "u", "u_pk", "d", "t", "r")
 INFINITY = ("infinity", "negative_infinity_ca5991f51367e3e4")
 """Dates and times without end; a symbol cannot begin with a sign."""
 
+_ENUM = {"name": "infinity_modifier", "type": "enum", "symbols": list(INFINITY)}
 _PLAIN = {
     Kind.BOOL: "boolean",
     Kind.INT2: "int",
@@ -249,20 +250,22 @@ def _value(type_: Type, defined: set[str]) -> Any:
 
 
 def _infinity(defined: set[str]) -> Any:
-    name = "infinity_modifier"
+    name = str(_ENUM["name"])
     if name in defined:
         return name
     defined.add(name)
-    return {"name": name, "type": "enum", "symbols": list(INFINITY)}
+    return _ENUM
 
 
 def canonical(tree: Any) -> str:
-    """The form that fingerprints are made of.
+    """The form that fingerprints are made of. A name that stands for a type is that type again.
 
     >>> canonical({"type": "array", "items": ["null", {"type": "long", "logicalType": "date"}]})
     '{"type":"array","items":["null",{"type":"long","logicalType":"date"}]}'
     """
     match tree:
+        case "infinity_modifier":
+            found = canonical(_ENUM)
         case str():
             found = f'"{tree}"'
         case list():
