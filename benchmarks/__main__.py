@@ -49,10 +49,15 @@ def main(
         Path | None, typer.Option("--json", help="Write the figures to this file.")
     ] = None,
     quick: Annotated[bool, typer.Option(help="Smaller data: a smoke test, not a figure.")] = False,
+    shape: Annotated[
+        str, typer.Option(help="For deliver: the backlog in this shape alone, such as creek.")
+    ] = "",
 ) -> None:
     """Run a benchmark with embedded servers and print its figures."""
     if name != "all" and name not in BENCHMARKS:
         raise typer.BadParameter(f"there is no benchmark {name}; there are {', '.join(BENCHMARKS)}")
+    if shape and name != "deliver":
+        raise typer.BadParameter("--shape is for the benchmark deliver")
     console = Console()
     names = list(BENCHMARKS) if name == "all" else [name]
     console.print(
@@ -60,7 +65,7 @@ def main(
     )
     results = []
     for each in names:
-        report = BENCHMARKS[each](quick)
+        report = deliver.run_shape(shape, quick) if shape else BENCHMARKS[each](quick)
         console.print(report.table())
         results.append({"name": each, "figures": report.figures})
     if json_file is not None:

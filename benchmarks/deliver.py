@@ -44,40 +44,54 @@ FROM generate_series(1, %s) g
 """
 
 
+_BRIDGE = {name: {"shape": "bridge", "encoding": name} for name in ("json", "msgpack")}
+
+
 def run(quick: bool) -> Report:
     """`ratio_json`, `ratio_msgpack`, `live_events_per_s`, `rss_total_mb`."""
     report = Report("deliver: events/s from the log through Spark into JetStream")
-    transactions = _TRANSACTIONS // 20 if quick else _TRANSACTIONS
-    with source() as made, log_folder() as folder:
-        _backlog(made, folder, report, transactions, 1 if quick else _REPETITIONS)
+    _backlog(report, _BRIDGE, quick)
     with source() as made, log_folder() as folder:
         _live(made, folder, report, quick)
     return report
 
 
-def _backlog(
-    made: Source, folder: Path, report: Report, transactions: int, repetitions: int
+def run_shape(shape: str, quick: bool) -> Report:
+    """`ratio_SHAPE`: the backlog alone, in one shape."""
+    report = Report(f"deliver: events/s in shape {shape}")
+    _backlog(report, {shape: {"shape": shape}}, quick)
+    return report
+
+
+def _backlog(report: Report, forms: dict[str, dict[str, str]], quick: bool) -> None:
+    with source() as made, log_folder() as folder:
+        _compare(made, folder, report, forms, quick=quick)
+
+
+def _compare(
+    made: Source, folder: Path, report: Report, forms: dict[str, dict[str, str]], *, quick: bool
 ) -> None:
+    transactions = _TRANSACTIONS // 20 if quick else _TRANSACTIONS
     made.create_slot("base")
     made.connection.execute("CALL fill(%s, %s)", (transactions, _ROWS))
     made.connection.execute("CHECKPOINT")
     until, rows = made.end(), transactions * _ROWS
     with made.copied_slot("base") as slot:
         capture(made, slot, folder, until).finish()
-    rates: dict[str, list[float]] = {"json": [], "msgpack": []}
-    ratios: dict[str, list[float]] = {"json": [], "msgpack": []}
+    rates: dict[str, list[float]] = {name: [] for name in forms}
+    ratios: dict[str, list[float]] = {name: [] for name in forms}
     references = []
-    for _ in range(repetitions):
-        for encoding, found in rates.items():
+    for _ in range(1 if quick else _REPETITIONS):
+        for name, form in forms.items():
             reference = rows / _reference(made, until)
-            rate = _deliver(folder, encoding, rows)
+            rate = _deliver(folder, form, rows)
             references.append(reference)
-            found.append(rate)
-            ratios[encoding].append(rate / reference)
+            rates[name].append(rate)
+            ratios[name].append(rate / reference)
     report.add("pg_recvlogical, TCP", f"{median(references):,.0f} rows/s")
-    for encoding, found in rates.items():
-        report.add(f"backlog, {encoding}", f"{median(found):,.0f} events/s")
-        report.figure(f"ratio_{encoding}", median(ratios[encoding]), "÷ pg_recvlogical")
+    for name, found in rates.items():
+        report.add(f"backlog, {name}", f"{median(found):,.0f} events/s")
+        report.figure(f"ratio_{name}", median(ratios[name]), "÷ pg_recvlogical")
 
 
 def _reference(made: Source, until: Lsn) -> float:
@@ -85,10 +99,10 @@ def _reference(made: Source, until: Lsn) -> float:
         return recvlogical(made, slot, until, tcp=True).finish().seconds
 
 
-def _deliver(folder: Path, encoding: str, rows: int) -> float:
+def _deliver(folder: Path, form: dict[str, str], rows: int) -> float:
     with log_folder() as place, EmbeddedNats() as server:
         (place / "log").symlink_to(folder / "log")
-        pipelines = Pipelines(place, bench=to_nats(server.url, encoding=encoding))
+        pipelines = Pipelines(place, bench=to_nats(server.url, **form))
         pipelines.wait(lambda: pipelines.events("bench") >= rows)
         state = stream_state(server.url)
         pipelines.stop()
