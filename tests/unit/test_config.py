@@ -228,3 +228,23 @@ def test_every_key_is_described() -> None:
                 descriptions(field.annotation)
 
     descriptions(Config)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shape": "creek", "encoding": "json"}, "belong together"),
+        ({"shape": "plain", "encoding": "avro"}, "belong together"),
+        ({"shape": "creek", "messages": ["*"]}, "whole rows alone"),
+        ({"shape": "creek", "select": ["id"]}, "whole rows alone"),
+        ({"shape": "creek", "namespace": "a.b"}, "namespace"),
+    ],
+)
+def test_what_shape_creek_does_not_go_with(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(None, {"pipelines": {"p": {**given, "sink": {"type": "nats"}}}})
+
+
+def test_shape_creek_is_avro() -> None:
+    loaded = load(None, {"pipelines": {"p": {"shape": "creek", "sink": {"type": "nats"}}}})
+    assert loaded.pipelines["p"].format == "avro"

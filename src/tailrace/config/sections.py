@@ -380,8 +380,9 @@ class Pipeline(_Section):
     def _fitting(self) -> Self:
         if (self.shape == "creek") != (self.format == "avro"):
             raise ValueError("shape creek and encoding avro belong together")
-        if self.shape == "creek" and self.messages:
-            raise ValueError("shape creek has no logical messages: leave `messages` out")
+        if self.shape == "creek" and (self.messages or self.select):
+            # A schema is found by the table that it describes.
+            raise ValueError("shape creek has whole rows alone: leave `messages` and `select` out")
         return self
 
 
