@@ -282,6 +282,17 @@ def test_names_that_avro_does_not_have() -> None:
     ]
 
 
+def test_no_row_looks_like_the_end_of_a_snapshot() -> None:
+    keys = [Column(name=name, type_oid=23, key=True) for name in "abc"]
+    made = group(Op.READ, table(*keys), 1, after=image([b"-35"], [b"-40"], [b"35"]))
+    (payload,) = row_messages(made).to_pylist()
+    content = creek.unpacked(payload)
+    assert content is not None
+    assert content != creek.END
+    schema = reader_schema(creek.row(table(*keys), {}).text)
+    assert read(schema, content) == {"a": -35, "b": -40, "c": 35}
+
+
 def test_packets() -> None:
     assert creek.unpacked(creek.packet(b"abc")) == b"abc"
     assert creek.unpacked(b"") is None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.change import Op
 from tailrace.decode import columns
@@ -35,6 +36,7 @@ _OPS = {
 }  # fmt: skip
 _GIVEN = b"\x02"
 """The second branch of a union, behind null."""
+_LIKE_THE_END = bytes([creek.END[0] | 0x80, 0]) + creek.END[1:]
 
 
 class Creek:
@@ -47,31 +49,37 @@ class Creek:
         if group.relation is None:
             raise ConfigError("shape creek has no logical messages")
         missing = _missing(group)
-        payload = self._packets(group, origin, partial=False)
+        payload = self._events(group, origin, partial=False)
         if missing is not None:
             rows = np.flatnonzero(missing)
-            partial = self._packets(group.take(rows), origin, partial=True)
+            partial = self._events(group.take(rows), origin, partial=True)
             payload = _replaced(payload, missing, partial)
         return Outline(group, origin).ids, payload
 
-    def _packets(self, group: Group, origin: Origin, *, partial: bool) -> pa.BinaryArray:
+    def _events(self, group: Group, origin: Origin, *, partial: bool) -> pa.BinaryArray:
         assert group.relation is not None
         schema = creek.event(group.relation, group.types, partial=partial)
         outline = Outline(group, origin)
         pieces = [*_head(outline, schema), *_images(group, partial=partial)]
-        return packets([creek.MARK + schema.fingerprint, *pieces])
+        return _packets(_joined([creek.MARK + schema.fingerprint, *pieces]))
 
 
 def row_messages(group: Group) -> pa.BinaryArray:
     """The rows of a snapshot as packets."""
     assert group.relation is not None
     assert group.after is not None
-    return packets(_record(group, group.relation, group.after, partial=False))
+    body = _joined(_record(group, group.relation, group.after, partial=False))
+    # Only a row of small numbers can look like the end: its first one is written in two bytes.
+    ends = pc.equal(body, creek.END)
+    return _packets(pc.if_else(ends, pa.scalar(_LIKE_THE_END, pa.binary()), body))
 
 
-def packets(pieces: Iterable[Piece]) -> pa.BinaryArray:
-    """Rows of pieces as packets: each has its length before it."""
-    body = join([*pieces, b""], null=avro.NULL)
+def _joined(pieces: Iterable[Piece]) -> pa.BinaryArray:
+    return join([*pieces, b""], null=avro.NULL)
+
+
+def _packets(body: pa.BinaryArray) -> pa.BinaryArray:
+    """Each with its length before it."""
     lengths = np.diff(columns.offsets(body)).astype(">u4")
     return join([b"\0\0", columns.fixed(lengths[:, None].view(np.uint8)), body])
 
