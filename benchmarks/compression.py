@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from benchmarks.report import Report
 from tailrace.config import NatsSink
-from tailrace.encode.chunks import Chunker
 from tailrace.encode.compression import Compression
 from tailrace.engine.snapshots.dictionary import train
-from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.edition import Edition
 from tailrace.snapshot.exported import export, imported
-from tailrace.snapshot.rows import read_group
+from tailrace.snapshot.formats import Rows
 from tailrace.snapshot.table import read_names, read_table, stretches
 from tailrace.testing import EmbeddedPostgres, SampleShop
 
@@ -74,12 +72,12 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
     try:
         with imported(dsn, snapshot) as connection:
             table = read_table(connection, name)
+            form = Rows(id="bench", table=name, encoding="json", chunk_rows=rows)
             edition = Edition(
-                id="bench", dsn=dsn, snapshot=snapshot, table=table, path=name.name,
-                encoding="json", chunk_rows=rows, sink=NatsSink(type="nats"),
-            )  # fmt: skip
+                dsn=dsn, snapshot=snapshot, table=table, sink=NatsSink(type="nats"), format=form
+            )
             found = stretches(connection, table)
-            trained, plain = train(connection, edition, found), Compression()
+            trained, plain = train(connection, edition, form, found), Compression()
             sizes = Counter({"itself": len(trained.dictionary)})
             for payload in _chunks(connection, edition, found):
                 sizes["none"] += len(payload)
@@ -91,13 +89,6 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
 
 
 def _chunks(connection: Connection, edition: Edition, found: list[Stretch]) -> Iterator[bytes]:
-    columns = [column.name for column in edition.table.relation.columns]
-    chunker = Chunker(
-        edition.facts, encoding="json", most_rows=edition.chunk_rows, most_bytes=_MOST_BYTES,
-        number=0, step=1,
-    )  # fmt: skip
     for stretch in found:
-        for count, image in copy(connection, query(stretch, columns), len(columns)):
-            rows = read_group(edition.table, edition.snapshot, image, count)
-            yield from (chunk.payload for chunk in chunker.take(rows))
-    yield from (chunk.payload for chunk in chunker.rest())
+        for piece in edition.format.body(edition, connection, stretch, (0, 1), _MOST_BYTES):
+            yield from piece.messages["payload"].to_pylist()

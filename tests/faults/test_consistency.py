@@ -100,7 +100,7 @@ def copies(
 def rounds(system: System, copies: list[Copy], seed: int, count: int) -> None:
     rng = random.Random(seed)
     system.start()
-    wait_for(lambda: "snapshot.listening" in system.output(), "snapshots to be served", LONG_S)
+    wait_for(lambda: "requests.listening" in system.output(), "snapshots to be served", LONG_S)
     for copy in copies:
         copy.start()
     auditor = Auditor(copies, TOTAL)

@@ -238,6 +238,7 @@ def test_every_key_is_described() -> None:
         ({"shape": "creek", "messages": ["*"]}, "whole rows alone"),
         ({"shape": "creek", "select": ["id"]}, "whole rows alone"),
         ({"shape": "creek", "namespace": "a.b"}, "namespace"),
+        ({"shape": "creek", "snapshots": {}}, "CREEK._snapshot"),
     ],
 )
 def test_what_shape_creek_does_not_go_with(given: dict[str, object], said: str) -> None:

@@ -17,6 +17,7 @@ from tailrace.cli.backfill import backfill, backfills_app
 from tailrace.cli.bridge import bridge
 from tailrace.cli.capture import capture
 from tailrace.cli.check import check
+from tailrace.cli.creek import creek
 from tailrace.cli.demo import demo
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
@@ -41,6 +42,7 @@ app.command()(doctor)
 app.command()(check)
 app.command()(run)
 app.command()(bridge)
+app.command()(creek)
 app.command()(capture)
 app.command()(pipelines)
 app.command()(tail)

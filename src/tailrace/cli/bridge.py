@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.run import VARIABLES
+from tailrace.cli.preset import launch
 
 
 def bridge(
@@ -81,9 +81,7 @@ def bridge(
       curl localhost:9090/status
       curl -X POST localhost:9090/shutdown
     """
-    from tailrace import config
     from tailrace.engine.bridge import prepare, secrets, settings, write
-    from tailrace.engine.supervisor import processes, supervise
     from tailrace.observe import logs
 
     logs.configure()
@@ -99,11 +97,4 @@ def bridge(
     )
     file = write(given, folder)
     os.environ.update(secrets(os.environ))
-    for name in VARIABLES:
-        # The file says it all: a variable meant for other commands must not reach into it.
-        os.environ.pop(name, None)
-    loaded = config.load(file)
-    made = prepare(loaded)
-    if made is not None and made.slot_created:
-        typer.echo(f"slot {made.slot.name}: created, at {made.slot.confirmed_flush_lsn}", err=True)
-    raise typer.Exit(supervise(processes(loaded, file, metrics_lines=True), loaded.data))
+    launch(file, prepare, metrics_lines=True)

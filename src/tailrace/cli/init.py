@@ -1,4 +1,4 @@
-"""`tailrace init`: make publication and slot, or print the SQL that does."""
+"""`tailrace init`: make publication and slot, and what Creek needs, or print the SQL that does."""
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
 
@@ -39,10 +39,19 @@ def init(
         bool,
         typer.Option("--print-sql", help="Print the script for a DBA and change nothing."),
     ] = False,
+    creek: Annotated[
+        bool,
+        typer.Option(
+            "--creek",
+            help="Make the schema `_creek` too: stored Avro schemas and the functions "
+            "add_table and remove_table, for `tailrace creek`.",
+        ),
+    ] = False,
     role: Annotated[
         str | None,
         typer.Option(
-            help="Role the printed script makes. Without it: the user of the DSN, or tailrace."
+            help="Role the printed script makes. Without it: the user of the DSN, or tailrace. "
+            "With --creek also the role that may use what is made."
         ),
     ] = None,
     slot_timeout_s: Annotated[
@@ -70,25 +79,49 @@ def init(
       tailrace init --dsn "host=db dbname=shop user=tailrace" --table orders --table customers
       tailrace init --table orders --print-sql > setup.sql
       psql -v ON_ERROR_STOP=1 -d shop -f setup.sql
+      tailrace init --creek --dsn "host=db dbname=shop user=owner" --role producer --table orders
     """
     from tailrace.capture.publication import TableName
 
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     names = [TableName.parse(table) for table in tables or []]
     if print_sql:
-        _print_sql(settings, names, all_tables=all_tables, role=role)
-    else:
-        _make(settings, names, all_tables=all_tables, slot_timeout_s=slot_timeout_s)
+        _print_sql(settings, names, all_tables=all_tables, role=role, creek=creek)
+        return
+    if creek:
+        _make_creek(settings, role or "")
+    _make(settings, names, all_tables=all_tables, slot_timeout_s=slot_timeout_s)
+    typer.echo(f"next: tailrace doctor, then tailrace {'creek' if creek else 'capture'}")
 
 
 def _print_sql(
-    settings: Config, tables: Sequence[TableName], *, all_tables: bool, role: str | None
+    settings: Config,
+    tables: Sequence[TableName],
+    *,
+    all_tables: bool,
+    role: str | None,
+    creek: bool,
 ) -> None:
+    from tailrace.capture import creek as schema
     from tailrace.capture.bootstrap import setup_sql
     from tailrace.capture.connection import user
 
     name = role or user(settings.source.dsn.get_secret_value()) or "tailrace"
-    typer.echo(setup_sql(settings, tables=tables, all_tables=all_tables, role=name), nl=False)
+    script = setup_sql(settings, tables=tables, all_tables=all_tables, role=name)
+    typer.echo(script + (schema.setup_sql(name) if creek else ""), nl=False)
+
+
+def _make_creek(settings: Config, role: str) -> None:
+    from tailrace.capture.connection import connect
+    from tailrace.capture.creek import install, installed
+
+    with connect(
+        settings.source.dsn.get_secret_value(),
+        connect_timeout_s=settings.capture.connect_timeout_s,
+    ) as connection:
+        there = installed(connection)
+        install(connection, role=role)
+    typer.echo(f"schema _creek: {'brought up to date' if there else 'created'}")
 
 
 def _make(
@@ -116,7 +149,6 @@ def _make(
     typer.echo(
         f"slot {made.slot.name}: {_state(made.slot_created)}, at {made.slot.confirmed_flush_lsn}"
     )
-    typer.echo("next: tailrace doctor, then tailrace capture")
 
 
 def _state(created: bool) -> str:

@@ -383,6 +383,11 @@ class Pipeline(_Section):
         if self.shape == "creek" and (self.messages or self.select):
             # A schema is found by the table that it describes.
             raise ValueError("shape creek has whole rows alone: leave `messages` and `select` out")
+        if self.shape == "creek" and self.snapshots and self.snapshots.stream.name == "INIT":
+            raise ValueError(
+                f"with shape creek, `snapshots` needs a request such as {self.namespace}._snapshot "
+                f"and a stream of its own that takes {self.namespace}.*.snap.>"
+            )
         return self
 
 

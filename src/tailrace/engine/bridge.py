@@ -7,16 +7,16 @@ environment.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from psycopg.conninfo import make_conninfo
 
 from tailrace.capture.bootstrap import initialise, log_exists
 from tailrace.capture.connection import connect, quote_ident
 from tailrace.capture.publication import read_publication
-from tailrace.errors import ConfigError, RefusedError, StorageError
+from tailrace.engine import preset
+from tailrace.engine.preset import literal
+from tailrace.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,10 +30,6 @@ NAME = "bridge"
 _STREAM = "CDC"
 _SUBJECTS = "cdc.>"
 _SUBJECT = "cdc.{table}.{operation}"
-_HEADER = """\
-# Written by `tailrace bridge` at every start. To change more than its options can, copy this file
-# and run the copy: tailrace run copy.yml
-"""
 
 
 def settings(
@@ -47,7 +43,6 @@ def settings(
     data: Path,
 ) -> dict[str, Any]:
     """The content of the settings file. Literal text is escaped where a reference could begin."""
-    literal = _literal
     return {
         "source": {
             "dsn": literal(_dsn(environment)),
@@ -87,10 +82,6 @@ def secrets(environment: Mapping[str, str]) -> dict[str, str]:
     return {"PGPASSWORD": password} if password else {}
 
 
-def _literal(text: str) -> str:
-    return text.replace("${", "$${")
-
-
 def _dsn(environment: Mapping[str, str]) -> str:
     parts = {
         "host": environment.get("PG_HOST") or "localhost",
@@ -107,7 +98,7 @@ def _nats_url(environment: Mapping[str, str]) -> str:
         return "${NATS_URL}"
     host = environment.get("NATS_HOST") or "localhost"
     bracketed = f"[{host}]" if ":" in host else host
-    return _literal(f"nats://{bracketed}:{_port(environment, 'NATS_PORT', 4222)}")
+    return literal(f"nats://{bracketed}:{_port(environment, 'NATS_PORT', 4222)}")
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:
@@ -119,16 +110,7 @@ def _port(environment: Mapping[str, str], name: str, default: int) -> int:
 
 def write(content: Mapping[str, Any], folder: Path) -> Path:
     """Write the settings file into the data folder, whole or not at all."""
-    file = folder / FILE
-    temporary = file.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
-        temporary.write_text(_HEADER + text, encoding="utf-8")
-        temporary.replace(file)
-    except OSError as error:
-        raise StorageError(f"cannot write {file}: {error.strerror}") from error
-    return file
+    return preset.write(content, folder / FILE, command=NAME)
 
 
 def prepare(config: Config) -> Initialised | None:

@@ -68,6 +68,7 @@ class Publisher:
         self._config = config
         self._sink: NatsSink = pipeline.sink
         self._tables = Tables(pipeline.tables)
+        assert pipeline.format != "avro"
         self._encoding: Encoding = pipeline.format
         self._settings = KeyValueConfig(
             bucket=BUCKET,

@@ -1,8 +1,8 @@
 """`tailrace serve`: what the system tells about itself, over HTTP; and the watchers beside it.
 
-One process with threads beside the server: the WAL monitor, the schema documents, the watcher for
-changes of tables that no row tells of, and the METRICS line of a bridge. It reads status files, the
-log and PostgreSQL's catalogs, so it may die at any time.
+One process with threads beside the server: the WAL monitor, the schema documents, the schemas of
+Creek, the watcher for changes of tables that no row tells of, and the METRICS line of a bridge. It
+reads status files, the log and PostgreSQL's catalogs, so it may die at any time.
 
 The endpoints have no login and listen on loopback unless told otherwise. Those that do something
 refuse what a foreign web page can make a browser send.
@@ -33,6 +33,7 @@ from starlette.routing import Route
 from tailrace.config import NatsSink
 from tailrace.engine import jetstream, schemas
 from tailrace.engine.backfills import desk
+from tailrace.engine.creek import service as creek
 from tailrace.engine.monitor import Monitor
 from tailrace.engine.overview import Overview, problems, status_document
 from tailrace.engine.silent.watcher import Watcher
@@ -251,6 +252,8 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
     serving = _Serving(server)
     serving.beside("monitor", monitor.run)
     serving.beside("schemas", lambda stop: schemas.run(config, stop))
+    for name, work in creek.parts(config):
+        serving.beside(name, work)
     serving.beside("silent changes", _watcher(config).run)
     if metrics_lines:
         serving.beside("metrics", lambda stop: _print_metrics(overview, stop))

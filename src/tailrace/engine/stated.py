@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Relation, TypeName
 
 _ONE_CHANGE = np.frombuffer(b"IUDM", np.uint8)
-_TRUNCATE, _BEGIN = ord("T"), ord("B")
+_TRUNCATE, _BEGIN, _MESSAGE = ord("T"), ord("B"), ord("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,13 @@ class Statements:
     def __init__(self, store: LocalStore, place: Place | None = None) -> None:
         self._store = store
         self.place = place
-        self.type_names: dict[int, str] = {}
+        self.types: dict[int, TypeName] = {}
         self._seen: dict[int, Relation] = {}
+
+    @property
+    def type_names(self) -> dict[int, str]:
+        """The types' names alone."""
+        return {oid: stated.name for oid, stated in self.types.items()}
 
     def read(self) -> list[Statement]:
         """The statements that say something new of their table; a repetition does not."""
@@ -67,7 +72,7 @@ class Statements:
                     found.append(stated)
                 seen[relation.oid] = relation
             else:
-                self.type_names[stated.oid] = stated.name
+                self.types[stated.oid] = stated
         # Only now: a segment that retention removes meanwhile ends this, and it is read again.
         self._seen = seen
         return found
@@ -124,6 +129,22 @@ def statements(entry: Entry) -> Iterator[Statement | TypeName]:
             yield Statement(Position(entry.first.lsn, ordinal), stated)
         elif entry.kind is Kind.SCHEMA:
             yield Statement(entry.first, stated)
+
+
+def told(entry: Entry, prefix: str) -> Iterator[tuple[Lsn, bytes]]:
+    """What logical messages of a prefix say in transactions, with the LSN of the commit."""
+    if prefix.encode() not in entry.body:
+        return
+    kinds = np.frombuffer(entry.body, np.uint8)[entry.offsets[:-1]]
+    begins = np.flatnonzero(kinds == _BEGIN)
+    for index in np.flatnonzero(kinds == _MESSAGE):
+        message = pgoutput.parse(entry.body[entry.offsets[index] : entry.offsets[index + 1]])
+        assert isinstance(message, pgoutput.Message)
+        if message.prefix != prefix or not message.transactional:
+            continue
+        at = int(np.searchsorted(begins, index)) - 1
+        lsn = Lsn(_number(entry, int(begins[at]), 8)) if at >= 0 else entry.first.lsn
+        yield lsn, message.content
 
 
 def _number(entry: Entry, index: int, size: int) -> int:

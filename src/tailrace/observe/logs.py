@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from structlog.typing import Processor
 
 Format = Literal["auto", "console", "json"]
+
+
+def _level() -> int:
+    """What the environment asks for: debug, info, warning or error."""
+    wanted = os.environ.get("TAILRACE_LOG_LEVEL", "").upper()
+    return logging.getLevelNamesMapping().get(wanted, logging.INFO)
 
 
 def configure(format_: Format = "auto", *, verbose: bool = False) -> None:
@@ -28,9 +35,7 @@ def configure(format_: Format = "auto", *, verbose: bool = False) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.DEBUG if verbose else logging.INFO
-        ),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else _level()),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -13,8 +13,7 @@ from tailrace.pipeline.running import Runner
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Spark
-    from tailrace.snapshot.edition import Edition, Published
-    from tailrace.snapshot.table import Stretch
+    from tailrace.snapshot.edition import Edition, Published, Wave
 
 _STOP_S = 20.0
 
@@ -40,11 +39,9 @@ class Application:
         """What each pipeline has done."""
         return {name: runner.progress.fields() for name, runner in self._runners.items()}
 
-    def publish(
-        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
-    ) -> Published:
+    def publish(self, edition: Edition, wave: Wave) -> Published:
         """Publish stretches of a snapshot."""
-        return publish(self._spark, edition, stretches, number=number, stored=stored)
+        return publish(self._spark, edition, wave)
 
     @property
     def lost(self) -> BaseException | None:

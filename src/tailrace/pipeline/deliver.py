@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from tailrace.config import NatsSink
     from tailrace.encode.encoder import Encoder
+    from tailrace.pipeline.opening import Target
     from tailrace.pipeline.spec import Spec
     from tailrace.schema import Relation, TypeName
     from tailrace.sinks.contract import Receipt
@@ -43,15 +43,6 @@ RECEIPT = StructType([StructField(name, LongType()) for name in _FIELDS])
 """What a task came to, in its last row: counts, and how long before it was durable a change had
 been committed (median and 99th percentile). Null in all other rows."""
 _ROW = pa.struct(list(arrow_schema(RECEIPT)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where a run of a pipeline delivers to."""
-
-    name: str
-    run: str
-    sink: NatsSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +114,7 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
                 if not messages.num_rows:
                     continue
                 if opened is None:
-                    opened = opening.get(
-                        target.sink,
-                        name=target.name,
-                        run=target.run,
-                        after=Position.parse(piece.start),
-                    )
+                    opened = opening.get(target, Position.parse(piece.start))
                 last = _check_order(messages, last)
                 changes = messages["ordinal"].to_numpy() < READS
                 commits.append(messages["committed_at"].to_numpy()[changes])

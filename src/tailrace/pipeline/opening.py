@@ -7,6 +7,7 @@ have left behind.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,12 +18,23 @@ if TYPE_CHECKING:
 _open: dict[str, tuple[str, Sink]] = {}
 
 
-def get(settings: NatsSink, *, name: str, run: str, after: Position) -> Sink:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a run of a pipeline delivers to. No other pipeline's messages have these subjects."""
+
+    name: str
+    run: str
+    sink: NatsSink
+    subjects: str = ">"
+
+
+def get(target: Target, after: Position) -> Sink:
     """The sink of a pipeline, open and ready for what comes after a position."""
+    name, run = target.name, target.run
     held = _open.get(name)
     if held is None or held[0] != run:
         discard(name)
-        held = _open[name] = (run, build(settings, name=name))
+        held = _open[name] = (run, build(target))
     held[1].open(after)
     return held[1]
 
@@ -35,8 +47,8 @@ def discard(name: str) -> None:
             held[1].close()
 
 
-def build(settings: NatsSink, *, name: str) -> Sink:
-    """The sink these settings describe."""
+def build(target: Target) -> Sink:
+    """The sink that a target describes."""
     from tailrace.sinks.nats import JetStream  # noqa: PLC0415 - its client loads only where needed
 
-    return JetStream(settings, name=name)
+    return JetStream(target.sink, name=target.name, subjects=target.subjects)

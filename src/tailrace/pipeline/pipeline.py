@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
 
+from tailrace.encode.subject import token
 from tailrace.log.start import parse_start
 from tailrace.pipeline import checkpoint, plan
-from tailrace.pipeline.deliver import Target, deliver_blocks, deliver_rows
+from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
+from tailrace.pipeline.opening import Target
 from tailrace.pipeline.spec import Spec
+from tailrace.sinks.nats.subjects import pattern_of
 from tailrace.snapshot.chunk import Spool
 
 if TYPE_CHECKING:
@@ -51,7 +54,12 @@ def start(
     waiting = [chunk.table for chunk in Spool(folders.spool).chunks(checkpoint.chunk(folder))]
     stages = plan.make(spark, pipeline, name=name, log=log, after=after, also=waiting)
     spec = spec_of(name, pipeline, log, stages)
-    target = Target(name=name, run=uuid.uuid4().hex, sink=pipeline.sink)
+    target = Target(
+        name=name,
+        run=uuid.uuid4().hex,
+        sink=pipeline.sink,
+        subjects=_subjects(pipeline, spec.database),
+    )
     if stages is None:
         blocks = read(spark, pipeline, spec, folders, began)
         receipts = deliver_blocks(in_lanes(blocks, spec), target)
@@ -117,6 +125,14 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         slot=identity.slot,
         relations=tuple(stages.versions) if stages is not None else (),
     )
+
+
+def _subjects(pipeline: Pipeline, database: str) -> str:
+    """What no other pipeline writes to: all of the stream, or what names the database."""
+    template = pipeline.sink.subject
+    if pipeline.route or "{database}" not in template:
+        return ">"
+    return pattern_of(template.replace("{database}", token(database)))
 
 
 def _totals() -> list[Column]:

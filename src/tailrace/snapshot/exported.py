@@ -55,6 +55,13 @@ SELECT pg_export_snapshot(), pg_current_snapshot()::text,
             ELSE pg_current_wal_insert_lsn() END::text,
        extract(epoch FROM now())::float8
 """
+# Indexes, workers that read side by side and whoever reads the table at the same time would each
+# give rows another order.
+_PAGE_ORDER = """
+SET synchronize_seqscans TO off; SET max_parallel_workers_per_gather TO 0;
+SET enable_indexscan TO off; SET enable_indexonlyscan TO off; SET enable_bitmapscan TO off;
+SET enable_seqscan TO on; SET enable_tidscan TO on
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +148,14 @@ def _begin(connection: Connection, table: TableName) -> None:
             f"{table} is locked by another session for more than {_LOCK_S} s",
             hint="Wait for the ALTER TABLE or VACUUM FULL that holds it, and try again.",
         ) from refusal
+
+
+def in_page_order(connection: Connection) -> None:
+    """Have a session read tables in the order of their pages, the same each time."""
+    try:
+        connection.execute(_PAGE_ORDER)
+    except psycopg.Error as refusal:
+        raise failure(connection, refusal) from refusal
 
 
 def in_the_way(connection: Connection) -> bool:

@@ -239,3 +239,26 @@ def test_a_killed_server_gets_each_message_once_and_in_order(seed: int, atomic: 
         found = ids(settings)
     assert kills == 5
     assert found == [message_id(n) for n in range(total)]
+
+
+def test_several_share_a_stream_by_their_subjects(settings: NatsSink) -> None:
+    """Another server's positions say nothing about ours: its LSNs are far lower, or far higher."""
+    settings = altered(settings, duplicate_window_s=0.1)
+    own = {"low": range(900), "high": range(3_000_000, 3_000_900)}
+    subjects = {name: f"{settings.stream.subjects[0].removesuffix('>')}{name}" for name in own}
+
+    def write(name: str, first: int, last: int) -> int:
+        numbers = own[name]
+        sink = JetStream(settings, name=name, subjects=subjects[name])
+        try:
+            sink.open(position(numbers[first] - 1) if first else ORIGIN)
+            sink.write(batch(settings, numbers[first:last], destination=subjects[name].encode()))
+            return sink.flush().duplicates
+        finally:
+            sink.close()
+            time.sleep(0.2)
+
+    assert [write(name, 0, 600) for name in own] == [0, 0]
+    assert [write(name, 300, 900) for name in own] == [300, 300]
+    assert [write(name, 300, 900) for name in own] == [600, 600]
+    assert sorted(ids(settings)) == sorted(message_id(n) for each in own.values() for n in each)

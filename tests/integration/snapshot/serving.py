@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.config import Config
-    from tailrace.snapshot.edition import Edition, Published
-    from tailrace.snapshot.table import Stretch
+    from tailrace.snapshot.edition import Edition, Published, Wave
 
 
 class Serving:
@@ -35,15 +34,13 @@ class Serving:
         self.service = Service(config, name, self._publish)
         self.service.start()
 
-    def _publish(
-        self, edition: Edition, stretches: list[Stretch], *, number: int, stored: frozenset[str]
-    ) -> Published:
+    def _publish(self, edition: Edition, wave: Wave) -> Published:
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
         self.before(self.waves)
         self.waves += 1
-        found = publish(self._spark, edition, stretches, number=number, stored=stored)
+        found = publish(self._spark, edition, wave)
         if self.waves == self.cut_after:
             assert self.service is not None
             self.service.stop()

@@ -13,6 +13,9 @@ import pytest
 import zstandard
 
 from tailrace import config
+from tailrace.engine.snapshots import maker
+from tailrace.engine.snapshots.catalog import Catalog
+from tailrace.errors import TailraceError, UnreachableError
 from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
 from tests.fix_pipeline import received
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tailrace.capture.publication import PublishedTable, TableName
+    from tailrace.schema import Relation
     from tests.fix_postgres import Database
 
 
@@ -104,7 +109,9 @@ class System(Serving):
 
         return asyncio.run(read())
 
-    def published(self) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+    def published(
+        self, most_rows: int = 100
+    ) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
         """The rows in the stream by snapshot, and the metadata."""
         rows: dict[str, list[dict[str, Any]]] = {}
         metas = []
@@ -118,7 +125,7 @@ class System(Serving):
             chunk = message.json
             assert message.subject.endswith(f".{chunk['snapshot_id']}.{chunk['chunk']}")
             assert message.id == f"{chunk['snapshot_id']}-{chunk['chunk']}"
-            assert 0 < len(chunk["data"]) <= 100
+            assert 0 < len(chunk["data"]) <= most_rows
             rows.setdefault(chunk["snapshot_id"], []).extend(chunk["data"])
         return rows, metas
 
@@ -278,6 +285,46 @@ def test_after_a_crash_it_goes_on_with_what_is_missing(system: System, wave: int
     assert meta["supersedes"] is None
 
 
+@pytest.mark.parametrize("changed", [{"parallel": 5}, {"chunk_rows": 170}])
+def test_after_a_crash_other_settings(system: System, changed: dict[str, int]) -> None:
+    """What is stored under a chunk's number has the rows of that number."""
+    expected = items(system.database)
+    system.cut_after = 1
+    system.start()
+    system.ask("items")
+    deadline = time.monotonic() + 60
+    while system.waves < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    system.stop_service()
+    system.settings["pipelines"]["p"]["snapshots"] |= changed
+    system.start()
+    assert system.finished()["state"] == "complete"
+    rows, (meta,) = system.published(most_rows=170)
+    assert by_id(rows[meta["snapshot_id"]]) == expected
+
+
+def test_postgres_fails_right_behind_the_snapshot(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of which nothing is known yet is not an empty one."""
+    expected = items(system.database)
+    published, failures = Catalog.published, [UnreachableError("gone for a moment")]
+
+    def failing(catalog: Catalog, table: TableName) -> tuple[Relation, PublishedTable]:
+        if failures:
+            raise failures.pop()
+        return published(catalog, table)
+
+    monkeypatch.setattr(Catalog, "published", failing)
+    system.start()
+    (answer,) = system.ask("items")
+    assert system.finished()["state"] == "complete"
+    rows, (meta,) = system.published()
+    assert by_id(rows[answer["snapshot_id"]]) == expected
+    assert meta["row_count"] == len(expected)
+
+
 def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
     items(system.database)
     system.cut_after = 1
@@ -371,6 +418,32 @@ def test_a_fault_of_our_own_ends_one_snapshot_and_is_told(system: System) -> Non
     assert (meta["snapshot_id"], meta["error"]) == (answer["snapshot_id"], "ValueError: odd")
     system.ask("items")
     assert system.finished()["state"] == "complete"
+
+
+def test_a_failure_that_nobody_has_a_name_for_is_not_tried_for_ever(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait behind it."""
+    monkeypatch.setattr(maker, "_BACK_OFF_S", (0.01,))
+    items(system.database)
+    failing = 9
+
+    def fail(_wave: int) -> None:
+        nonlocal failing
+        failing -= 1
+        if failing >= 0:
+            raise TailraceError("odd")
+
+    system.before = fail
+    system.start()
+    (first,) = system.ask("items")
+    assert system.finished()["state"] == "failed"
+    assert failing == 4
+    (second,) = system.ask("items")
+    assert system.finished()["state"] == "complete"
+    metas = system.published()[1]
+    assert [meta["snapshot_id"] for meta in metas] == [first["snapshot_id"], second["snapshot_id"]]
+    assert metas[0]["error"] == "odd"
 
 
 def test_nats_comes_back(system: System) -> None:

@@ -20,6 +20,7 @@ from tailrace.encode import avro, creek, digits
 from tailrace.encode.facts import Outline
 from tailrace.encode.pieces import Piece, Pieces, join, where
 from tailrace.encode.rows import checked
+from tailrace.encode.subject import token
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ class Creek:
             rows = np.flatnonzero(missing)
             partial = self._events(group.take(rows), origin, partial=True)
             payload = _replaced(payload, missing, partial)
-        return Outline(group, origin).ids, payload
+        # Producers of several servers may share a stream, and their LSNs may meet.
+        named = f"{token(origin.database)}-wal".encode()
+        return Outline(group, origin).id_with(named), payload
 
     def _events(self, group: Group, origin: Origin, *, partial: bool) -> pa.BinaryArray:
         assert group.relation is not None

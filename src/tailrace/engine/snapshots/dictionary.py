@@ -18,16 +18,20 @@ from tailrace.snapshot.rows import read_group
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from tailrace.config import NatsSink
     from tailrace.snapshot.edition import Edition
+    from tailrace.snapshot.formats import Rows
     from tailrace.snapshot.table import Stretch
 
 BUCKET = "dictionaries"
 _STRETCHES, _ROWS = 20, 4000
 
 
-def train(connection: Connection, edition: Edition, found: list[Stretch]) -> Compression:
+def train(
+    connection: Connection, edition: Edition, form: Rows, found: list[Stretch]
+) -> Compression:
     """A compression for rows like those of the table, some from all over it."""
-    names = [column.name for column in edition.table.relation.columns]
+    names = edition.columns
     samples: list[bytes] = []
     looked_at = found[:: max(len(found) // _STRETCHES, 1)]
     for stretch in looked_at:
@@ -35,28 +39,28 @@ def train(connection: Connection, edition: Edition, found: list[Stretch]) -> Com
         select += f" LIMIT {_ROWS // len(looked_at)}"
         for count, image in copy(connection, select, len(names)):
             rows = read_group(edition.table, edition.snapshot, image, count)
-            samples += row_objects(rows, edition.encoding).to_pylist()
+            samples += row_objects(rows, form.encoding).to_pylist()
     return Compression.trained(samples)
 
 
-def store(edition: Edition) -> None:
-    """Put the edition's dictionary where its chunks say it is."""
-    if edition.compression is not None and edition.compression.number:
-        asyncio.run(_store(edition, edition.compression.dictionary))
+def store(sink: NatsSink, form: Rows) -> None:
+    """Put the dictionary of a snapshot where its chunks say it is."""
+    if form.packing is not None and form.packing.number:
+        asyncio.run(_store(sink, form.dictionary, form.packing.dictionary))
 
 
-async def _store(edition: Edition, dictionary: bytes) -> None:
-    stream = edition.sink.stream
+async def _store(sink: NatsSink, key: str, dictionary: bytes) -> None:
+    stream = sink.stream
     settings = KeyValueConfig(
         bucket=BUCKET,
         description="What the chunks of snapshots are compressed with.",
         ttl=stream.max_age_hours * 3600,
         replicas=stream.replicas,
     )
-    async with connected(edition.sink) as client:
+    async with connected(sink) as client:
         try:
             bucket = await bucket_of(client.jetstream(), settings)
-            await bucket.put(edition.dictionary, dictionary)
+            await bucket.put(key, dictionary)
         except nats.js.errors.ServiceUnavailableError:
             raise
         except nats.js.errors.APIError as error:

@@ -1,65 +1,73 @@
 """One snapshot from its beginning to its end.
 
 The table is published in waves of a few stretches. After each the record is saved, so a crash costs
-a wave at most; chunks of that wave which are in the stream already are not published twice. When
-the exported snapshot is gone, nothing that was published fits anything new: a new snapshot takes
-its place, under an id of its own, and says so.
+a wave at most; messages of that wave which are in the stream already are not published twice. When
+the exported snapshot is gone, nothing that was published fits anything new: where the format allows
+it a new snapshot takes its place, under an id of its own, and says so; else it has failed.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
-import ormsgpack
 import structlog
 
-from tailrace.capture.connection import connect
-from tailrace.capture.publication import TableName, read_publication
-from tailrace.capture.relations import read_published
 from tailrace.encode.compression import Compression
-from tailrace.encode.subject import table_path
 from tailrace.engine.snapshots import dictionary
+from tailrace.engine.snapshots.bound import approximate_rows, bound
 from tailrace.engine.snapshots.joining import Joining
-from tailrace.errors import ConfigError, RefusedError, Retry, TailraceError, UnreachableError
-from tailrace.sinks.nats import Parcel, Parcels
-from tailrace.snapshot.edition import Edition, meta_prefix
+from tailrace.errors import (
+    RefusedError,
+    Retry,
+    SchemaChangedError,
+    SinkError,
+    SinkRefusedError,
+    TailraceError,
+    UnreachableError,
+)
+from tailrace.pipeline import checkpoint
+from tailrace.sinks.nats import Parcels
+from tailrace.snapshot.edition import Edition, Wave
 from tailrace.snapshot.exported import imported
+from tailrace.snapshot.formats import Copied, Creek, Made, Rows
 from tailrace.snapshot.keeper import keep, release
 from tailrace.snapshot.table import described, stretches
-from tailrace.tables import Tables
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from psycopg import Connection
-
-    from tailrace.capture.publication import PublicationState, PublishedTable
-    from tailrace.config import Config, Pipeline, Snapshots
+    from tailrace.config import Config, NatsSink, Pipeline, Snapshots
+    from tailrace.engine.snapshots.catalog import Catalog
     from tailrace.engine.snapshots.record import Record
-    from tailrace.schema import Relation
+    from tailrace.position import Lsn
+    from tailrace.sinks.nats import Parcel
     from tailrace.snapshot.edition import Published
     from tailrace.snapshot.exported import Exported
+    from tailrace.snapshot.formats import Format
 
-    Publish = Callable[..., Published]
+    Publish = Callable[[Edition, Wave], Published]
 
 _HOLD_S = 180.0
-# Catalog functions lock the tables they tell of.
-_LOCK_TIMEOUT = "SET lock_timeout TO '2s'"
 _BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0)
+_FAULTS = 4
+"""How often a failure that nobody has a name for is tried again: other snapshots wait behind it."""
 
 
 class Maker:
     """Makes snapshots of one pipeline's tables, one at a time."""
 
     def __init__(
-        self, config: Config, name: str, publish: Publish, stopping: threading.Event
+        self,
+        config: Config,
+        name: str,
+        catalog: Catalog,
+        publish: Publish,
+        stopping: threading.Event,
     ) -> None:
         pipeline: Pipeline = config.pipelines[name]
         assert pipeline.snapshots is not None
@@ -68,66 +76,12 @@ class Maker:
         self._config = config
         self._pipeline = pipeline
         self._settings: Snapshots = pipeline.snapshots
-        self._sink = pipeline.sink.model_copy(
-            update={
-                "stream": self._settings.stream,
-                "subject": "init.snap.{table}.x.0",
-                "atomic": "none",
-            }
-        )
-        self._tables: dict[str, TableName] = {}
+        self._sink = _sink(pipeline)
+        self._catalog = catalog
         self._joining = Joining(self._dsn, config.source.publication, self.folder)
         self._publish = publish
         self._stopping = stopping
         self._events = structlog.get_logger()
-
-    def tables(self) -> dict[str, TableName]:
-        """What may be asked for, by its name in subjects.
-
-        While PostgreSQL can not tell, what it told last: it reads no publication whose tables
-        somebody alters, and whoever asks shall have an answer.
-        """
-        wanted = Tables(self._pipeline.tables)
-        try:
-            with self._source() as connection:
-                names = [listed.table for listed in self._publication(connection).tables]
-        except UnreachableError:
-            if not self._tables:
-                raise
-        else:
-            self._tables = {
-                table_path(name.namespace, name.name): name
-                for name in names
-                if wanted.match(name.namespace, name.name)
-            }
-        return self._tables
-
-    @contextlib.contextmanager
-    def _source(self) -> Iterator[Connection]:
-        timeout_s = self._config.capture.connect_timeout_s
-        with contextlib.closing(connect(self._dsn, connect_timeout_s=timeout_s)) as connection:
-            connection.execute(_LOCK_TIMEOUT)
-            yield connection
-
-    def _publication(self, connection: Connection) -> PublicationState:
-        name = self._config.source.publication
-        state = read_publication(connection, name)
-        if state is None:
-            raise RefusedError(f"there is no publication {name!r}")
-        return state
-
-    def _published(self, table: TableName) -> tuple[Relation, PublishedTable]:
-        """The table as the stream describes it, and what the publication holds back of it."""
-        with self._source() as connection:
-            state = self._publication(connection)
-            relations = {
-                TableName(each.relation.namespace, each.relation.name): each.relation
-                for each in read_published(connection, state)
-            }
-        listed = {each.table: each for each in state.tables}
-        if table not in listed or table not in relations:
-            raise ConfigError(f"{table} is not published any more")
-        return relations[table], listed[table]
 
     def run(self, record: Record) -> None:
         """Make the snapshot; returns when it is over, or we are to stop."""
@@ -138,12 +92,11 @@ class Maker:
                 self._advance(record)
             except TailraceError as error:
                 record.error = str(error)
-                if self._final(record, error):
+                failures = 1 if record.done > done else failures + 1
+                if self._final(record, error, failures):
                     self.give_up(record, error)
                     return
-                failures = 0 if record.done > done else failures
-                delay_s = _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]
-                failures += 1
+                delay_s = _BACK_OFF_S[min(failures, len(_BACK_OFF_S)) - 1]
                 self._events.warning(
                     "snapshot.retrying", id=record.id, code=error.code, reason=str(error),
                     again_in_s=delay_s,
@@ -153,41 +106,61 @@ class Maker:
                 return
 
     def give_up(self, record: Record, error: TailraceError) -> None:
-        """Tell whoever waits for the metadata that there will be none."""
+        """Tell whoever waits for the rest that it will not come."""
         record.error = str(error)
         self._events.error(
             "snapshot.failed", id=record.id, table=str(record.table),
             code=error.code, reason=str(error), hint=error.hint,
         )  # fmt: skip
-        failed = {
-            "snapshot_id": record.id,
-            "table": record.table.name,
-            "schema": record.table.namespace,
-            "error": str(error),
-            "code": error.code,
-            "hint": error.hint,
-        }
-        self._release(record)
-        try:
-            self._tell(record, f"{record.id}-failed", failed)
-        except TailraceError as refusal:
-            self._events.warning("snapshot.untold", id=record.id, reason=str(refusal))
-        record.forget(self.folder)
-        record.state, record.ended_at = "failed", time.time()
+        self._release(record.snapshot)
+        if self._told(record, self._format(record).failed(error)):
+            record.forget(self.folder)
+            record.state, record.ended_at = "failed", time.time()
 
-    def _release(self, record: Record) -> None:
-        """Let PostgreSQL clean up, and the table be altered, without waiting for the keeper."""
-        if record.snapshot is not None:
+    def _told(self, record: Record, parcel: Parcel) -> bool:
+        """Publish a last message, however long that takes; False if we are to stop before that."""
+        failures = 0
+        while True:
             try:
-                release(self._dsn, record.snapshot)
-            except TailraceError as error:
-                self._events.warning("snapshot.kept", id=record.id, reason=str(error))
+                self._send(parcel)
+            except TailraceError as refusal:
+                self._events.warning("snapshot.untold", id=record.id, reason=str(refusal))
+                if refusal.retry is Retry.NEVER:
+                    return True
+                if self._stopping.wait(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]):
+                    return False
+                failures += 1
+            else:
+                return True
 
-    def _final(self, record: Record, error: TailraceError) -> bool:
-        """Whether trying again is of no use. A snapshot that is gone is replaced by another."""
-        if type(error) is TailraceError or error.retry is Retry.BACK_OFF:
+    def _release(self, snapshot: Exported | None) -> None:
+        """Let PostgreSQL clean up, and the table be altered, without waiting for the keeper."""
+        if snapshot is not None:
+            try:
+                release(self._dsn, snapshot)
+            except TailraceError as error:
+                self._events.warning("snapshot.kept", name=snapshot.name, reason=str(error))
+
+    def _final(self, record: Record, error: TailraceError, failures: int) -> bool:
+        """Whether trying again is of no use. A snapshot that is gone may have a successor."""
+        if error.retry is Retry.BACK_OFF:
             return False
-        return record.snapshot is None or self._lives(record.snapshot)
+        if type(error) is TailraceError:
+            return failures > _FAULTS
+        if record.snapshot is None or self._lives(record.snapshot):
+            return True
+        try:
+            return not self._replaceable(record)
+        except SinkError:
+            return False
+
+    def _replaceable(self, record: Record) -> bool:
+        """Whether another snapshot can do what this one was to do."""
+        form = self._format(record)
+        if form.replaceable:
+            return True
+        with Parcels(self._sink, name=form.id) as parcels:
+            return not form.headed(parcels)
 
     def _lives(self, snapshot: Exported) -> bool:
         try:
@@ -198,129 +171,196 @@ class Maker:
 
     def _advance(self, record: Record) -> None:
         """From wherever it is to its end."""
-        edition, stored = self._continued(record), frozenset[str]()
-        if edition is not None:
-            stored = self._stored(edition)
-        elif self._joining.wait(record.table, self._stopping):
-            edition = self._begun(record)
-        else:
+        if record.snapshot is not None and self._ended(record):
+            self._complete(record)
             return
+        edition = self._continued(record)
+        again = edition is not None
+        if edition is None:
+            if not self._joining.wait(record.table, self._stopping):
+                return
+            edition = self._begun(record)
         record.state, record.error = "running", ""
         record.begun_at = record.begun_at or time.time()
+        self._open(record, edition)
         while record.done < len(record.stretches):
             if self._stopping.is_set():
                 return
-            wave = record.stretches[record.done : record.done + self._settings.parallel]
-            found = self._publish(edition, wave, number=record.number, stored=stored)
-            record.done += len(wave)
-            record.number = found.beyond
-            record.chunks += found.chunks
-            record.rows += found.rows
-            record.bytes += found.bytes
-            record.save(self.folder)
-        self._announce(record, edition.snapshot)
-        record.state, record.ended_at = "complete", time.time()
+            self._advance_by(record, edition, again=again)
+            again = False
+        if not self._ended(record):
+            made = Made(chunks=record.chunks, rows=record.rows, supersedes=record.supersedes)
+            self._send(edition.format.tail(edition, made))
+        self._complete(record)
+
+    def _ended(self, record: Record) -> bool:
+        """Whether the last message is there; we may have died right behind it."""
+        if record.done < len(record.stretches):
+            return False
+        form = self._format(record)
+        with Parcels(self._sink, name=form.id) as parcels:
+            return form.ended(parcels)
+
+    def _complete(self, record: Record) -> None:
         record.forget(self.folder)
-        self._release(record)
+        self._release(record.snapshot)
+        record.state, record.ended_at = "complete", time.time()
         self._events.info(
             "snapshot.complete", id=record.id, table=str(record.table), rows=record.rows,
             chunks=record.chunks, seconds=round(time.time() - record.requested_at, 1),
         )  # fmt: skip
+
+    def _advance_by(self, record: Record, edition: Edition, *, again: bool) -> None:
+        """By a wave."""
+        wave = Wave(
+            stretches=record.stretches[record.done : record.done + record.parallel],
+            number=record.number,
+            after=record.last,
+            again=again,
+        )
+        found = self._publish(edition, wave)
+        record.done += len(wave.stretches)
+        record.number = found.beyond
+        record.last = found.last
+        record.chunks += found.chunks
+        record.rows += found.rows
+        record.bytes += found.bytes
+        record.save(self.folder)
 
     def _continued(self, record: Record) -> Edition | None:
         """The edition of a record whose exported snapshot still lives."""
         if record.snapshot is None:
             return None
         try:
-            with imported(self._dsn, record.snapshot):
-                pass
-        except RefusedError:
-            self._events.warning("snapshot.gone", id=record.id, table=str(record.table))
-            record.forget(self.folder)
-            record.supersedes, record.id = record.id, new_id()
-            record.snapshot, record.stretches, record.dictionary = None, [], ""
-            record.done = record.number = record.chunks = record.rows = record.bytes = 0
-            return None
-        return self._edition(record)
+            return self._same(record, record.snapshot)
+        except (RefusedError, SchemaChangedError):
+            if not self._replaceable(record):
+                raise
+        self._events.warning("snapshot.gone", id=record.id, table=str(record.table))
+        self._release(record.snapshot)
+        record.forget(self.folder)
+        record.begin_anew(new_id() if self._format(record).replaceable else record.id)
+        return None
+
+    def _same(self, record: Record, snapshot: Exported) -> Edition:
+        """The edition as it was before."""
+        with imported(self._dsn, snapshot):
+            pass
+        edition = self._edition(record, snapshot)
+        if edition.format.fingerprint(edition) != record.fingerprint:
+            raise SchemaChangedError(
+                f"messages of {record.table} are not what they were when its snapshot began",
+                hint="Ask for another one.",
+            )
+        return edition
 
     def _begun(self, record: Record) -> Edition:
-        record.snapshot = keep(self._dsn, record.table, idle_s=_HOLD_S)
-        edition = self._edition(record)
-        with imported(self._dsn, record.snapshot) as connection:
-            record.stretches = stretches(
-                connection, edition.table, most_bytes=self._settings.stretch_bytes
-            )
-            if self._settings.compression == "zstd" and record.form == "rows":
-                packing = dictionary.train(connection, edition, record.stretches)
-                edition = replace(edition, compression=packing)
-                record.dictionary = base64.b64encode(packing.dictionary).decode()
-                dictionary.store(edition)
-        # Consumers follow the changes from before the snapshot on: the stream has to be there.
-        Parcels(self._pipeline.sink, name=self._name, owner=self._name).close()
+        """Take the snapshot. It is the record's once all is there that a crash goes on with."""
+        snapshot = keep(self._dsn, record.table, idle_s=_HOLD_S)
+        try:
+            edition = self._prepared(record, snapshot)
+            # Consumers follow the changes from before the snapshot on: the stream has to be there.
+            Parcels(self._pipeline.sink, name=self._name, owner=self._name).close()
+            with Parcels(self._sink, name=record.id) as parcels:
+                record.last = parcels.last()
+        except BaseException:
+            self._release(snapshot)
+            raise
+        record.fingerprint = edition.format.fingerprint(edition)
+        record.parallel = self._settings.parallel
+        record.snapshot = snapshot
         record.save(self.folder)
         self._events.info("snapshot.begun", id=record.id, table=str(record.table))
         return edition
 
-    def _edition(self, record: Record) -> Edition:
-        assert record.snapshot is not None
-        relation, listed = self._published(record.table)
-        with imported(self._dsn, record.snapshot) as connection:
+    def _prepared(self, record: Record, snapshot: Exported) -> Edition:
+        edition = self._edition(record, snapshot)
+        with imported(self._dsn, snapshot) as connection:
+            record.stretches = stretches(
+                connection, edition.table, most_bytes=self._settings.stretch_bytes
+            )
+            form = edition.format
+            if isinstance(form, Rows) and form.packing is not None:
+                packing = dictionary.train(connection, edition, form, record.stretches)
+                form = replace(form, packing=packing)
+                edition = replace(edition, format=form)
+                record.dictionary = base64.b64encode(packing.dictionary).decode()
+                dictionary.store(self._sink, form)
+        return edition
+
+    def _edition(self, record: Record, snapshot: Exported) -> Edition:
+        relation, listed = self._catalog.published(record.table)
+        with imported(self._dsn, snapshot) as connection:
             table = described(connection, relation)
         return Edition(
-            id=record.id,
             dsn=self._dsn,
-            snapshot=record.snapshot,
+            snapshot=snapshot,
             table=table,
             conditions=(f"({listed.row_filter})",) if listed.row_filter else (),
-            path=table_path(relation.namespace, relation.name),
-            encoding=self._pipeline.format,
-            chunk_rows=self._settings.chunk_rows,
             sink=self._sink,
-            compression=self._packing(record),
-            form=record.form,
+            format=self._format(record),
         )
 
-    def _packing(self, record: Record) -> Compression | None:
-        if self._settings.compression == "none":
-            return None
-        return Compression(base64.b64decode(record.dictionary))
+    def _format(self, record: Record) -> Format:
+        if record.form == "creek":
+            return Creek(id=record.id, table=record.table, topic=record.topic)
+        packed = self._settings.compression == "zstd"
+        encoding = self._pipeline.format
+        assert encoding != "avro"
+        return (Rows if record.form == "rows" else Copied)(
+            id=record.id,
+            table=record.table,
+            encoding=encoding,
+            chunk_rows=self._settings.chunk_rows,
+            packing=Compression(base64.b64decode(record.dictionary)) if packed else None,
+        )
 
-    def _stored(self, edition: Edition) -> frozenset[str]:
-        with Parcels(self._sink, name=edition.id) as parcels:
-            return frozenset(parcels.stored(f"{edition.subject}>"))
+    def _open(self, record: Record, edition: Edition) -> None:
+        """Publish what comes before all rows, unless it is there."""
+        form = edition.format
+        with Parcels(self._sink, name=form.id) as parcels:
+            if form.headed(parcels):
+                return
+        if record.done:
+            raise SinkRefusedError(
+                f"stream {self._sink.stream.name} has lost the beginning of snapshot {form.id}",
+                hint="Ask for another one; look at the stream's limits.",
+            )
+        relation, snapshot = edition.table.relation, edition.snapshot
+        with imported(self._dsn, snapshot) as connection:
+            lsn = self._bound(record, edition)
+            self._send(form.head(edition, lsn, approximate_rows(connection, relation)))
 
-    def _announce(self, record: Record, snapshot: Exported) -> None:
-        """Say that all chunks are there, and what the snapshot sees."""
-        meta: dict[str, Any] = {
-            "snapshot_id": record.id,
-            "lsn": str(snapshot.lsn),
-            "timestamp": int(snapshot.taken_at.timestamp()),
-            "batch_count": record.chunks,
-            "row_count": record.rows,
-            "table": record.table.name,
-            "schema": record.table.namespace,
-            "visibility": str(snapshot.visibility),
-            "since": snapshot.since.isoformat() if snapshot.since else None,
-            "format": record.form,
-            "supersedes": record.supersedes or None,
-        }
-        self._tell(record, f"{record.id}-meta", meta)
+    def _bound(self, record: Record, edition: Edition) -> Lsn:
+        """Up to where the snapshot has all changes; if there is no such place, it is let go."""
+        relation, snapshot = edition.table.relation, edition.snapshot
+        begun = checkpoint.began(self._config.data / "checkpoints" / self._name)
+        try:
+            return bound(self._config.log.path, relation, snapshot, begun, self._stopping)
+        except UnreachableError:
+            self._release(record.snapshot)
+            record.begin_anew(record.id)
+            record.save(self.folder)
+            raise
 
-    def _tell(self, record: Record, name: str, fields: dict[str, Any]) -> None:
-        path = table_path(record.table.namespace, record.table.name)
-        subject = f"{meta_prefix(record.form)}.{path}"
-        parcel = Parcel(destination=subject, id=name, payload=self.encoded(fields))
-        with Parcels(self._sink, name=record.id) as parcels:
+    def _send(self, parcel: Parcel) -> None:
+        with Parcels(self._sink, name=self._name) as parcels:
             parcels.send(parcel)
             parcels.flush()
-
-    def encoded(self, fields: dict[str, Any]) -> bytes:
-        """A small message."""
-        return orjson.dumps(fields) if self._pipeline.format == "json" else ormsgpack.packb(fields)
 
     @property
     def _dsn(self) -> str:
         return self._config.source.dsn.get_secret_value()
+
+
+def _sink(pipeline: Pipeline) -> NatsSink:
+    """The pipeline's NATS server with the stream that takes its snapshots."""
+    assert pipeline.snapshots is not None
+    subject = "init.snap.{table}.x.0"
+    if pipeline.shape == "creek":
+        subject = f"{pipeline.namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
+    changed = {"stream": pipeline.snapshots.stream, "subject": subject, "atomic": "none"}
+    return pipeline.sink.model_copy(update=changed)
 
 
 def new_id() -> str:

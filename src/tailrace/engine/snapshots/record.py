@@ -22,7 +22,7 @@ from tailrace.snapshot.table import Stretch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace.snapshot.edition import Form
+    from tailrace.snapshot.edition import FormatName
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,10 +32,14 @@ class Record:
     id: str
     table: TableName
     requested_at: float
-    form: Form = "rows"
+    form: FormatName = "rows"
+    topic: str = ""
+    """Where all of it goes, if it has one subject."""
     state: str = "queued"
     snapshot: Exported | None = None
     stretches: list[Stretch] = field(default_factory=list)
+    parallel: int = 1
+    """How many of them go side by side: numbers of chunks depend on it."""
     done: int = 0
     """Stretches that are published."""
     number: int = 0
@@ -43,6 +47,10 @@ class Record:
     chunks: int = 0
     rows: int = 0
     bytes: int = 0
+    last: int = 0
+    """The last message of the stream when the next stretches had not begun."""
+    fingerprint: str = ""
+    """What its messages depend on."""
     dictionary: str = ""
     """What its chunks are compressed with, in base64."""
     supersedes: str = ""
@@ -65,6 +73,13 @@ class Record:
             "share": self.done / len(self.stretches) if self.stretches else 0.0,
             "error": self.error,
         }
+
+    def begin_anew(self, name: str) -> None:
+        """Be another snapshot of the same table, or the same one if nobody has seen any of it."""
+        self.supersedes = self.id if name != self.id else self.supersedes
+        self.id = name
+        self.snapshot, self.stretches, self.dictionary, self.fingerprint = None, [], "", ""
+        self.done = self.number = self.chunks = self.rows = self.bytes = self.last = 0
 
     def save(self, folder: Path) -> None:
         """Write the file, whole or not at all."""

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import orjson
 import structlog
 
+from tailrace.encode import creek
+from tailrace.engine.requests import Listener
+from tailrace.engine.snapshots.answers import Creek, Plain
+from tailrace.engine.snapshots.catalog import Catalog
 from tailrace.engine.snapshots.maker import Maker, new_id
 from tailrace.engine.snapshots.record import Record
-from tailrace.engine.snapshots.requests import Requests
 from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
+    from tailrace.capture.publication import TableName
     from tailrace.config import Config
+    from tailrace.engine.snapshots.catalog import Listing
     from tailrace.engine.snapshots.maker import Publish
-    from tailrace.snapshot.edition import Form
+    from tailrace.snapshot.edition import FormatName
 
 _REMEMBERED = 20
 _POLL_S = 0.2
+_ON_ITS_WAY = frozenset({"queued", "running"})
 
 
 class Service:
@@ -29,23 +36,26 @@ class Service:
 
     def __init__(self, config: Config, name: str, publish: Publish) -> None:
         pipeline = config.pipelines[name]
-        assert pipeline.snapshots is not None
+        self._pipeline = pipeline
         self._stopping = threading.Event()
-        self._maker = Maker(config, name, publish, self._stopping)
-        self._requests = Requests(
-            pipeline.sink, pipeline.snapshots.request, self.answer, self._stopping
-        )
+        catalog = Catalog(config, name)
+        self._maker = Maker(config, name, catalog, publish, self._stopping)
+        form = Creek if pipeline.shape == "creek" else Plain
+        self._answers = form(pipeline, catalog, self.take)
         self._lock = threading.RLock()
         self._known: list[Record] = []
         self._queue: queue.SimpleQueue[Record] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name=f"snapshots {name}", daemon=True)
-            for target in (self._work, self._requests.run)
+            for target in (self._work, self._listen)
         ]
 
     def start(self) -> None:
         """Go on with what a crash has left, and listen."""
         for record in Record.load(self._maker.folder):
+            if (record.form == "creek") != (self._pipeline.shape == "creek"):
+                structlog.get_logger().warning("snapshot.of-another-shape", id=record.id)
+                continue
             structlog.get_logger().info("snapshot.found", id=record.id, table=str(record.table))
             self._add(record)
         for thread in self._threads:
@@ -66,50 +76,36 @@ class Service:
         with self._lock:
             return [record.progress() for record in self._known]
 
-    def answer(self, path: str, said: bytes = b"") -> bytes:
-        """What to tell whoever asks for a table by its name in subjects.
-
-        A message that is no request of ours asks for rows: anything will do for that.
-        """
-        try:
-            record = self._requested(path, _form(said))
-        except TailraceError as error:
-            structlog.get_logger().warning("snapshot.refused", asked=path, reason=str(error))
-            return self._maker.encoded(
-                {"error": str(error), "code": error.code, "hint": error.hint}
-            )
-        return self._maker.encoded(
-            {
-                "snapshot_id": record.id,
-                "table": record.table.name,
-                "schema": record.table.namespace,
-                "format": record.form,
-                "state": record.state,
-            }
-        )
-
-    def _requested(self, path: str, form: Form) -> Record:
-        tables = self._maker.tables()
-        if path not in tables:
-            raise ConfigError(
-                f"there is no table {path} to take a snapshot of",
-                hint=f"There are {', '.join(sorted(tables)) or 'none'}.",
-            )
-        table = tables[path]
+    def take(self, table: TableName, form: FormatName, listing: Listing) -> Record:
+        """Write a request down; if such a snapshot is on its way, that one will do."""
         with self._lock:
             for record in self._known:
-                alike = (record.table, record.form) == (table, form)
-                if alike and record.state in {"queued", "running"}:
+                if (record.table, record.form) == (table, form) and record.state in _ON_ITS_WAY:
                     return record
             record = Record(id=new_id(), table=table, form=form, requested_at=time.time())
+            if form == "creek":
+                record.id = _creek_id(datetime.now(UTC))
+                names = listing.database, "snap", table.namespace, table.name
+                subject = creek.subject(self._pipeline.namespace, *names)
+                record.topic = f"{subject}.{record.id}"
             record.save(self._maker.folder)
             self._add(record)
             return record
 
     def _add(self, record: Record) -> None:
+        """Whatever is on its way is remembered, and some of what is over."""
         with self._lock:
-            self._known = [*self._known[1 - _REMEMBERED :], record]
+            over = [each for each in self._known if each.state not in _ON_ITS_WAY]
+            gone = over[: max(len(over) + 1 - _REMEMBERED, 0)]
+            self._known = [each for each in self._known if each not in gone] + [record]
         self._queue.put(record)
+
+    def _listen(self) -> None:
+        self._answers.open()
+        try:
+            Listener(self._pipeline.sink, self._answers, self._stopping).run()
+        finally:
+            self._answers.close()
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -125,12 +121,13 @@ class Service:
                 self._maker.give_up(record, TailraceError(f"{type(error).__name__}: {error}"))
 
 
-def _form(said: bytes) -> Form:
-    try:
-        asked = orjson.loads(said)
-    except orjson.JSONDecodeError:
-        return "rows"
-    return "copy" if isinstance(asked, dict) and asked.get("format") == "copy" else "rows"
+def _creek_id(now: datetime) -> str:
+    """When it was asked for, and four digits, in case somebody else asked at the same moment.
+
+    >>> _creek_id(datetime(2026, 1, 2, 3, 4, 5, 6, UTC))[:-4]
+    '20260102030405_000006_'
+    """
+    return f"{now:%Y%m%d%H%M%S_%f}_{secrets.token_hex(2)}"
 
 
 def services(config: Config, publish: Publish) -> list[Service]:

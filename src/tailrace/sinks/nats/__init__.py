@@ -9,7 +9,7 @@
     acks          counts what the server has stored
     publisher     the bulk path: frames out, acks in
     stream        the stream itself: made, compared, never altered
-    parcels       few and large messages, known by their subjects
+    parcels       messages of snapshots, known by their subjects or ids
     stored        what an earlier attempt left in the stream beyond a position
     sink          `JetStream`, which holds to the contract of `tailrace.sinks.contract`
 

@@ -1,8 +1,8 @@
-"""`Parcels`: few and large messages into a stream, known by their subjects.
+"""`Parcels`: messages without a position to resume at, those of snapshots.
 
-The chunks of a snapshot carry no position to resume at. Each has a subject of its own, so what an
-earlier attempt stored is found by asking for the subjects, and within the server's window for
-repeated ids a second copy is refused by its id.
+What an earlier attempt stored is found by asking: for the subjects, where each message has one of
+its own, or for the ids on a subject behind a place in the stream. Within the server's window for
+repeated ids a second copy is refused by its id as well.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from tailrace.errors import PoisonedError
-from tailrace.sinks.nats import frames
+from tailrace.sinks.nats import frames, stored
 from tailrace.sinks.nats.line import Line
 from tailrace.sinks.nats.publisher import Publisher
 from tailrace.sinks.nats.stream import checked, ready
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tailrace.config import NatsSink
 
-_MOST_OUTSTANDING = 16
+_OUTSTANDING = 16
 _SCHEMA = pa.schema([(name, pa.binary()) for name in ("destination", "id", "headers", "payload")])
 
 
@@ -39,11 +41,32 @@ class Parcel:
         """The headers as they are sent."""
         return "".join(f"\r\n{name}: {value}" for name, value in self.headers).encode()
 
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The message as one row."""
+        row = {
+            "destination": self.destination.encode(),
+            "id": self.id.encode(),
+            "headers": self.lines,
+            "payload": self.payload,
+        }
+        return pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+
 
 class Parcels:
-    """A connection to the stream of `settings`, which is made for `owner` when it is missing."""
+    """A connection to the stream of `settings`, which is made for `owner` when it is missing.
 
-    def __init__(self, settings: NatsSink, *, name: str, owner: str = "snapshots") -> None:
+    Messages that are large should be few on their way: `outstanding`.
+    """
+
+    def __init__(
+        self,
+        settings: NatsSink,
+        *,
+        name: str,
+        owner: str = "snapshots",
+        outstanding: int = _OUTSTANDING,
+    ) -> None:
         self._settings = settings
         self._line = Line.connect(settings, name=name)
         try:
@@ -54,7 +77,7 @@ class Parcels:
         self._publisher = Publisher(
             self._line,
             stream=settings.stream.name,
-            max_outstanding=_MOST_OUTSTANDING,
+            max_outstanding=outstanding,
             timeout_s=settings.timeout_s,
         )
 
@@ -77,24 +100,43 @@ class Parcels:
             if not subjects or len(found) >= answer.get("total", 0):
                 return found
 
+    def ids(self, subject: str, *, after: int) -> Iterator[bytes]:
+        """The ids of the messages of a subject behind a place in the stream."""
+        return stored.ids(self._line, self._settings.stream.name, subject, (after + 1, self.last()))
+
+    def last(self) -> int:
+        """The place of the last message of the stream, whatever its subject."""
+        name = self._settings.stream.name
+        answer = checked(self._line.ask(f"$JS.API.STREAM.INFO.{name}"), f"look at stream {name}")
+        return int(answer["state"]["last_seq"])
+
+    def last_id(self, subject: str) -> str | None:
+        """The id of a subject's last message; None when there is no message."""
+        return stored.last_id(self._line, self._settings.stream.name, subject)
+
     def send(self, parcel: Parcel) -> None:
         """Publish. Returns before it is stored."""
-        row = {
-            "destination": parcel.destination.encode(),
-            "id": parcel.id.encode(),
-            "headers": parcel.lines,
-            "payload": parcel.payload,
-        }
-        batch = pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
-        size = int(frames.header_bytes(batch["id"])[0]) + len(parcel.lines) + len(parcel.payload)
-        if size > self.most_bytes:
+        self.publish(parcel.batch)
+
+    def publish(self, messages: pa.RecordBatch) -> None:
+        """Publish `destination`, `id`, `payload` and perhaps `headers`, as they are sent.
+
+        Returns before all is stored. Destinations have to be well formed.
+        """
+        size = frames.header_bytes(messages["id"]) + frames.lengths(messages["payload"])
+        if "headers" in messages.schema.names:
+            size += frames.lengths(messages["headers"])
+        if size.max(initial=0) > self.most_bytes:
+            row = messages.slice(int(size.argmax()), 1).to_pylist()[0]
             raise PoisonedError(
-                f"{parcel.destination} has {size} bytes, the server takes {self.most_bytes}",
+                f"message {row['id'].decode()} on {row['destination'].decode()} has {size.max()} "
+                f"bytes, the server takes {self.most_bytes}",
                 hint="Raise max_payload of the NATS server, or leave large columns out.",
             )
-        if frames.broken_id(batch["id"]) is not None:
-            raise PoisonedError(f"the id {parcel.id!r} holds a line break")
-        self._publisher.publish(batch)
+        broken = frames.broken_id(messages["id"])
+        if broken is not None:
+            raise PoisonedError(f"the id {messages['id'][broken].as_py()!r} holds a line break")
+        self._publisher.publish(messages)
 
     def flush(self) -> None:
         """Wait until everything is stored."""

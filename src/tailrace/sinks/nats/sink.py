@@ -22,7 +22,7 @@ from tailrace.sinks.contract import Receipt
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.line import Line
 from tailrace.sinks.nats.publisher import Publisher
-from tailrace.sinks.nats.stored import Stored, message_at, read_back
+from tailrace.sinks.nats.stored import Place, Stored, message_at, read_back
 from tailrace.sinks.nats.stream import look, ready
 from tailrace.sinks.nats.subjects import Subjects
 from tailrace.sinks.nats.transactions import Transactions
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 
 class JetStream:
-    """Messages into a JetStream stream. `name` is the pipeline's."""
+    """Messages into a JetStream stream. `name` is the pipeline's, and so are the subjects."""
 
-    def __init__(self, settings: NatsSink, *, name: str) -> None:
+    def __init__(self, settings: NatsSink, *, name: str, subjects: str = ">") -> None:
         self._settings = settings
+        self._place = Place(settings.stream.name, subjects)
         self._name = name
         self._stream = settings.stream.name
         self._transactions = Transactions()
@@ -116,7 +117,7 @@ class JetStream:
     def _read_back(self, state: dict[str, Any]) -> None:
         assert self._line is not None
         now = time.monotonic()
-        self._stored = read_back(self._line, self._stream, state, after=self._after)
+        self._stored = read_back(self._line, self._place, state, after=self._after)
         self._looked_s, self._due_s = now, math.inf
         if len(self._stored):
             structlog.get_logger().info(

@@ -7,7 +7,7 @@ nothing about the others: the set is the truth.
 
 A micro-batch begins after the one before it is whole in the stream, so nothing beyond the
 checkpoint stands before something the checkpoint knows. That holds for one pipeline; it is why a
-stream belongs to one.
+stream belongs to one, or its subjects do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import base64
 import re
 import secrets
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-[A-Za-z]+-)?([0-9]{1,19})", re.DOTALL)
 _ID_FIELD = b"Nats-Msg-Id"
 _API = "$JS.API"
+_ALL = ">"
 _NO_MESSAGE = 10037
 _STRIDE = 256
 _PULL = 5000
@@ -88,21 +90,29 @@ class Stored:
         return batch.filter(pc.invert(held))
 
 
-def read_back(line: Line, stream: str, state: dict[str, Any], *, after: Position) -> Stored:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A pipeline's messages in a stream: the subjects that no other writes to."""
+
+    stream: str
+    subjects: str = _ALL
+
+
+def read_back(line: Line, place: Place, state: dict[str, Any], *, after: Position) -> Stored:
     """What the stream holds beyond `after`."""
     first, last = int(state["first_seq"]), int(state["last_seq"])
     if not state["messages"]:
         return Stored()
-    start = _last_delivered(line, stream, after, first, last) + 1
-    return _forward(line, stream, (start, last), after) if start <= last else Stored()
+    start = _last_delivered(line, place, after, first, last) + 1
+    return _forward(line, place, (start, last), after) if start <= last else Stored()
 
 
-def _last_delivered(line: Line, stream: str, after: Position, first: int, last: int) -> int:
+def _last_delivered(line: Line, place: Place, after: Position, first: int, last: int) -> int:
     """The sequence of a message of ours that is not beyond `after`, or the one before `first`."""
     sequence, stride = last, _STRIDE
     while True:
         # The message there or the next one: some are deleted, some have outlived their age.
-        found = message_at(line, stream, sequence)
+        found = message_at(line, place.stream, sequence, place.subjects)
         position = position_of(found[2]) if found else None
         if position is not None and position <= after:
             assert found is not None
@@ -112,9 +122,22 @@ def _last_delivered(line: Line, stream: str, after: Position, first: int, last: 
         sequence, stride = max(first, last - stride), stride * 4
 
 
-def message_at(line: Line, stream: str, sequence: int) -> tuple[int, str, bytes, bytes] | None:
+def message_at(
+    line: Line, stream: str, sequence: int, subject: str = _ALL
+) -> tuple[int, str, bytes, bytes] | None:
     """Sequence, subject, id and payload of the first message at or behind a sequence."""
-    body = {"seq": sequence, "next_by_subj": ">"}
+    return _message(line, stream, {"seq": sequence, "next_by_subj": subject})
+
+
+def last_id(line: Line, stream: str, subject: str) -> str | None:
+    """The id of a subject's last message; None when there is no message."""
+    found = _message(line, stream, {"last_by_subj": subject})
+    return None if found is None else found[2].decode("utf-8", "replace")
+
+
+def _message(
+    line: Line, stream: str, body: dict[str, object]
+) -> tuple[int, str, bytes, bytes] | None:
     answer = line.ask(f"{_API}.STREAM.MSG.GET.{stream}", body)
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None
@@ -124,11 +147,11 @@ def message_at(line: Line, stream: str, sequence: int) -> tuple[int, str, bytes,
     return message["seq"], message["subject"], header_value(header, _ID_FIELD) or b"", payload
 
 
-def _forward(line: Line, stream: str, bounds: tuple[int, int], after: Position) -> Stored:
+def _forward(line: Line, place: Place, bounds: tuple[int, int], after: Position) -> Stored:
     beyond = (int(after.lsn), after.ordinal)
     lsns: list[int] = []
     keys: list[bytes] = []
-    for message in _messages(line, stream, *bounds):
+    for message in _messages(line, place.stream, *bounds, place.subjects):
         message_id = header_value(message.header, _ID_FIELD) or b""
         match = _ID.fullmatch(message_id)
         if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
@@ -137,7 +160,16 @@ def _forward(line: Line, stream: str, bounds: tuple[int, int], after: Position) 
     return Stored(lsns, keys)
 
 
-def _messages(line: Line, stream: str, start: int, last: int) -> Iterator[Message]:
+def ids(line: Line, stream: str, subject: str, bounds: tuple[int, int]) -> Iterator[bytes]:
+    """The ids of a subject's messages from one sequence up to another."""
+    if bounds[0] <= bounds[1]:
+        for message in _messages(line, stream, *bounds, subject):
+            yield header_value(message.header, _ID_FIELD) or b""
+
+
+def _messages(
+    line: Line, stream: str, start: int, last: int, subject: str = _ALL
+) -> Iterator[Message]:
     """From one sequence up to another, headers only.
 
     In a cluster the consumer may live with a replica that is behind, and knows of no more messages
@@ -149,6 +181,7 @@ def _messages(line: Line, stream: str, start: int, last: int) -> Iterator[Messag
         "description": "Tailrace reads back what it has stored.",
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": start,
+        **({} if subject == _ALL else {"filter_subject": subject}),
         "ack_policy": "none",
         "replay_policy": "instant",
         "headers_only": True,
@@ -171,7 +204,7 @@ def _messages(line: Line, stream: str, start: int, last: int) -> Iterator[Messag
             yield from pulled
             seen = sequence_of(pulled[-1].reply)
             deadline = time.monotonic() + _PATIENCE_S
-        elif (found := message_at(line, stream, seen + 1)) is None or found[0] > last:
+        elif (found := message_at(line, stream, seen + 1, subject)) is None or found[0] > last:
             # Deleted, or too old.
             break
         elif time.monotonic() > deadline:

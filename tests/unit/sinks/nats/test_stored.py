@@ -50,7 +50,7 @@ class Replica:
 
 
 def read(line: Replica) -> int:
-    return len(stored.read_back(line, "CDC", STATE, after=ORIGIN))  # type: ignore[arg-type]
+    return len(stored.read_back(line, stored.Place("CDC"), STATE, after=ORIGIN))  # type: ignore[arg-type]
 
 
 def test_what_the_leader_has_is_waited_for() -> None:
@@ -66,3 +66,25 @@ def test_a_replica_that_stays_behind_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stored, "_PATIENCE_S", 0.1)
     with pytest.raises(SinkUnreachableError, match="no message 9 yet"):
         read(Replica(set(range(1, 11)), 8))
+
+
+def test_ids_behind_a_place_are_those_of_one_subject() -> None:
+    asked: list[Any] = []
+
+    class Watched(Replica):
+        def ask(self, subject: str, body: Any = None) -> dict[str, Any]:
+            asked.append(body)
+            return super().ask(subject, body)
+
+    line = Watched(set(range(1, 11)), 4, 4, 10)
+    line.delivered = 3
+    found = list(stored.ids(line, "CDC", "cdc.t", (4, 10)))  # type: ignore[arg-type]
+    assert found == [message_id(number) for number in range(4, 11)]
+    assert asked[0]["config"]["opt_start_seq"] == 4
+    assert asked[0]["config"]["filter_subject"] == "cdc.t"
+    # Whether the replica has all there is, is a question of this subject alone.
+    assert {body["next_by_subj"] for body in asked if body and "seq" in body} == {"cdc.t"}
+
+
+def test_no_ids_behind_the_last_message() -> None:
+    assert list(stored.ids(Replica(set()), "CDC", "cdc.t", (11, 10))) == []  # type: ignore[arg-type]

@@ -1,0 +1,241 @@
+"""Chunks: thousands of rows in a message, each chunk under a subject of its own; then metadata.
+
+What an earlier attempt stored is known by its subjects. Consumers believe in a snapshot once its
+metadata say how many chunks it has, so another one may take its place at any time.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import orjson
+import ormsgpack
+import pyarrow as pa
+
+from tailrace.encode.chunks import Chunk, Chunker
+from tailrace.encode.subject import table_path
+from tailrace.sinks.nats import Parcel
+from tailrace.snapshot.copy import copy, lines, query
+from tailrace.snapshot.edition import chunk_prefix, meta_prefix
+from tailrace.snapshot.formats.format import Format, Piece, Stored
+from tailrace.snapshot.rows import read_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+    from tailrace.config import NatsSink
+    from tailrace.encode.compression import Compression
+    from tailrace.errors import TailraceError
+    from tailrace.position import Lsn
+    from tailrace.sinks.nats import Parcels
+    from tailrace.snapshot.edition import Edition, Form
+    from tailrace.snapshot.formats.format import Made
+    from tailrace.snapshot.table import Stretch
+
+_HEADERS_BYTES = 512
+_OUTSTANDING = 16
+"""Chunks are large: this many fill any line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked(Format):
+    """What chunks have in common, whatever is in them."""
+
+    encoding: Literal["json", "msgpack"]
+    """Of the metadata, too."""
+    chunk_rows: int
+    packing: Compression | None = None
+
+    form: ClassVar[Form]
+    replaceable: ClassVar[bool] = True
+
+    @property
+    def path(self) -> str:
+        """The table in subjects."""
+        return table_path(self.table.namespace, self.table.name)
+
+    @property
+    def subject(self) -> str:
+        """What the subjects of its chunks begin with."""
+        return f"{chunk_prefix(self.form)}.{self.path}.{self.id}."
+
+    @property
+    def dictionary(self) -> str:
+        """The key of its dictionary in the bucket `dictionaries`."""
+        return f"{self.id}.{self.packing.number if self.packing else 0}"
+
+    def body(
+        self,
+        edition: Edition,
+        connection: Connection,
+        stretch: Stretch,
+        numbers: tuple[int, int],
+        most_bytes: int,
+    ) -> Iterator[Piece]:
+        """A chunk at a time."""
+        select = query(stretch, edition.columns, edition.conditions)
+        for chunk in self._chunks(edition, connection, select, numbers, most_bytes):
+            messages = self._parcel(edition, chunk).batch
+            yield Piece(messages=messages, rows=chunk.rows, beyond=chunk.number + 1)
+
+    @abstractmethod
+    def _chunks(
+        self,
+        edition: Edition,
+        connection: Connection,
+        select: str,
+        numbers: tuple[int, int],
+        most_bytes: int,
+    ) -> Iterator[Chunk]: ...
+
+    def _headers(self, edition: Edition) -> list[tuple[str, str]]:
+        del edition
+        return []
+
+    def _parcel(self, edition: Edition, chunk: Chunk) -> Parcel:
+        payload, headers = chunk.payload, self._headers(edition)
+        if self.packing is not None:
+            payload = self.packing.compress(payload)
+            headers.append(("Content-Encoding", "zstd"))
+            if self.packing.number:
+                headers.append(("Tailrace-Dictionary", self.dictionary))
+        return Parcel(
+            destination=f"{self.subject}{chunk.number}",
+            id=f"{self.id}-{chunk.number}",
+            payload=payload,
+            headers=tuple(headers),
+        )
+
+    def stored(self, parcels: Parcels, number: int, after: int) -> Stored:
+        """All chunks that are there."""
+        del number, after
+        subjects = [subject.encode() for subject in parcels.stored(f"{self.subject}>")]
+        return Stored("destination", pa.array(subjects, pa.binary()))
+
+    def headed(self, parcels: Parcels) -> bool:
+        """Chunks stand alone."""
+        del parcels
+        return True
+
+    def head(self, edition: Edition, lsn: Lsn, approximate_rows: int) -> Parcel:
+        """There is none."""
+        raise NotImplementedError
+
+    def tail(self, edition: Edition, made: Made) -> Parcel:
+        """The metadata: how many chunks there are, and what the snapshot sees."""
+        snapshot = edition.snapshot
+        return self._told(
+            "meta",
+            {
+                "snapshot_id": self.id,
+                "lsn": str(snapshot.lsn),
+                "timestamp": int(snapshot.taken_at.timestamp()),
+                "batch_count": made.chunks,
+                "row_count": made.rows,
+                "table": self.table.name,
+                "schema": self.table.namespace,
+                "visibility": str(snapshot.visibility),
+                "since": snapshot.since.isoformat() if snapshot.since else None,
+                "format": self.form,
+                "supersedes": made.supersedes or None,
+            },
+        )
+
+    def ended(self, parcels: Parcels) -> bool:
+        """Whether the metadata are there, and nobody else's behind them."""
+        return parcels.last_id(self._meta) == f"{self.id}-meta"
+
+    def failed(self, error: TailraceError) -> Parcel:
+        """An error in place of the metadata."""
+        return self._told(
+            "failed",
+            {
+                "snapshot_id": self.id,
+                "table": self.table.name,
+                "schema": self.table.namespace,
+                "error": str(error),
+                "code": error.code,
+                "hint": error.hint,
+            },
+        )
+
+    def _told(self, kind: str, fields: dict[str, Any]) -> Parcel:
+        payload = orjson.dumps(fields) if self.encoding == "json" else ormsgpack.packb(fields)
+        return Parcel(destination=self._meta, id=f"{self.id}-{kind}", payload=payload)
+
+    @property
+    def _meta(self) -> str:
+        return f"{meta_prefix(self.form)}.{self.path}"
+
+    def outstanding(self, sink: NatsSink) -> int:
+        """Few."""
+        return min(_OUTSTANDING, sink.max_outstanding)
+
+    def fingerprint(self, edition: Edition) -> str:
+        """How rows are cut into chunks: one that is stored stands for the same rows."""
+        del edition
+        return f"{self.encoding} {self.chunk_rows} {self.packing is not None}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Chunked):
+    """Rows in the pipeline's encoding."""
+
+    form: ClassVar[Form] = "rows"
+
+    def _chunks(
+        self,
+        edition: Edition,
+        connection: Connection,
+        select: str,
+        numbers: tuple[int, int],
+        most_bytes: int,
+    ) -> Iterator[Chunk]:
+        facts = {
+            "table": self.table.name,
+            "schema": self.table.namespace,
+            "operation": "snapshot",
+            "snapshot_id": self.id,
+            "lsn": str(edition.snapshot.lsn),
+        }
+        chunker = Chunker(
+            facts,
+            encoding=self.encoding,
+            most_rows=self.chunk_rows,
+            most_bytes=most_bytes,
+            number=numbers[0],
+            step=numbers[1],
+        )
+        for count, image in copy(connection, select, len(edition.columns)):
+            yield from chunker.take(read_group(edition.table, edition.snapshot, image, count))
+        yield from chunker.rest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied(Chunked):
+    """Rows as they come from COPY, for those who hand them to another one."""
+
+    form: ClassVar[Form] = "copy"
+
+    def _chunks(
+        self,
+        edition: Edition,
+        connection: Connection,
+        select: str,
+        numbers: tuple[int, int],
+        most_bytes: int,
+    ) -> Iterator[Chunk]:
+        number, step = numbers
+        # Beside the headers there is the message's id.
+        room = most_bytes - _HEADERS_BYTES - len(json.dumps(edition.columns))
+        for rows, text in lines(connection, select, most_rows=self.chunk_rows, most_bytes=room):
+            yield Chunk(number=number, rows=rows, payload=bytes(text))
+            number += step
+
+    def _headers(self, edition: Edition) -> list[tuple[str, str]]:
+        return [("Tailrace-Columns", json.dumps(edition.columns))]

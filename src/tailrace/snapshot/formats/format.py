@@ -1,0 +1,121 @@
+"""The seam between what makes a snapshot and what its messages are.
+
+A format knows where messages go and what is in them: perhaps one before all rows, the rows, one
+behind them, or one that says that there will be no such message. It knows nothing of waves, crashes
+and Spark, but for one thing: what an earlier attempt has left in the stream.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg import Connection
+
+    from tailrace.capture.publication import TableName
+    from tailrace.config import NatsSink
+    from tailrace.errors import TailraceError
+    from tailrace.position import Lsn
+    from tailrace.sinks.nats import Parcel, Parcels
+    from tailrace.snapshot.edition import Edition
+    from tailrace.snapshot.table import Stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some messages, with the columns `tailrace.sinks.nats.Parcels.publish` wants."""
+
+    messages: pa.RecordBatch
+    rows: int
+    beyond: int
+    """The first number that is free behind them."""
+
+    @property
+    def bytes(self) -> int:
+        """What the messages have without their headers."""
+        return int(pc.sum(pc.binary_length(self.messages["payload"]), min_count=0).as_py())
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Messages that are in the stream already, as told by one of their columns."""
+
+    column: Literal["destination", "id"]
+    values: pa.BinaryArray
+
+    def missing(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """Those that are not."""
+        if not len(self.values):
+            return messages
+        return messages.filter(pc.invert(pc.is_in(messages[self.column], self.values)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a whole snapshot came to."""
+
+    chunks: int
+    rows: int
+    supersedes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format(ABC):
+    """The messages of one snapshot."""
+
+    id: str
+    table: TableName
+
+    replaceable: ClassVar[bool]
+    """Whether another snapshot may take its place, under another id, when it is gone."""
+
+    @abstractmethod
+    def body(
+        self,
+        edition: Edition,
+        connection: Connection,
+        stretch: Stretch,
+        numbers: tuple[int, int],
+        most_bytes: int,
+    ) -> Iterator[Piece]:
+        """The rows of a stretch, the same each time: which number is its first, and by how many
+        they go up."""
+
+    @abstractmethod
+    def stored(self, parcels: Parcels, number: int, after: int) -> Stored:
+        """What is in the stream of a stretch and its number, all of it behind a message."""
+
+    @abstractmethod
+    def headed(self, parcels: Parcels) -> bool:
+        """Whether rows may follow: there is a message before them, or none is needed."""
+
+    @abstractmethod
+    def head(self, edition: Edition, lsn: Lsn, approximate_rows: int) -> Parcel:
+        """The message before all rows. Every change up to `lsn` is in them."""
+
+    @abstractmethod
+    def tail(self, edition: Edition, made: Made) -> Parcel:
+        """The message that says that all rows are there."""
+
+    @abstractmethod
+    def ended(self, parcels: Parcels) -> bool:
+        """Whether that message is there."""
+
+    @abstractmethod
+    def failed(self, error: TailraceError) -> Parcel:
+        """The message that says that there will be none."""
+
+    @abstractmethod
+    def outstanding(self, sink: NatsSink) -> int:
+        """How many messages may be on their way."""
+
+    @abstractmethod
+    def fingerprint(self, edition: Edition) -> str:
+        """What must not change while it is made: the rest would not fit what is in the stream."""

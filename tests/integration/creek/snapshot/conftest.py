@@ -1,0 +1,26 @@
+"""A system for each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.testing import EmbeddedNats
+from tests.integration.creek.snapshot.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.fix_postgres import Database
+
+
+@pytest.fixture
+def system(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[System]:
+    with EmbeddedNats() as server:
+        made = System(spark, database, server, tmp_path)
+        yield made
+        made.stop_service()

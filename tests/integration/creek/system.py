@@ -1,0 +1,122 @@
+"""`tailrace creek` as a process, over a database and a NATS server of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+import nats
+
+from tailrace.encode import creek
+from tailrace.testing.process import free_port
+from tests.creek import event
+from tests.fix_pipeline import received
+from tests.integration.cases.running import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nats.aio.msg import Msg
+
+    from tests.fix_postgres import Database
+
+NAMESPACE = "CREEK"
+
+
+class Producer:
+    """A running producer, and what its consumers find."""
+
+    def __init__(self, folder: Path, database: Database, url: str, *tables: str) -> None:
+        self.folder = folder
+        self.database = database
+        self.nats = url
+        self.http = f"http://127.0.0.1:{free_port()}"
+        ours = ("PG", "TAILRACE_", "NATS_", "LOG_LEVEL", "PROMETHEUS_PORT")
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)} | {
+            "PG_URI": database.dsn,
+            "PG_PUBLICATION_NAME": "creek_publication",
+            "PG_PUBLICATION_SLOT": database.name,
+            "PG_TABLES": " ".join(tables),
+            "NATS_URI": url,
+            "PROMETHEUS_PORT": self.http.rpartition(":")[2],
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it delivers."""
+        with (self.folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace.cli", "creek", "--data", "data"],
+                stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+                cwd=self.folder, env=self._environment,
+            )  # fmt: skip
+        eventually(self._runs, "the producer runs")
+
+    def _runs(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.output
+        try:
+            found = httpx.get(f"{self.http}/status").json()
+        except httpx.TransportError:
+            return False
+        return bool(found["pipelines"].get("creek", {}).get("state") == "running")
+
+    @property
+    def output(self) -> str:
+        """What it has said."""
+        return (self.folder / "output").read_text()
+
+    def stop(self) -> None:
+        """Stop it in order."""
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                assert self.process.wait(60) == 0, self.output
+            finally:
+                self.process.kill()
+                self.process = None
+
+    def request(self, subject: str, body: bytes = b"", timeout_s: float = 1.0) -> Msg:
+        """The reply to a request, which comes within a second."""
+
+        async def ask() -> Msg:
+            client = await nats.connect(self.nats)
+            try:
+                return await client.request(f"{NAMESPACE}.{subject}", body, timeout=timeout_s)
+            finally:
+                await client.close()
+
+        return asyncio.run(ask())
+
+    def schema(self, fingerprint: str) -> str:
+        """A schema, by request."""
+        reply = msgspec.json.decode(self.request("_schemas", fingerprint.encode()).data)
+        return str(reply["schema"])
+
+    def subject(self, kind: str, table: str) -> str:
+        """Where messages of a table in schema public are."""
+        return creek.subject(NAMESPACE, self.database.name, kind, "public", table)
+
+    def events(self, table: str, *, raw: bool = False) -> list[dict[str, Any]]:
+        """All events of a table, each read with the schema it names."""
+        found = received(self.nats, f"{NAMESPACE}_wal")
+        mine = [each.payload for each in found if each.subject == self.subject("wal", table)]
+        names = {creek.Schema(text="", fingerprint=each[8:16]).name for each in mine}
+        schemas = {name: self.schema(name) for name in names}
+        return [event(payload, schemas, raw=raw) for payload in mine]
+
+    def caught_up(self, table: str, count: int) -> list[dict[str, Any]]:
+        """The events of a table once there are so many; more would be too many."""
+        deadline = time.monotonic() + 60
+        while True:
+            found = self.events(table)
+            if len(found) >= count:
+                return found
+            assert time.monotonic() < deadline, (len(found), count)
+            time.sleep(0.2)

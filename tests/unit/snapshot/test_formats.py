@@ -1,0 +1,65 @@
+"""Messages that are in the stream already are left out, whatever tells them apart."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.capture.publication import TableName
+from tailrace.encode import creek
+from tailrace.errors import RefusedError
+from tailrace.snapshot.formats import Copied, Creek, Rows, Stored
+
+ITEMS = TableName("public", "items")
+TOPIC = "CREEK.shop.snap.public.items.x"
+
+
+class Read:
+    """Stands for a stream that is read back."""
+
+    def __init__(self, ids: list[bytes]) -> None:
+        self._ids = ids
+
+    def ids(self, subject: str, *, after: int) -> list[bytes]:
+        assert (subject, after) == (TOPIC, 7)
+        return self._ids
+
+
+def batch(ids: pa.BinaryArray) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": ids, "payload": ids})
+
+
+@given(st.data(), st.integers(0, 50), st.lists(st.integers(0, 50), max_size=3))
+def test_each_row_comes_once(data: st.DataObject, rows: int, cuts: list[int]) -> None:
+    form = Creek(id="s", table=ITEMS, topic=TOPIC)
+    whole = [b"s-1-%d" % row for row in range(rows)]
+    before = data.draw(st.lists(st.sampled_from(whole), unique=True) if whole else st.just([]))
+    others = [b"s-head", b"s-11-0", b"s-0-3", b""]
+    stored = form.stored(Read([*others, *before]), 1, 7)  # type: ignore[arg-type]
+    bounds = sorted({0, rows, *(min(cut, rows) for cut in cuts)})
+    after: list[bytes] = []
+    for first, end in pairwise(bounds):
+        made = batch(form._ids(1, first, end - first))
+        assert made["id"].to_pylist() == whole[first:end]
+        after += stored.missing(made)["id"].to_pylist()
+    assert sorted([*before, *after]) == sorted(whole)
+
+
+def test_nothing_stored() -> None:
+    messages = batch(pa.array([b"a"], pa.binary()))
+    assert Stored("id", pa.array([], pa.binary())).missing(messages) is messages
+
+
+def test_failures_of_all_formats() -> None:
+    error = RefusedError("gone", hint="Ask again.")
+    told = Creek(id="s", table=ITEMS, topic=TOPIC).failed(error)
+    assert told.destination == TOPIC
+    assert told.headers == (("Tailrace-Error", "REFUSED"),)
+    assert creek.unpacked(told.payload) == b'{"error":"gone","code":"REFUSED","hint":"Ask again."}'
+    for kind, subject in ((Rows, "init.meta.items"), (Copied, "init.copymeta.items")):
+        form = kind(id="s", table=ITEMS, encoding="json", chunk_rows=10)
+        assert form.failed(error).destination == subject
+        assert form.failed(error).id == "s-failed"
