@@ -1,0 +1,45 @@
+"""Requests that cannot be served are answered, too: within a second, by a producer that runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fix_postgres import Database
+    from tests.integration.creek.system import Producer
+
+
+def test_whatever_is_asked(database: Database, producer: Callable[..., Producer]) -> None:
+    database.execute("CREATE TABLE shown (id int PRIMARY KEY); CREATE TABLE hidden (id int)")
+    running = producer("public.shown")
+    name = database.name
+
+    def asked(database: str = name, namespace: str = "public", table: str = "shown") -> bytes:
+        fields = {"database": database, "namespace": namespace, "table": table}
+        return msgspec.json.encode(fields)
+
+    wrong = [
+        ("_schema", b"", "400"),
+        ("_schemas", b"no fingerprint", "400"),
+        ("_schemas", b"Sykce18MgAQ=", "404"),
+        ("_snapshot", b"", "400"),
+        ("_snapshot", b"{", "400"),
+        ("_snapshot", b"[]", "400"),
+        ("_snapshot", b'{"database": 1}', "400"),
+        ("_snapshot", asked(table="nowhere"), "404"),
+        ("_snapshot", asked(table="hidden"), "404"),
+        ("_snapshot", asked(namespace="elsewhere"), "404"),
+        ("_snapshot", asked(database="another"), "404"),
+    ]
+    for subject, body, status in wrong:
+        reply = running.request(subject, body)
+        assert (reply.headers or {})["Nats-Service-Error-Code"] == status, (subject, body)
+        said = msgspec.json.decode(reply.data)
+        assert said["error"]
+        assert said["code"]
+    topic = running.request("_snapshot", asked()).data.decode()
+    assert topic.startswith(running.subject("snap", "shown") + ".")
