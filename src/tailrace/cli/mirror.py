@@ -23,11 +23,11 @@ from tailrace.errors import ConfigError, TailraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.client import Client
-    from tailrace.mirror import Mirror, Status
+    from tailrace.mirror import Mirror, Source, Status
 
 _REFRESHES_PER_S = 4
 _LINE_S = 5.0
+_BRIDGE = "CDC", "INIT", "cdc.{table}.*"
 
 
 def mirror(
@@ -38,7 +38,8 @@ def mirror(
             "--from",
             metavar="URL",
             envvar="TAILRACE_NATS",
-            help="NATS server that a pipeline of shape `bridge` writes to. Several with commas.",
+            help="NATS server that a pipeline of shape `bridge` writes to. Several with commas. "
+            "Creek's producers: nats://host:4222?creek=CREEK&database=shop.",
         ),
     ] = "nats://127.0.0.1:4222",
     tables: Annotated[
@@ -81,11 +82,11 @@ def mirror(
     credentials: Annotated[
         Path | None, typer.Option("--creds", metavar="FILE", help="A .creds file for NATS.")
     ] = None,
-    stream: Annotated[str, typer.Option(help="The stream of changes.")] = "CDC",
-    snapshots: Annotated[str, typer.Option(help="The stream of snapshots.")] = "INIT",
+    stream: Annotated[str, typer.Option(help="The stream of changes.")] = _BRIDGE[0],
+    snapshots: Annotated[str, typer.Option(help="The stream of snapshots.")] = _BRIDGE[1],
     subjects: Annotated[
         str, typer.Option(help="Where a table's changes are in the stream.")
-    ] = "cdc.{table}.*",
+    ] = _BRIDGE[2],
 ) -> None:
     """Keep a copy of a table in SQLite, DuckDB or PostgreSQL.
 
@@ -97,6 +98,9 @@ def mirror(
     `snapshots: {}` in the pipeline's settings. With `atomic: transaction` in its sink the copy only
     ever shows whole transactions.
 
+    Creek's producers are read with `?creek=NAMESPACE` behind the address, and `&database=NAME` if
+    there are several. That needs the extra `creek`.
+
     Several tables are mirrored each by itself. Ctrl-C or SIGTERM ends it in order.
 
     \b
@@ -104,9 +108,11 @@ def mirror(
       tailrace mirror --table users --to sqlite:///local.db
       tailrace mirror --from nats://nats:4222 -t users -t sales.orders --to duckdb:///shop.db
       tailrace mirror -t users --to postgresql://me@localhost/reports --as copies.users
+      tailrace mirror --from 'nats://nats:4222?creek=CREEK' -t users --to sqlite:///local.db
       TAILRACE_MIRROR=postgresql://me:secret@db/reports tailrace mirror -t users
     """
     from tailrace.mirror import Mirror, Status, target_of
+    from tailrace.mirror.sources import Address
 
     if (name is not None or key or no_key) and len(tables) > 1:
         raise ConfigError("--as, --key and --no-key are for one table", hint="Start one for each.")
@@ -115,23 +121,24 @@ def mirror(
     board = _board()
     chosen = () if no_key else (key or None)
     targets = [target_of(to, name or table) for table in dict.fromkeys(tables)]
+    address = Address.parse(source)
+    if address.creek is not None and (stream, snapshots, subjects) != _BRIDGE:
+        raise ConfigError("--stream, --snapshots and --subjects are for pipelines of shape bridge")
 
-    def made(client: Client) -> list[Mirror]:
+    def made(opened: Source) -> list[Mirror]:
         return [
             Mirror(
-                client, table, target, key=chosen, fresh=fresh,
+                opened, table, target, key=chosen, fresh=fresh,
                 status=Status(table=table, tell=board.tell),
             )
             for table, target in zip(dict.fromkeys(tables), targets, strict=True)
         ]  # fmt: skip
 
     async def run() -> None:
-        from tailrace import client
-
-        async with client.connect(
-            source, credentials=credentials, stream=stream, snapshots=snapshots, subjects=subjects
-        ) as connected:
-            await _run(made(connected), board)
+        async with address.opened(
+            credentials=credentials, stream=stream, snapshots=snapshots, subjects=subjects
+        ) as opened:
+            await _run(made(opened), board)
 
     asyncio.run(run())
 

@@ -19,11 +19,13 @@ chunks      the same as they come, while the snapshot is being made
 follow      changes from some point on
 replica     a snapshot, and then exactly the changes that are not in it
 transactions  those changes, in whole transactions
+creek       the same of Creek's producers: Avro, one message a row
 
 Needs neither PostgreSQL nor Spark.
 """
 
 from tailrace.change import Op
+from tailrace.client import creek
 from tailrace.client.change import Change
 from tailrace.client.chunks import Chunks
 from tailrace.client.client import Client, connect
@@ -49,4 +51,5 @@ __all__ = [
     "State",
     "Transactions",
     "connect",
+    "creek",
 ]

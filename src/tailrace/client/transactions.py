@@ -92,8 +92,7 @@ class Transactions(Iteration[Batch, Batch]):
 
     async def _take(self, arrivals: list[Arrival]) -> Batch | None:
         """What is whole with these messages, if it is enough or all there is; the rest is held."""
-        changes = [Change.of(decoded(each.data, self._access.encoding)) for each in arrivals]
-        leaving = included(changes, self._lsn, self._visibility)
+        changes, leaving = await self._read(arrivals)
         for arrival, change, leave in zip(arrivals, changes, leaving, strict=True):
             if self._commit is not None and self._commit != change.lsn:
                 self._settle()
@@ -119,6 +118,17 @@ class Transactions(Iteration[Batch, Batch]):
             return Batch(changes=held, state=self._state, pending=pending, ends=False)
         return self._batch(pending + len(self._held))
 
+    async def _read(self, arrivals: list[Arrival]) -> tuple[list[Change], list[bool]]:
+        """The messages as changes, and which of them are in the snapshot."""
+        changes = [Change.of(decoded(each.data, self._access.encoding)) for each in arrivals]
+        return changes, included(changes, self._lsn, self._visibility)
+
+    def _origin(self, data: bytes) -> tuple[Lsn, Table]:
+        """The commit and the table of a message, whatever table that is."""
+        message = decoded(data, self._access.encoding)
+        table = Table(str(message.get("schema")), str(message.get("table")))
+        return Lsn.parse(str(message.get("lsn"))), table
+
     async def _ended(self, arrival: Arrival) -> bool:
         """Whether the last transaction is whole, now that the server knows of nothing more for us.
 
@@ -133,10 +143,10 @@ class Transactions(Iteration[Batch, Batch]):
             found = await self._access.connection.message(self._access.stream, sequence + 1)
             if found is None:
                 return False
-            message = decoded(found.data, self._access.encoding)
-            if message.get("lsn") != str(self._commit):
+            commit, table = self._origin(found.data)
+            if commit != self._commit:
                 return True
-            if Table(str(message.get("schema")), str(message.get("table"))) == self._table:
+            if table == self._table:
                 # On its way to us.
                 return False
             last = _BATCH not in found.headers or _LAST in found.headers

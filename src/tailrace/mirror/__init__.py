@@ -4,12 +4,14 @@
         await Mirror(client, "users", target_of("sqlite:///local.db", "users")).run()
 
 mirror      bootstrap from a snapshot, then follow the changes
+source      the contract of a source
 line        two steps of work, side by side
 layout      what a table looks like
 schema      what to do when that changes
 net         what changes come to, by key
 values      values of messages as targets take them
 target      the contract of a target
+sources     addresses as sources
 targets     addresses as targets
 sql         pieces of SQL
 copytext    columns as the text of COPY
@@ -20,8 +22,9 @@ status      how a mirror is doing
 """
 
 from tailrace.mirror.mirror import Mirror, end
+from tailrace.mirror.source import Source
 from tailrace.mirror.status import Phase, Status
 from tailrace.mirror.target import Target
 from tailrace.mirror.targets import target_of
 
-__all__ = ["Mirror", "Phase", "Status", "Target", "end", "target_of"]
+__all__ = ["Mirror", "Phase", "Source", "Status", "Target", "end", "target_of"]

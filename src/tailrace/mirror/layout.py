@@ -52,7 +52,10 @@ def kind_of(data_type: str) -> Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. `position` is PostgreSQL's own number of it, which no other column ever has."""
+    """A column. `position` is PostgreSQL's own number of it, which no other column ever has.
+
+    0: the source does not tell. The order of columns is then all there is to go by.
+    """
 
     name: str
     position: int
@@ -118,7 +121,7 @@ class Alteration:
     dropped: tuple[str, ...] = ()
     retyped: tuple[Column, ...] = ()
     moved: tuple[Column, ...] = ()
-    """Of the same name and with another position: dropped and made again."""
+    """Of the same name and in another place: dropped and made again."""
     added: tuple[Column, ...] = ()
 
     @classmethod
@@ -134,9 +137,15 @@ class Alteration:
         old = {column.name: column for column in before.columns}
         new = {column.name: column for column in after.columns}
         both = [column for column in after.columns if column.name in old]
+        order = [name for name in old if name in new]
         return cls(
             dropped=tuple(name for name in old if name not in new),
             retyped=tuple(each for each in both if each.data_type != old[each.name].data_type),
-            moved=tuple(each for each in both if each.position != old[each.name].position),
+            moved=tuple(
+                each
+                for each, name in zip(both, order, strict=True)
+                if each.position != old[each.name].position
+                or (not each.position and each.name != name)
+            ),
             added=tuple(column for column in after.columns if column.name not in old),
         )

@@ -28,8 +28,9 @@ from tailrace.mirror.values import transposed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tailrace.client import Batch, Change, Chunk, Client
+    from tailrace.client import Batch, Change
     from tailrace.mirror.layout import Layout
+    from tailrace.mirror.source import Chunk, Source
     from tailrace.mirror.target import Target
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class Mirror:
 
     def __init__(
         self,
-        client: Client,
+        source: Source,
         table: str,
         target: Target,
         *,
@@ -72,13 +73,14 @@ class Mirror:
         status: Status | None = None,
     ) -> None:
         self.status = status or Status(table=table)
-        self._client = client
+        self._source = source
         self._table = table
         self._target = target
-        self._schemas = Schemas(client, table, key)
+        self._schemas = Schemas(source, table, key)
         self._fresh = fresh
         self._proven = False
         self._layout: Layout | None = None
+        self._uncommitted = 0
         # SQLite and COPY block. One thread: a transaction belongs to it.
         self._thread = ThreadPoolExecutor(1, f"mirror {table}")
 
@@ -131,10 +133,10 @@ class Mirror:
         status.say("asking for a snapshot", Phase.BOOTSTRAP)
         began = time.monotonic()
         # Before the snapshot: a stream that is made anew meanwhile would have lost changes.
-        created = await self._client.stream_created()
+        created = await self._source.stream_created()
         loading: str | None = None
         form = self._target.form
-        async with self._client.chunks(self._table, form=form) as chunks, Line(self._load) as line:
+        async with self._source.chunks(self._table, form=form) as chunks, Line(self._load) as line:
             async for chunk in chunks:
                 if chunk.snapshot_id != loading:
                     await line.empty()
@@ -153,7 +155,7 @@ class Mirror:
                 f"snapshot {meta.snapshot_id} has {meta.row_count} rows, the stream {status.rows}",
                 hint="The stream has let go of some. Let it keep more.",
             )
-        created = created or await self._client.stream_created()
+        created = created or await self._source.stream_created()
         state = State.begun(str(Table.parse(self._table)), meta, str(created))
         await self._do(self._target.finish, state.dump())
         status.snapshots += 1
@@ -189,10 +191,10 @@ class Mirror:
     async def _follow(self, state: State) -> None:
         """Changes from a state on. Does not end by itself."""
         assert self._layout is not None
-        async with self._client.transactions(self._table, state) as batches:
+        async with self._source.transactions(self._table, state) as batches:
             look_at = 0.0
             self.status.say("following", Phase.FOLLOWING)
-            self._proven = True
+            self._proven, self._uncommitted = True, 0
             while True:
                 if time.monotonic() >= look_at:
                     await self._schemas.check(self._layout)
@@ -206,12 +208,22 @@ class Mirror:
 
     async def _take(self, batch: Batch) -> None:
         """A batch, and the place behind it."""
-        await self._apply(batch.changes)
+        assert self._layout is not None
+        try:
+            await self._apply(batch.changes)
+        except Changed:
+            raise
+        except Exception:
+            # Values that do not fit: the table may have other columns or types by now.
+            await self._schemas.check(self._layout)
+            raise
+        self._uncommitted += len(batch.changes)
         if not batch.ends:
             return
         await self._do(self._target.commit, batch.state.dump())
         last = batch.changes[-1].timestamp if batch.changes else None
-        self.status.applied(len(batch.changes), last, batch.pending)
+        self.status.applied(self._uncommitted, last, batch.pending)
+        self._uncommitted = 0
         if not batch.pending:
             await self._do(self._target.rest)
 

@@ -18,7 +18,8 @@ from tailrace.mirror.layout import Alteration, Layout
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tailrace.client import Change, Client, Schema
+    from tailrace.client import Change, Schema
+    from tailrace.mirror.source import Source
 
 _LOOK_S = 0.3
 _PATIENCE_S = 75.0
@@ -33,8 +34,8 @@ class Changed(Exception):  # noqa: N818 - not an error: a reason to begin anew
 class Schemas:
     """The schema documents of one table. A key that is given counts more than theirs."""
 
-    def __init__(self, client: Client, table: str, key: Sequence[str] | None) -> None:
-        self._client = client
+    def __init__(self, source: Source, table: str, key: Sequence[str] | None) -> None:
+        self._source = source
         self._table = table
         self._key = None if key is None else tuple(key)
 
@@ -60,9 +61,9 @@ class Schemas:
         """The newest document, or the first one with these columns, if it comes in time."""
         deadline = asyncio.get_running_loop().time() + patience_s
         while True:
-            schema = await self._client.schema(self._table)
+            schema = await self._source.schema(self._table)
             if schema is None:
-                there = sorted(await self._client.schemas())
+                there = sorted(await self._source.schemas())
                 raise ConfigError(
                     f"there is no schema document of {self._table}",
                     hint=f"There are {', '.join(there) or 'none'}. `tailrace run` publishes them "
@@ -102,7 +103,7 @@ class Schemas:
 
     async def check(self, before: Layout) -> None:
         """Look for what no event tells."""
-        schema = await self._client.schema(self._table)
+        schema = await self._source.schema(self._table)
         if schema is not None:
             _compare(before, self._layout(schema, before), schema)
 
@@ -124,7 +125,7 @@ def _compare(before: Layout, after: Layout, schema: Schema) -> None:
     for added in change.added:
         column = columns[added.name]
         if column.column_default is not None or not column.is_nullable:
-            raise Changed(f"column {column.name} was added with a default")
+            raise Changed(f"column {column.name} was added, and rows may have a default in it")
 
 
 def unlike(changes: Sequence[Change], layout: Layout) -> int:

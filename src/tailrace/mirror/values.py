@@ -1,7 +1,8 @@
 """Values of messages, a column at a time, in the few forms that targets take.
 
 What a message says of a value is in docs/reference/types.md: numbers, booleans, text, bytes (base64
-in JSON), and documents that are opened. Everything is exact: what is text in a message stays text.
+in JSON), and documents: opened, or as the text that PostgreSQL wrote (`Json`). Everything is exact:
+what is text in a message stays text.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from tailrace.client.creek.values import Json
 from tailrace.mirror.layout import Kind
 
 if TYPE_CHECKING:
@@ -34,12 +36,15 @@ def plain(kind: Kind, values: list[Any]) -> list[Any]:
         case Kind.BYTES:
             return [base64.b64decode(v) if isinstance(v, str) else v for v in values]
         case Kind.JSON:
-            dumps = orjson.dumps
-            return [None if value is None else dumps(value).decode() for value in values]
+            return [None if value is None else _document(value) for value in values]
         case Kind.TEXT:
             if all(type(value) is str or value is None for value in values):
                 return values
             return [text(value) for value in values]
+
+
+def _document(value: Any) -> str:
+    return str(value) if isinstance(value, Json) else orjson.dumps(value).decode()
 
 
 def text(value: Any) -> str | None:

@@ -1,0 +1,257 @@
+"""A producer by hand: Creek's streams, messages encoded by fastavro, and answers to requests."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import fastavro
+import nats
+import orjson
+
+from tailrace.encode import creek
+from tailrace.schema import Column, Relation, ReplicaIdentity
+from tests.creek import reader_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from tailrace.testing import EmbeddedNats
+
+DATABASE = "shop"
+AT = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+INT, TEXT = 23, 25
+
+
+def relation(
+    name: str = "users",
+    *columns: Column,
+    schema: str = "public",
+    identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
+) -> Relation:
+    """A table; by itself one of an id and a name."""
+    own = (Column(name="id", type_oid=INT, key=True), Column(name="name", type_oid=TEXT))
+    return Relation(
+        oid=1, namespace=schema, name=name, replica_identity=identity, columns=columns or own
+    )
+
+
+USERS = relation()
+
+
+def encoded(schema: creek.Schema, value: dict[str, Any]) -> bytes:
+    """The Avro bytes of a value, by the schema without its logical types."""
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, reader_schema(schema.text, raw=True), value)
+    return stream.getvalue()
+
+
+def micros(at: datetime) -> int:
+    """A time as Avro has it."""
+    return int(at.timestamp() * 1_000_000)
+
+
+def event(
+    table: Relation,
+    op: str,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    lsn: int = 1,
+    xid: int = 1,
+    unchanged: Iterable[str] = (),
+) -> bytes:
+    """A change as a packet; values are Avro's own."""
+    schema = creek.event(table, {}, partial=bool(unchanged))
+    message = {
+        "fingerprint": schema.name,
+        "source": {
+            "name": "test", "tx_at": micros(AT), "db": DATABASE, "schema": table.namespace,
+            "table": table.name, "tx_id": xid, "last_lsn": "0/0", "lsn": f"0/{lsn:X}",
+        },
+        "op": op, "sent_at": micros(AT), "before": before, "after": after,
+    }  # fmt: skip
+    if unchanged:
+        message["unchanged"] = list(unchanged)
+    return creek.packet(creek.MARK + schema.fingerprint + encoded(schema, message))
+
+
+class Producer:
+    """Runs on a thread of its own. What it is told to publish is published when a call returns."""
+
+    def __init__(self, server: EmbeddedNats, *, namespace: str = creek.NAMESPACE) -> None:
+        self.url = server.url
+        self.namespace = namespace
+        self.schemas: dict[str, bytes] = {}
+        """By fingerprint, as they are answered."""
+        self.topics: list[str] = []
+        """Answers to requests for snapshots, one after another; the last one stays."""
+        self.refusal: tuple[str, dict[str, str]] | None = None
+        """A code and an answer to all requests for snapshots."""
+        self.requests: list[dict[str, Any]] = []
+        self._number = 0
+        self._loop = asyncio.new_event_loop()
+        self._connection: Client | None = None
+        self._thread = threading.Thread(target=self._run, name="producer")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._call(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._connection is not None
+        self._call(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _call(self, call: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(call, self._loop).result(60)
+
+    async def _start(self) -> None:
+        self._connection = connection = await nats.connect(self.url, max_reconnect_attempts=-1)
+        for kind in ("wal", "snap", "schema"):
+            await self._stream(kind)
+        for name in ("_schema", "_schemas"):
+            await connection.subscribe(f"{self.namespace}.{name}", cb=self._on_schema)
+        await connection.subscribe(f"{self.namespace}._snapshot", cb=self._on_snapshot)
+        await connection.flush()
+
+    async def _stream(self, kind: str) -> None:
+        assert self._connection is not None
+        name = creek.stream(self.namespace, kind)
+        config = {
+            "name": name, "subjects": [f"{self.namespace}.*.{kind}.>"], "retention": "limits",
+            "storage": "file", "allow_atomic": True,
+        }  # fmt: skip
+        # nats-py does not know of atomic batches.
+        answer = await self._connection.request(
+            f"$JS.API.STREAM.CREATE.{name}", orjson.dumps(config)
+        )
+        assert "error" not in orjson.loads(answer.data), answer.data
+
+    async def _on_schema(self, message: Msg) -> None:
+        known = self.schemas.get(message.data.decode())
+        if known is None:
+            await _refuse(message, "404", {"error": "not here", "code": "x", "hint": ""})
+        else:
+            await message.respond(known)
+
+    async def _on_snapshot(self, message: Msg) -> None:
+        self.requests.append(orjson.loads(message.data))
+        if self.refusal is not None:
+            await _refuse(message, *self.refusal)
+        else:
+            topic = self.topics.pop(0) if len(self.topics) > 1 else self.topics[0]
+            await message.respond(topic.encode())
+
+    def know(self, table: Relation, *, partial: bool = False) -> str:
+        """Answer for the schema of a table's changes; its fingerprint."""
+        schema = creek.event(table, {}, partial=partial)
+        self.schemas[schema.name] = orjson.dumps(
+            {
+                "fingerprint": schema.name,
+                "schema": schema.text,
+                "source": table.qualified_name,
+                "created_at": AT.isoformat(),
+            }
+        )
+        return schema.name
+
+    def publish_schema(self, table: Relation) -> None:
+        """Publish what is answered."""
+        self.publish(self.subject("schema", table), creek.packet(self.schemas[self.know(table)]))
+
+    def subject(self, kind: str, table: Relation) -> str:
+        """Where messages of a table are."""
+        return creek.subject(self.namespace, DATABASE, kind, table.namespace, table.name)
+
+    def publish(
+        self, subject: str, *payloads: bytes, headers: dict[str, str] | None = None
+    ) -> None:
+        """Messages, each acknowledged by the stream."""
+
+        async def publish() -> None:
+            assert self._connection is not None
+            jetstream = self._connection.jetstream(timeout=30)
+            for payload in payloads:
+                await jetstream.publish(subject, payload, headers=headers)
+
+        self._call(publish())
+
+    def purge(self, kind: str) -> None:
+        """Make a stream anew, empty."""
+
+        async def anew() -> None:
+            assert self._connection is not None
+            jetstream = self._connection.jetstream()
+            await jetstream.delete_stream(creek.stream(self.namespace, kind))
+            await self._stream(kind)
+
+        self._call(anew())
+
+    def wal(self, table: Relation, *payloads: bytes) -> None:
+        """Changes of a table, with their schemas known."""
+        self.know(table)
+        self.know(table, partial=True)
+        self.publish(self.subject("wal", table), *payloads)
+
+    def together(self, *messages: tuple[Relation, bytes]) -> None:
+        """Changes of tables, in one atomic batch."""
+
+        async def publish() -> None:
+            assert self._connection is not None
+            for at, (table, payload) in enumerate(messages, 1):
+                headers = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": str(at)}
+                if at == len(messages):
+                    headers["Nats-Batch-Commit"] = "1"
+                answer = await self._connection.request(
+                    self.subject("wal", table), payload, headers=headers, timeout=30
+                )
+                assert b"error" not in answer.data, answer.data
+
+        for table, _ in messages:
+            self.know(table)
+        self._call(publish())
+
+    def topic(self, table: Relation) -> str:
+        """A topic for a snapshot of a table, which is answered to requests from now on."""
+        self._number += 1
+        name = f"{self.subject('snap', table)}.{AT:%Y%m%d%H%M%S_%f}_{self._number:04x}"
+        self.topics.append(name)
+        return name
+
+    def header(self, table: Relation, **more: Any) -> bytes:
+        """The first message of a snapshot."""
+        schema = creek.row(table, {})
+        header = {
+            "fingerprint": schema.name, "schema": schema.text, "tx_id": 7, "lsn": "0/10",
+            "at": AT.isoformat(), "approx_rows": 2,
+        }  # fmt: skip
+        return creek.packet(orjson.dumps(header | more))
+
+    def snapshot(self, table: Relation, rows: Iterable[dict[str, Any]], **header: Any) -> str:
+        """A whole snapshot; its topic."""
+        topic = self.topic(table)
+        body = (creek.packet(encoded(creek.row(table, {}), row)) for row in rows)
+        self.publish(topic, self.header(table, **header), *body, creek.packet(creek.END))
+        return topic
+
+
+async def _refuse(message: Msg, code: str, answer: dict[str, str]) -> None:
+    assert message._client is not None
+    await message._client.publish(
+        message.reply,
+        orjson.dumps(answer),
+        headers={"Nats-Service-Error": answer["error"], "Nats-Service-Error-Code": code},
+    )

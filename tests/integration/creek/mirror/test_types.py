@@ -1,0 +1,100 @@
+"""A table with a column of every type there is, through `tailrace creek`, and mirrored."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from tests.corpus import prepared
+from tests.integration.creek.client.calls import connected, rest
+from tests.integration.creek.mirror.following import Following
+from tests.integration.mirror.system import target_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tailrace.client.creek import Creek
+    from tests.fix_postgres import Database
+    from tests.integration.creek.system import Producer
+
+DOMAINS = {"positive": "integer", "labels": "text[]"}
+"""Of a domain the stream tells the type below."""
+
+
+def test_every_value_of_every_type(
+    database: Database, producer: Callable[..., Producer], copy: Database, tmp_path: Path
+) -> None:
+    """GIVEN values of all types WHEN the table is mirrored into PostgreSQL THEN it has the same
+    values of the same types, column by column, whether they came by snapshot or by stream."""
+    types = prepared(database)
+    prepared(copy)
+    columns = [f"c{number}" for number in range(len(types))]
+    declared = ", ".join(f"{name} {kind}" for name, kind in zip(columns, types, strict=True))
+    database.execute(f"CREATE TABLE every (id int PRIMARY KEY, {declared})")
+    count = max(map(len, types.values()))
+    inserted(database, types, count, 0)
+    url = producer("public.every").nats
+    running = Following(f"{url}?creek=CREEK", "every", target_url(copy))
+    light = Following(f"{url}?creek=CREEK", "every", f"sqlite:///{tmp_path}/copy.db")
+    try:
+        running.follows()
+        light.follows()
+        inserted(database, types, count, 1000)
+        for each in (running, light):
+            each.wait(lambda each=each: each.status.changes == count, "changes")
+    finally:
+        running.stop()
+        light.stop()
+    for name, kind in zip(columns, types, strict=True):
+        query = f"SELECT id, {name}::text FROM every ORDER BY id"
+        assert copy.query(query) == database.query(query), (kind, name)
+    assert declarations(copy) == [
+        (name, DOMAINS.get(kind, kind)) for name, kind in declarations(database)
+    ]
+    json = next(name for name, kind in zip(columns, types, strict=True) if kind == "json")
+    connection = sqlite3.connect(tmp_path / "copy.db")
+    query = f"SELECT id, {json} FROM every ORDER BY id"
+    assert connection.execute(query).fetchall() == database.query(
+        query.replace(json, f"{json}::text")
+    )
+    connection.close()
+    assert typed(url, database) == 2 * count
+
+
+def inserted(database: Database, types: dict[str, list[str]], count: int, first: int) -> None:
+    """A row for each value of a type, NULL where a type has no more."""
+    marks = ", ".join(f"%s::{kind}" for kind in types)
+    rows = [
+        [first + row, *(each[row] if row < len(each) else None for each in types.values())]
+        for row in range(count)
+    ]
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.executemany(f"INSERT INTO every VALUES (%s::int, {marks})".encode(), rows)
+
+
+def declarations(database: Database) -> list[tuple[Any, ...]]:
+    return database.query(
+        "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute"
+        " WHERE attrelid = 'every'::regclass AND attnum > 0 ORDER BY attname"
+    )
+
+
+def typed(url: str, database: Database) -> int:
+    """How many rows and changes there are, all of which have a form in Python."""
+    found: list[Any] = []
+
+    async def check(client: Creek) -> None:
+        found.extend(await rest(client.snapshot(database.name, "every")))
+        stream = client.stream_wal(database.name, "every")
+        async with asyncio.timeout(60), stream:
+            changes = [await anext(stream) for _ in range(len(found) // 2)]
+        later = {row["id"]: row for row in found if row["id"] >= 1000}
+        # Text, for what is not a number is not even itself.
+        assert {repr(later[each.after["id"]]) for each in changes if each.after} == {
+            repr(each.after) for each in changes
+        }
+
+    connected(url, check)
+    return len(found)
