@@ -134,6 +134,13 @@ def nats_server() -> Iterator[EmbeddedNats]:
         yield server
 
 
+@pytest.fixture
+def server() -> Iterator[EmbeddedNats]:
+    """A NATS server of the test's own."""
+    with EmbeddedNats() as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The product's own session, shared."""

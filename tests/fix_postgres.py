@@ -103,3 +103,13 @@ def hanging(database: Database) -> Iterator[None]:
         yield
     finally:
         setting("ALTER SYSTEM RESET synchronous_standby_names")
+
+
+@pytest.fixture
+def copy(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database to mirror into."""
+    name = postgres.create_database("copy")
+    try:
+        yield Database(name=name, server=postgres)
+    finally:
+        postgres.drop_database(name)

@@ -12,7 +12,7 @@ import pytest
 from tailrace.engine.backfills import desk
 from tailrace.errors import ConfigError
 from tests.integration.backfill.system import System, replayed
-from tests.integration.cases.running import eventually
+from tests.integration.cases.running import eventually, write_items
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database
@@ -76,7 +76,7 @@ def test_under_load(system: System) -> None:
     system.start()
     stopping = threading.Event()
     writers = [
-        threading.Thread(target=_write, args=(system, stopping, seed + number))
+        threading.Thread(target=write_items, args=(system.database, stopping, seed + number, 1000))
         for number in range(2)
     ]
     for writer in writers:
@@ -92,27 +92,6 @@ def test_under_load(system: System) -> None:
     found = system.messages("items")
     assert sum(message["operation"] == "READ" for message in found) > 500
     assert replayed(found) == selected(system)
-
-
-def _write(system: System, stopping: threading.Event, seed: int) -> None:
-    chance = random.Random(seed)
-    mine = seed % 2
-    with system.database.connect() as connection:
-        number = 0
-        while not stopping.is_set():
-            number += 1
-            at = chance.randrange(1, 1000) * 2 + mine
-            what = chance.random()
-            if what < 0.5:
-                sql = f"UPDATE items SET v = 'n{number}' WHERE id = {at}"
-            elif what < 0.7:
-                away = f"SELECT FROM items WHERE id = {at + 10000}"
-                sql = f"UPDATE items SET id = id + 10000 WHERE id = {at} AND NOT EXISTS ({away})"
-            elif what < 0.85:
-                sql = f"DELETE FROM items WHERE id IN ({at}, {at + 10000})"
-            else:
-                sql = f"INSERT INTO items VALUES ({at}, 'i{number}') ON CONFLICT DO NOTHING"
-            connection.execute(sql.encode())
 
 
 def test_a_change_that_is_delivered_and_not_yet_visible(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -100,3 +101,28 @@ def walsender_pid(captured: Captured) -> int | None:
     pid = slot_of(captured)["active_pid"]
     assert pid is None or isinstance(pid, int)
     return pid
+
+
+def write_items(database: Database, stopping: threading.Event, seed: int, keys: int) -> None:
+    """Change `items (id, v)` at random until told to stop; two with odd and even seeds meet never.
+
+    Keys move away and come back, rows go and come again.
+    """
+    chance = random.Random(seed)
+    mine = seed % 2
+    with database.connect() as connection:
+        number = 0
+        while not stopping.is_set():
+            number += 1
+            at = chance.randrange(1, keys) * 2 + mine
+            what = chance.random()
+            if what < 0.5:
+                sql = f"UPDATE items SET v = 'n{number}' WHERE id = {at}"
+            elif what < 0.7:
+                away = f"SELECT FROM items WHERE id = {at + 10000}"
+                sql = f"UPDATE items SET id = id + 10000 WHERE id = {at} AND NOT EXISTS ({away})"
+            elif what < 0.85:
+                sql = f"DELETE FROM items WHERE id IN ({at}, {at + 10000})"
+            else:
+                sql = f"INSERT INTO items VALUES ({at}, 'i{number}') ON CONFLICT DO NOTHING"
+            connection.execute(sql.encode())

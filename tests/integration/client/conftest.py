@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.testing import EmbeddedNats
 from tests.integration.client.system import System
 
 if TYPE_CHECKING:
@@ -15,14 +14,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddedNats]:
-    with EmbeddedNats() as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A producer on a NATS server of its own: its streams have fixed names."""
+"""Producers: `tailrace creek` as a process, and one by hand. Their streams have fixed names."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.testing import EmbeddedNats
+from tests.integration.creek.client import producer as by_hand
 from tests.integration.creek.system import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tailrace.testing import EmbeddedNats
     from tests.fix_postgres import Database
 
 
 @pytest.fixture
-def producer(tmp_path: Path, database: Database) -> Iterator[Callable[..., Producer]]:
+def producer(
+    tmp_path: Path, database: Database, server: EmbeddedNats
+) -> Iterator[Callable[..., Producer]]:
     """Starts a producer for tables."""
     made: list[Producer] = []
-    with EmbeddedNats() as server:
 
-        def start(*tables: str) -> Producer:
-            made.append(Producer(tmp_path, database, server.url, *tables))
-            made[-1].start()
-            return made[-1]
+    def start(*tables: str) -> Producer:
+        made.append(Producer(tmp_path, database, server.url, *tables))
+        made[-1].start()
+        return made[-1]
 
-        yield start
-        for each in made:
-            each.stop()
+    yield start
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def feeding(server: EmbeddedNats) -> Iterator[by_hand.Producer]:
+    """A producer by hand."""
+    with by_hand.Producer(server) as running:
+        yield running

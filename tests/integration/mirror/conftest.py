@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.testing import EmbeddedNats
-from tests.fix_postgres import Database
 from tests.integration.mirror.system import Mirrored
 
 if TYPE_CHECKING:
@@ -16,14 +14,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.testing import EmbeddedPostgres
+    from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddedNats]:
-    with EmbeddedNats() as running:
-        yield running
+    from tests.fix_postgres import Database
 
 
 @pytest.fixture
@@ -39,13 +32,3 @@ def system(
         yield made
     finally:
         made.stop()
-
-
-@pytest.fixture
-def copy(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """An empty database to mirror into."""
-    name = postgres.create_database("copy")
-    try:
-        yield Database(name=name, server=postgres)
-    finally:
-        postgres.drop_database(name)

@@ -23,7 +23,8 @@ JSON = st.recursive(
 
 def creek() -> Creek:
     sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
-    pipeline = Pipeline.model_validate({"shape": "creek", "sink": sink, "snapshots": {}})
+    snapshots = {"request": "CREEK._snapshot", "stream": {"name": "CREEK_snap"}}
+    pipeline = Pipeline.model_validate({"shape": "creek", "sink": sink, "snapshots": snapshots})
     return Creek(pipeline, None, None)  # type: ignore[arg-type]
 
 

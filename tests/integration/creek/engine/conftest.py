@@ -8,20 +8,14 @@ import pytest
 
 from tailrace.capture.connection import connect
 from tailrace.capture.creek import install
-from tailrace.testing import EmbeddedNats
 from tests.integration.creek.engine.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddedNats]:
-    with EmbeddedNats() as started:
-        yield started
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.position import Lsn
 from tailrace.visibility import Visibility
-from tests.integration.cases.running import eventually, running, settle
+from tests.integration.cases.running import eventually, running, settle, write_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ def test_under_load(system: System, captured: Captured) -> None:
     stopping = threading.Event()
     topics = []
     writers = [
-        threading.Thread(target=_write, args=(system.database, stopping, seed + number))
+        threading.Thread(target=write_items, args=(system.database, stopping, seed + number, 500))
         for number in range(2)
     ]
     with ExitStack() as owned:
@@ -171,24 +171,3 @@ def test_under_load(system: System, captured: Captured) -> None:
         seen = Visibility.parse(topic.header["visibility"])
         assert seen.xmax & 0xFFFFFFFF == topic.header["tx_id"]
         assert replayed(captured, topic) == selected(system.database)
-
-
-def _write(database: Database, stopping: threading.Event, seed: int) -> None:
-    chance = random.Random(seed)
-    mine = seed % 2
-    with database.connect() as connection:
-        number = 0
-        while not stopping.is_set():
-            number += 1
-            at = chance.randrange(1, 500) * 2 + mine
-            what = chance.random()
-            if what < 0.5:
-                sql = f"UPDATE items SET v = 'n{number}' WHERE id = {at}"
-            elif what < 0.7:
-                away = f"SELECT FROM items WHERE id = {at + 10000}"
-                sql = f"UPDATE items SET id = id + 10000 WHERE id = {at} AND NOT EXISTS ({away})"
-            elif what < 0.85:
-                sql = f"DELETE FROM items WHERE id IN ({at}, {at + 10000})"
-            else:
-                sql = f"INSERT INTO items VALUES ({at}, 'i{number}') ON CONFLICT DO NOTHING"
-            connection.execute(sql.encode())
