@@ -106,20 +106,25 @@ def additions(
     Nothing where it does already, so claims may be made again. The document written last is what
     those read who want to know how the table looks now: it is always that of the last position.
     """
-    known = [*stored]
+    known, claimed = [*stored], list(claims)
 
     def next_version() -> int:
         versions = [document.get("version") for document in known]
         return max((each for each in versions if isinstance(each, int)), default=0) + 1
 
-    for claim in claims:
-        held = holding(known, claim.position)
-        if held is None or not claim.agrees(held):
-            known.append(
-                claim.document.fields(
-                    timestamp=timestamp, version=next_version(), position=claim.position
+    # What held for want of anything older may not hold any more: claims are looked at again.
+    for _ in claimed:
+        before = len(known)
+        for claim in claimed:
+            held = holding(known, claim.position)
+            if held is None or not claim.agrees(held):
+                known.append(
+                    claim.document.fields(
+                        timestamp=timestamp, version=next_version(), position=claim.position
+                    )
                 )
-            )
+        if len(known) == before:
+            break
     if len(known) > len(stored):
         _, last = max((position_of(document), at) for at, document in enumerate(known))
         if not _same(known[last], known[-1]):

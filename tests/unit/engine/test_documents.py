@@ -92,6 +92,11 @@ def test_the_catalog_may_be_ahead_of_the_log() -> None:
     assert [column["name"] for column in stored[-1]["columns"]] == ["a", "b", "c"]
 
 
+def test_a_column_that_went_and_came_back_before_the_catalog_was_read() -> None:
+    stored = written([claim(35, "b")], [stated(10, "b"), stated(20, "a"), stated(30, "b")])
+    assert [names_at(stored, at) for at in (10, 20, 30, 40)] == [["b"], ["a"], ["b"], ["b"]]
+
+
 def test_a_document_of_an_older_release_holds_from_the_beginning() -> None:
     old = {"table": "users", "schema": "public.users", "timestamp": 1, "columns": []}
     assert position_of(old) == ORIGIN
