@@ -12,7 +12,7 @@ from tailrace.encode.compression import Compression
 from tailrace.engine.snapshots.dictionary import train
 from tailrace.snapshot.edition import Edition
 from tailrace.snapshot.exported import export, imported
-from tailrace.snapshot.formats import Rows
+from tailrace.snapshot.formats import Part, Rows
 from tailrace.snapshot.table import read_names, read_table, stretches
 from tailrace.testing import EmbeddedPostgres, SampleShop
 
@@ -90,5 +90,9 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
 
 def _chunks(connection: Connection, edition: Edition, found: list[Stretch]) -> Iterator[bytes]:
     for stretch in found:
-        for piece in edition.format.body(edition, connection, stretch, (0, 1), _MOST_BYTES):
+        part = Part(
+            edition=edition, connection=connection, stretch=stretch, number=0,
+            most_bytes=_MOST_BYTES,
+        )  # fmt: skip
+        for piece in edition.format.body(part):
             yield from piece.messages["payload"].to_pylist()

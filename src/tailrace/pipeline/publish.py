@@ -22,6 +22,7 @@ from tailrace.pipeline.worker import in_background, settle, step_back
 from tailrace.sinks.nats import Parcels
 from tailrace.snapshot.edition import Edition, Published, Wave
 from tailrace.snapshot.exported import imported, in_page_order
+from tailrace.snapshot.formats import Part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,15 +66,21 @@ def publish(spark: SparkSession, edition: Edition, wave: Wave) -> Published:
 def _publish(edition: Edition, wave: Wave, at: int) -> dict[str, int]:
     form, number = edition.format, wave.number + at
     counts = {"chunks": 0, "rows": 0, "bytes": 0, "beyond": number + 1}
-    numbers = number, len(wave.stretches)
     with (
         Parcels(edition.sink, name=form.id, outstanding=form.outstanding(edition.sink)) as parcels,
         imported(edition.dsn, edition.snapshot) as connection,
     ):
         in_page_order(connection)
         stored = form.stored(parcels, number, wave.after) if _again(wave) else None
-        pieces = form.body(edition, connection, wave.stretches[at], numbers, parcels.most_bytes)
-        for piece in pieces:
+        part = Part(
+            edition=edition,
+            connection=connection,
+            stretch=wave.stretches[at],
+            number=number,
+            step=len(wave.stretches),
+            most_bytes=parcels.most_bytes,
+        )
+        for piece in form.body(part):
             counts["chunks"] += piece.messages.num_rows
             counts["rows"] += piece.rows
             counts["bytes"] += piece.bytes

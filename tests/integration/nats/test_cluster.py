@@ -6,7 +6,8 @@ import contextlib
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import structlog
@@ -21,9 +22,10 @@ from tailrace.testing.process import free_port
 from tests.unit.sinks.rows import message_id, position, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TOTAL, STEP = 20_000, 4000
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -41,15 +43,13 @@ def cluster() -> Iterator[dict[str, EmbeddedNats]]:
         yield servers
 
 
-def patiently(sink: JetStream, done: int) -> None:
-    """Open, as a pipeline does: again and again while the cluster elects."""
+def patiently(act: Callable[[], T]) -> T:
+    """Do it as a pipeline does: again and again while the cluster elects."""
     for attempt in range(100):
         try:
-            sink.open(position(done - 1) if done else ORIGIN)
+            return act()
         except SinkUnreachableError:
             time.sleep(min(0.1 * attempt, 1))
-        else:
-            return
     raise AssertionError("the cluster does not come back")
 
 
@@ -58,13 +58,14 @@ def held(settings: NatsSink) -> list[bytes]:
     found: list[bytes] = []
     with contextlib.closing(Line.connect(settings, name="test")) as line:
         state = line.ask(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
-        config = {"name": "all", "ack_policy": "none", "headers_only": True}
-        line.ask("$JS.API.CONSUMER.CREATE.CDC.all", {"stream_name": "CDC", "config": config})
+        name = f"all-{random.getrandbits(32):x}"
+        config = {"name": name, "ack_policy": "none", "headers_only": True}
+        line.ask(f"$JS.API.CONSUMER.CREATE.CDC.{name}", {"stream_name": "CDC", "config": config})
         deadline = time.monotonic() + 60
         # The replica that the consumer lives with may be behind.
         while len(found) < state["messages"]:
             assert time.monotonic() < deadline, len(found)
-            for message in line.pull("$JS.API.CONSUMER.MSG.NEXT.CDC.all", 1000):
+            for message in line.pull(f"$JS.API.CONSUMER.MSG.NEXT.CDC.{name}", 1000):
                 found.append(message.header.split(b"Nats-Msg-Id: ")[1].split(b"\r\n")[0])
     return found
 
@@ -84,7 +85,8 @@ def test_leaders_that_die_lose_nothing_and_repeat_nothing(
     sink = JetStream(settings, name="test")
     with structlog.testing.capture_logs() as logs:
         deliver_all(sink, settings, cluster, rng)
-    found = held(settings)
+    # The server killed last may still be coming back, and its peers electing.
+    found = patiently(lambda: held(settings))
     assert sorted(found) == sorted(message_id(n) for n in range(TOTAL))
     # A leader can take messages with it whose followers are stored; then the sink says so.
     if "nats.order-damaged" not in [line["event"] for line in logs]:
@@ -96,8 +98,10 @@ def deliver_all(
 ) -> None:
     done, kills = 0, 0
     while done < TOTAL:
-        patiently(sink, done)
-        leader = cluster[stream_info(settings, "CDC")["cluster"]["leader"]]
+        since = position(done - 1) if done else ORIGIN
+        patiently(partial(sink.open, since))
+        info = patiently(lambda: stream_info(settings, "CDC"))
+        leader = cluster[info["cluster"]["leader"]]
         killer = threading.Timer(rng.uniform(0.01, 0.1), leader.kill)
         if kills < 3:
             killer.start()

@@ -329,7 +329,9 @@ class Maker:
         relation, snapshot = edition.table.relation, edition.snapshot
         with imported(self._dsn, snapshot) as connection:
             lsn = self._bound(record, edition)
-            self._send(form.head(edition, lsn, approximate_rows(connection, relation)))
+            head = form.head(edition, lsn, approximate_rows(connection, relation))
+        if head is not None:
+            self._send(head)
 
     def _bound(self, record: Record, edition: Edition) -> Lsn:
         """Up to where the snapshot has all changes; if there is no such place, it is let go."""

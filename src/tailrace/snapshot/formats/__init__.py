@@ -7,6 +7,6 @@ creek    a header, a message a row, EOF: all under one subject
 
 from tailrace.snapshot.formats.chunked import Chunked, Copied, Rows
 from tailrace.snapshot.formats.creek import Creek
-from tailrace.snapshot.formats.format import Format, Made, Piece, Stored
+from tailrace.snapshot.formats.format import Format, Made, Part, Piece, Stored
 
-__all__ = ["Chunked", "Copied", "Creek", "Format", "Made", "Piece", "Rows", "Stored"]
+__all__ = ["Chunked", "Copied", "Creek", "Format", "Made", "Part", "Piece", "Rows", "Stored"]

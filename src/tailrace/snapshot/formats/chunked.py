@@ -18,7 +18,7 @@ import pyarrow as pa
 from tailrace.encode.chunks import Chunk, Chunker
 from tailrace.encode.subject import table_path
 from tailrace.sinks.nats import Parcel
-from tailrace.snapshot.copy import copy, lines, query
+from tailrace.snapshot.copy import copy, lines
 from tailrace.snapshot.edition import chunk_prefix, meta_prefix
 from tailrace.snapshot.formats.format import Format, Piece, Stored
 from tailrace.snapshot.rows import read_group
@@ -26,16 +26,12 @@ from tailrace.snapshot.rows import read_group
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from psycopg import Connection
-
     from tailrace.config import NatsSink
     from tailrace.encode.compression import Compression
     from tailrace.errors import TailraceError
-    from tailrace.position import Lsn
     from tailrace.sinks.nats import Parcels
     from tailrace.snapshot.edition import Edition, Form
-    from tailrace.snapshot.formats.format import Made
-    from tailrace.snapshot.table import Stretch
+    from tailrace.snapshot.formats.format import Made, Part
 
 _HEADERS_BYTES = 512
 _OUTSTANDING = 16
@@ -69,29 +65,14 @@ class Chunked(Format):
         """The key of its dictionary in the bucket `dictionaries`."""
         return f"{self.id}.{self.packing.number if self.packing else 0}"
 
-    def body(
-        self,
-        edition: Edition,
-        connection: Connection,
-        stretch: Stretch,
-        numbers: tuple[int, int],
-        most_bytes: int,
-    ) -> Iterator[Piece]:
+    def body(self, part: Part) -> Iterator[Piece]:
         """A chunk at a time."""
-        select = query(stretch, edition.columns, edition.conditions)
-        for chunk in self._chunks(edition, connection, select, numbers, most_bytes):
-            messages = self._parcel(edition, chunk).batch
+        for chunk in self._chunks(part):
+            messages = self._parcel(part.edition, chunk).batch
             yield Piece(messages=messages, rows=chunk.rows, beyond=chunk.number + 1)
 
     @abstractmethod
-    def _chunks(
-        self,
-        edition: Edition,
-        connection: Connection,
-        select: str,
-        numbers: tuple[int, int],
-        most_bytes: int,
-    ) -> Iterator[Chunk]: ...
+    def _chunks(self, part: Part) -> Iterator[Chunk]: ...
 
     def _headers(self, edition: Edition) -> list[tuple[str, str]]:
         del edition
@@ -116,15 +97,6 @@ class Chunked(Format):
         del number, after
         subjects = [subject.encode() for subject in parcels.stored(f"{self.subject}>")]
         return Stored("destination", pa.array(subjects, pa.binary()))
-
-    def headed(self, parcels: Parcels) -> bool:
-        """Chunks stand alone."""
-        del parcels
-        return True
-
-    def head(self, edition: Edition, lsn: Lsn, approximate_rows: int) -> Parcel:
-        """There is none."""
-        raise NotImplementedError
 
     def tail(self, edition: Edition, made: Made) -> Parcel:
         """The metadata: how many chunks there are, and what the snapshot sees."""
@@ -188,14 +160,8 @@ class Rows(Chunked):
 
     form: ClassVar[Form] = "rows"
 
-    def _chunks(
-        self,
-        edition: Edition,
-        connection: Connection,
-        select: str,
-        numbers: tuple[int, int],
-        most_bytes: int,
-    ) -> Iterator[Chunk]:
+    def _chunks(self, part: Part) -> Iterator[Chunk]:
+        edition = part.edition
         facts = {
             "table": self.table.name,
             "schema": self.table.namespace,
@@ -207,11 +173,11 @@ class Rows(Chunked):
             facts,
             encoding=self.encoding,
             most_rows=self.chunk_rows,
-            most_bytes=most_bytes,
-            number=numbers[0],
-            step=numbers[1],
+            most_bytes=part.most_bytes,
+            number=part.number,
+            step=part.step,
         )
-        for count, image in copy(connection, select, len(edition.columns)):
+        for count, image in copy(part.connection, part.select, len(edition.columns)):
             yield from chunker.take(read_group(edition.table, edition.snapshot, image, count))
         yield from chunker.rest()
 
@@ -222,20 +188,15 @@ class Copied(Chunked):
 
     form: ClassVar[Form] = "copy"
 
-    def _chunks(
-        self,
-        edition: Edition,
-        connection: Connection,
-        select: str,
-        numbers: tuple[int, int],
-        most_bytes: int,
-    ) -> Iterator[Chunk]:
-        number, step = numbers
+    def _chunks(self, part: Part) -> Iterator[Chunk]:
+        edition = part.edition
+        number = part.number
         # Beside the headers there is the message's id.
-        room = most_bytes - _HEADERS_BYTES - len(json.dumps(edition.columns))
-        for rows, text in lines(connection, select, most_rows=self.chunk_rows, most_bytes=room):
+        room = part.most_bytes - _HEADERS_BYTES - len(json.dumps(edition.columns))
+        found = lines(part.connection, part.select, most_rows=self.chunk_rows, most_bytes=room)
+        for rows, text in found:
             yield Chunk(number=number, rows=rows, payload=bytes(text))
-            number += step
+            number += part.step
 
     def _headers(self, edition: Edition) -> list[tuple[str, str]]:
         return [("Tailrace-Columns", json.dumps(edition.columns))]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tailrace.encode import creek
 from tailrace.encode.shapes.creek import row_messages
 from tailrace.sinks.nats import Parcel
-from tailrace.snapshot.copy import copy, query
+from tailrace.snapshot.copy import copy
 from tailrace.snapshot.formats.format import Format, Piece, Stored
 from tailrace.snapshot.rows import read_group
 
@@ -27,16 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from psycopg import Connection
-
     from tailrace.config import NatsSink
     from tailrace.decode.group import Image
     from tailrace.errors import TailraceError
     from tailrace.position import Lsn
     from tailrace.sinks.nats import Parcels
     from tailrace.snapshot.edition import Edition
-    from tailrace.snapshot.formats.format import Made
-    from tailrace.snapshot.table import Stretch
+    from tailrace.snapshot.formats.format import Made, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +64,10 @@ class Creek(Format):
         }
         return self._told("head", orjson.dumps(fields))
 
-    def body(
-        self,
-        edition: Edition,
-        connection: Connection,
-        stretch: Stretch,
-        numbers: tuple[int, int],
-        most_bytes: int,
-    ) -> Iterator[Piece]:
+    def body(self, part: Part) -> Iterator[Piece]:
         """As many rows at a time as a block of COPY has. A stretch has one number."""
-        del most_bytes
-        number, first = numbers[0], 0
-        select = query(stretch, edition.columns, edition.conditions)
-        for count, image in copy(connection, select, len(edition.columns)):
+        edition, number, first = part.edition, part.number, 0
+        for count, image in copy(part.connection, part.select, len(edition.columns)):
             columns = {
                 "destination": _repeated(self.topic.encode(), count),
                 "id": self._ids(number, first, count),

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.snapshot.copy import query
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,6 +28,26 @@ if TYPE_CHECKING:
     from tailrace.sinks.nats import Parcel, Parcels
     from tailrace.snapshot.edition import Edition
     from tailrace.snapshot.table import Stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A stretch that is to be read, over a connection that sees the snapshot."""
+
+    edition: Edition
+    connection: Connection
+    stretch: Stretch
+    number: int
+    """The first that its messages may have."""
+    step: int = 1
+    """By how much numbers go up: others count in between."""
+    most_bytes: int
+    """What a message may have."""
+
+    @property
+    def select(self) -> str:
+        """What COPY reads."""
+        return query(self.stretch, self.edition.columns, self.edition.conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,28 +99,22 @@ class Format(ABC):
     """Whether another snapshot may take its place, under another id, when it is gone."""
 
     @abstractmethod
-    def body(
-        self,
-        edition: Edition,
-        connection: Connection,
-        stretch: Stretch,
-        numbers: tuple[int, int],
-        most_bytes: int,
-    ) -> Iterator[Piece]:
-        """The rows of a stretch, the same each time: which number is its first, and by how many
-        they go up."""
+    def body(self, part: Part) -> Iterator[Piece]:
+        """The rows of a stretch, the same each time."""
 
     @abstractmethod
     def stored(self, parcels: Parcels, number: int, after: int) -> Stored:
         """What is in the stream of a stretch and its number, all of it behind a message."""
 
-    @abstractmethod
     def headed(self, parcels: Parcels) -> bool:
         """Whether rows may follow: there is a message before them, or none is needed."""
+        del parcels
+        return True
 
-    @abstractmethod
-    def head(self, edition: Edition, lsn: Lsn, approximate_rows: int) -> Parcel:
-        """The message before all rows. Every change up to `lsn` is in them."""
+    def head(self, edition: Edition, lsn: Lsn, approximate_rows: int) -> Parcel | None:
+        """The message before all rows, if there is one. Every change up to `lsn` is in them."""
+        del edition, lsn, approximate_rows
+        return None
 
     @abstractmethod
     def tail(self, edition: Edition, made: Made) -> Parcel:
