@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,24 +105,30 @@ class Delivery:
             }
         )
 
-    def run(self, timeout_s: float = 90) -> Progress:
-        """Deliver everything the log holds, or end in whatever state it comes to."""
+    @contextmanager
+    def running(self) -> Iterator[Progress]:
+        """The pipeline at work, until the block ends."""
         from tailrace.pipeline.running import Runner  # noqa: PLC0415 - Spark, only where needed
 
         runner = Runner(self._spark, self.config, "test")
         runner.start()
-        deadline = time.monotonic() + timeout_s
         try:
-            while runner.progress.state in ("starting", "running", "retrying"):
-                if runner.progress.position == str(self.captured.log.end().position):
-                    break
-                if time.monotonic() > deadline:
-                    raise TimeoutError(str(runner.progress.fields()))
-                time.sleep(0.1)
+            yield runner.progress
         finally:
             runner.stop()
             runner.join(30)
-        return runner.progress
+
+    def run(self, timeout_s: float = 90) -> Progress:
+        """Deliver everything the log holds, or end in whatever state it comes to."""
+        deadline = time.monotonic() + timeout_s
+        with self.running() as progress:
+            while progress.state in ("starting", "running", "retrying"):
+                if progress.position == str(self.captured.log.end().position):
+                    break
+                if time.monotonic() > deadline:
+                    raise TimeoutError(str(progress.fields()))
+                time.sleep(0.1)
+        return progress
 
     def received(self) -> list[Received]:
         return received(self.url, self.stream)

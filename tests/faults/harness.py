@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from tests.faults.writing import Writing
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fix_postgres import Database
@@ -48,13 +47,6 @@ class Committed:
     xid: int
     op: str
     row: tuple[object, ...] | None
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"still waiting for {what} after {timeout_s} s"
-        time.sleep(0.05)
 
 
 class Rig(Source):

@@ -32,9 +32,9 @@ from tailrace.pipeline import checkpoint
 from tailrace.position import ORIGIN, Position
 from tailrace.testing.process import free_port
 from tests.faults.consumer import Consumer, Tables
-from tests.faults.harness import wait_for
 from tests.faults.load import KEYS, TABLES
 from tests.faults.source import Source
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database

@@ -16,12 +16,12 @@ import httpx
 import pytest
 
 from tailrace.testing import EmbeddedNats
-from tests.faults.harness import wait_for
 from tests.faults.load import KEYS, Load
 from tests.faults.mirrors import Auditor, Copy, PostgresCopy, Rows, SqliteCopy
 from tests.faults.path import LONG_S, System
 from tests.faults.writing import Writing
 from tests.fix_postgres import Database
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

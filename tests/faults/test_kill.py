@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.harness import Rig, Writers, wait_for
+from tests.faults.harness import Rig, Writers
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     import subprocess

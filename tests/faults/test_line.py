@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from tailrace.testing import TcpProxy
-from tests.faults.harness import Rig, Writers, stop_in_order, wait_for
+from tests.faults.harness import Rig, Writers, stop_in_order
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

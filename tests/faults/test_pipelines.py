@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.testing import EmbeddedNats, TcpProxy
-from tests.faults.harness import wait_for
 from tests.faults.load import Load
 from tests.faults.path import LONG_S, System, command, descendants, kill, sink, victims
 from tests.fix_postgres import Database
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,9 @@ from tailrace.log.entry import NO_OFFSETS, Entry, Kind
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
-from tests.faults.harness import Rig, stop_in_order, wait_for
+from tests.faults.harness import Rig, stop_in_order
 from tests.fix_postgres import Database
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import httpx
@@ -19,19 +18,13 @@ from tailrace import config
 from tailrace.engine.monitor import CRITICAL_BYTES, WARNING_BYTES, Monitor
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fix_postgres import Database
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
+
+from tailrace.pipeline import pipeline
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
+    from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
     from tests.fix_pipeline import Delivery
     from tests.fix_postgres import Database
@@ -49,6 +56,32 @@ def test_every_change_arrives_once_in_order(
     assert delivery.run().events == 1
     assert rows_of(delivery)[-1]["data"] == {"id": 3, "name": "cyd"}
     assert len(delivery.received()) == 5
+
+
+def test_no_query_is_started_for_a_sink_that_is_away(
+    database: Database,
+    capture: Capturing,
+    deliver: Delivering,
+    server: EmbeddedNats,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GIVEN a dead sink WHEN a pipeline retries THEN Spark hears of it once the sink is back."""
+    database.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    captured = capture(database)
+    database.execute("INSERT INTO users VALUES (1)")
+    captured.catch_up()
+    delivery = deliver(captured, sink={"url": server.url})
+    start = Mock(side_effect=pipeline.start)
+    monkeypatch.setattr(pipeline, "start", start)
+    server.kill()
+    with delivery.running() as progress:
+        wait_for(lambda: progress.restarts >= 3, "it to try again")
+        assert (progress.state, progress.code) == ("retrying", "SINK_UNREACHABLE")
+        start.assert_not_called()
+        server.start()
+        wait_for(lambda: progress.events == 1, "the change to arrive")
+        assert progress.state == "running"
+    start.assert_called_once()
 
 
 def test_rows_of_a_copy_share_an_lsn_and_all_arrive(

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,19 +17,13 @@ from tailrace.engine.process import alive
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.testing.process import free_port
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fix_postgres import Database
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 90) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Running:

@@ -47,6 +47,13 @@ def discard(name: str) -> None:
             held[1].close()
 
 
+def probe(sink: NatsSink, *, name: str) -> None:
+    """An error unless the sink of a pipeline answers."""
+    from tailrace.sinks import nats  # noqa: PLC0415 - as below
+
+    nats.probe(sink, name=name)
+
+
 def build(target: Target) -> Sink:
     """The sink that a target describes."""
     from tailrace.sinks.nats import JetStream  # noqa: PLC0415 - its client loads only where needed

@@ -28,7 +28,7 @@ from tailrace.errors import (
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
-from tailrace.pipeline import checkpoint
+from tailrace.pipeline import checkpoint, opening
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import meaning
 from tailrace.snapshot.chunk import spool_of
@@ -155,6 +155,8 @@ class Runner:
         log = self._wait_for_log()
         if log is None:
             return
+        # To start a query takes seconds of a core, which the others need while this sink is away.
+        opening.probe(self._pipeline.sink, name=self._name)
         folder = self._config.data / "checkpoints" / self._name
         if checkpoint.mend(folder, self._pinned):
             self._events.warning("pipeline.checkpoint-mended", folder=str(folder))

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,9 +20,10 @@ from psycopg.conninfo import conninfo_to_dict
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
 from tests.fix_pipeline import Received, received
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fix_postgres import Database
@@ -58,13 +58,6 @@ DATA = {
     "metadata": METADATA,
     "created_at": "2025-12-12T12:00:34.338547Z",
 }
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def login(server: EmbeddedNats) -> str:

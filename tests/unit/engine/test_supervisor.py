@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,10 @@ from tailrace.engine import status
 from tailrace.engine.process import alive
 from tailrace.engine.supervisor import FINAL, Pace, named
 from tailrace.errors import ConfigError, FencedError, GapError
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SUPERVISE = """
 import json, sys
@@ -78,13 +78,6 @@ time.sleep(600)
 
 def exits(code: int) -> str:
     return f"import sys; sys.exit({code})"
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Run:

@@ -19,6 +19,6 @@ together, so it is not on this path; its companion `nkeys` signs the login.
 
 from tailrace.sinks.nats.parcels import Parcel, Parcels
 from tailrace.sinks.nats.sink import JetStream
-from tailrace.sinks.nats.stream import Finding, inspect, stream_info
+from tailrace.sinks.nats.stream import Finding, inspect, probe, stream_info
 
-__all__ = ["Finding", "JetStream", "Parcel", "Parcels", "inspect", "stream_info"]
+__all__ = ["Finding", "JetStream", "Parcel", "Parcels", "inspect", "probe", "stream_info"]

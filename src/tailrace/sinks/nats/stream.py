@@ -6,6 +6,7 @@ somebody is a warning, and the sink says it once. `inspect` gives both to `tailr
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,14 +63,17 @@ def inspect(settings: NatsSink, *, name: str = "check") -> list[Finding]:
 
 def stream_info(settings: NatsSink, stream: str) -> dict[str, Any]:
     """The server's own words about a stream: its config, its state, its cluster."""
-    line = Line.connect(settings, name="stream info")
-    try:
+    with contextlib.closing(Line.connect(settings, name="stream info")) as line:
         answer = look(line, stream)
-    finally:
-        line.close()
     if answer is None:
         raise SinkRefusedError(f"there is no stream {stream}", hint="Check stream.name.")
     return answer
+
+
+def probe(settings: NatsSink, *, name: str) -> None:
+    """An error unless the server answers for the stream, which need not be there yet."""
+    with contextlib.closing(Line.connect(settings, name=name)) as line:
+        look(line, settings.stream.name)
 
 
 def look(line: Line, stream: str) -> dict[str, Any] | None:
