@@ -24,6 +24,7 @@ HELP = {
     "tables": "Tables as schema.table with * and ?, commas between; a leading ! takes away.",
     "table": "One table: its columns with their own types instead of JSON text.",
     "columns": "With table: these columns alone, commas between.",
+    "facts": "false: in a batch read of a table, its own columns without what happened to a row.",
     "startingPosition": "earliest (default), latest, an LSN such as 0/16B3748, or an ISO time.",
     "startingAfter": "A position such as 0/16B3748.3, exactly; over startingPosition.",
     "maxRowsPerTrigger": "Changes in a micro-batch, to the end of a whole entry of the log.",
@@ -53,6 +54,7 @@ class Options:
     tables: Tables = field(default_factory=Tables)
     table: str = ""
     columns: tuple[str, ...] = ()
+    facts: bool = True
     start: Start = field(default_factory=Earliest)
     after: Position | None = None
     max_rows: int = 500_000
@@ -100,6 +102,7 @@ class Options:
             tables=Tables.parse(tables) if tables else Tables(),
             table=table,
             columns=tuple(filter(None, map(str.strip, values.get("columns", "").split(",")))),
+            facts=values.get("facts", "true").lower() != "false",
             start=parse_start(values.get("startingPosition", "earliest")),
             after=_position(values.get("startingAfter", "")),
             max_rows=_number(values, "maxRowsPerTrigger", 500_000),

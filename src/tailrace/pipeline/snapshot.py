@@ -1,8 +1,8 @@
 """The batch reader: a table as of one moment, read by many tasks at once.
 
 Planning takes a snapshot that a process of its own keeps, and cuts the table into stretches of
-pages; each task imports the snapshot and copies its stretch out. Every action plans anew, so each
-sees the table as of when it began.
+pages; each task imports the snapshot and copies its stretch out. Spark plans a frame
+once, so all that is collected from one sees the table as of the first time.
 """
 
 from __future__ import annotations

@@ -87,16 +87,25 @@ class TailraceSource(DataSource):
         """With a DSN, a table as of now; with a log, the changes in it."""
         options = self._options
         if not options.dsn:
-            return LogReader(options, schema)
+            return LogReader(self._with_facts(), schema)
         if not options.table:
             raise ConfigError('a batch read with a DSN needs .option("table", "schema.table")')
         from tailrace.pipeline.snapshot import SnapshotReader  # noqa: PLC0415 - psycopg
 
         return SnapshotReader(options, schema)
 
+    def _with_facts(self) -> Options:
+        """Changes make no sense without them."""
+        if not self._options.facts:
+            raise ConfigError(
+                'facts "false" is for the rows that a table has, not for changes of them',
+                hint='Leave the option out, or read the table with spark.read and "dsn".',
+            )
+        return self._options
+
     def streamReader(self, schema: StructType) -> TailraceReader:  # noqa: N802
         """A reader of the log."""
-        return TailraceReader(self._options, schema)
+        return TailraceReader(self._with_facts(), schema)
 
 
 class Range(InputPartition):

@@ -7,6 +7,9 @@ pyarrow does not know of it are the escapes, so those are undone here, in the co
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Image
     from tailrace.snapshot.table import Stretch
 
-_BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 30
+_BLOCK_BYTES, _BLOCK_ROWS = 1 << 22, 1 << 30
 _PARSE = csv.ParseOptions(
     delimiter="\t",
     quote_char=False,
@@ -36,6 +39,9 @@ _PARSE = csv.ParseOptions(
     ignore_empty_lines=False,
 )
 _NULL = "\\N"
+_GULP_ROWS = 64
+_END = (-1, b"")
+_DATA = itemgetter(1)
 # A backslash stands for itself last, behind a byte that no text of PostgreSQL's holds.
 _ESCAPES = (
     (b"\\\\", b"\0"),
@@ -110,23 +116,33 @@ def lines(
     session = connection.pgconn
     statement = f"COPY ({select}) TO STDOUT"
     _expect(session.exec_(statement.encode()), pq.ExecStatus.COPY_OUT)
-    receive = session.get_copy_data
     block, rows = bytearray(), 0
-    try:
-        size, data = receive(0)
-        while size > 0:
-            if rows == most_rows or (rows and len(block) + size > most_bytes):
+    for found in _gulps(session):
+        gulp = b"".join(found)
+        if rows + len(found) <= most_rows and len(block) + len(gulp) <= most_bytes:
+            block += gulp
+            rows += len(found)
+            continue
+        for row in found:
+            if rows == most_rows or (rows and len(block) + len(row) > most_bytes):
                 yield rows, block
                 block, rows = bytearray(), 0
-            block += data
+            block += row
             rows += 1
-            size, data = receive(0)
-    except psycopg.Error as error:
-        raise translate(error) from error
     while (result := session.get_result()) is not None:
         _expect(result, pq.ExecStatus.COMMAND_OK)
     if rows:
         yield rows, block
+
+
+def _gulps(session: pq.abc.PGconn) -> Iterator[list[memoryview]]:
+    """What COPY sends, some rows at a time; no statement of Python's runs for each of them."""
+    received = iter(partial(session.get_copy_data, 0), _END)
+    try:
+        while found := list(map(_DATA, islice(received, _GULP_ROWS))):
+            yield found
+    except psycopg.Error as error:
+        raise translate(error) from error
 
 
 def _expect(result: pq.abc.PGresult, status: pq.ExecStatus) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
 from tailrace.capture.publication import TableName
 from tailrace.errors import RefusedError, UnreachableError
@@ -106,6 +106,25 @@ def test_columns(spark: SparkSession, database: Database) -> None:
     assert [(row.c, row.a) for row in narrow.collect()] == [("3", 1)]
     with pytest.raises(AnalysisException, match="has no column d"):
         read(spark, database, "wide", columns="a,d")
+
+
+def test_the_tables_own_columns_alone(spark: SparkSession, database: Database) -> None:
+    database.execute(
+        "CREATE TABLE plain (a int, d date); INSERT INTO plain VALUES (1, '2026-01-01')"
+    )
+    plain = read(spark, database, "plain", facts="false")
+    assert [(row.a, str(row.d)) for row in plain.collect()] == [(1, "2026-01-01")]
+    assert plain.columns == ["a", "d"]
+    database.execute("INSERT INTO plain VALUES (2, 'infinity')")
+    with pytest.raises(PySparkException, match=r"1 values in column d that Spark's type cannot"):
+        read(spark, database, "plain", facts="false").collect()
+    left = read(spark, database, "plain", facts="false", columns="a")
+    assert sorted(row.a for row in left.collect()) == [1, 2]
+    options = {"dsn": database.dsn, "table": "plain", "facts": "false"}
+    changes = spark.readStream.format("tailrace").options(**options).load()
+    query = changes.writeStream.format("noop").start()
+    with pytest.raises(PySparkException, match="not for changes"):
+        query.awaitTermination(60)
 
 
 FILTERS = (

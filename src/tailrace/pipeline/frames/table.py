@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Relation, TypeName
 
 _FACTS = [
-    StructField("_change_type", StringType()),
-    StructField("_commit_version", LongType()),
-    StructField("_commit_ordinal", LongType()),
-    StructField("_commit_timestamp", TimestampType()),
-    StructField("_xid", LongType()),
+    StructField("_change_type", StringType(), nullable=False),
+    StructField("_commit_version", LongType(), nullable=False),
+    StructField("_commit_ordinal", LongType(), nullable=False),
+    StructField("_commit_timestamp", TimestampType(), nullable=False),
+    StructField("_xid", LongType(), nullable=False),
     StructField("_unchanged", ArrayType(StringType())),
     StructField("_unrepresentable", ArrayType(StringType())),
 ]
@@ -67,6 +67,9 @@ class TableFrame:
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self.schema = schema
+        self._arrow = arrow_schema(schema)
+        facts = len(_FACTS) if options.facts else 0
+        self._fields = list(self._arrow)[: len(schema) - facts]
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The rows of a slice, a batch an entry."""
@@ -80,28 +83,27 @@ class TableFrame:
 
     def rows(self, group: Group) -> Iterator[pa.RecordBatch]:
         """The rows of a group: old ones, then new ones."""
-        schema = arrow_schema(self.schema)
-        self._check(group, schema)
+        self._check(group)
         if group.op is Op.UPDATE:
             if group.before is not None:
                 old = replace(group, after=None)
-                yield self._batch(old, group.before, "update_preimage", schema)
+                yield self._batch(old, group.before, "update_preimage")
             assert group.after is not None
-            yield self._batch(group, group.after, "update_postimage", schema)
+            yield self._batch(group, group.after, "update_postimage")
         else:
             assert group.relation is not None
             image = group.before if group.after is None else group.after
             empty: Image = tuple(None for _ in group.relation.columns)
-            yield self._batch(group, image or empty, _NAMES[group.op], schema)
+            yield self._batch(group, image or empty, _NAMES[group.op])
 
-    def _check(self, group: Group, schema: pa.Schema) -> None:
+    def _check(self, group: Group) -> None:
         wanted = self._options.columns
         now = {
             column.name: arrow_type(type_)
             for column, type_, _ in _columns(group)
             if not wanted or column.name in wanted
         }
-        ours = {field.name: field.type for field in list(schema)[: -len(_FACTS)]}
+        ours = {field.name: field.type for field in self._fields}
         if now != ours and not self._options.ignore_schema_change:
             assert group.relation is not None
             names = [name for name in now | ours if now.get(name) != ours.get(name)]
@@ -109,15 +111,13 @@ class TableFrame:
                 f"{group.relation.qualified_name} has changed: {', '.join(sorted(names))}"
             )
 
-    def _batch(
-        self, group: Group, image: Image, change_type: str, schema: pa.Schema
-    ) -> pa.RecordBatch:
+    def _batch(self, group: Group, image: Image, change_type: str) -> pa.RecordBatch:
         assert group.relation is not None
         count = len(group)
         cells = {column.name: (type_, found) for column, type_, found in _columns(group, image)}
         values: list[pa.Array] = []
         odd: dict[str, NDArray[np.bool_]] = {}
-        for field in list(schema)[: -len(_FACTS)]:
+        for field in self._fields:
             type_, found = cells.get(field.name, (None, None))
             if type_ is None or found is None:
                 values.append(pa.nulls(count, field.type))
@@ -129,6 +129,9 @@ class TableFrame:
                 values.append(column)
                 if lost.any():
                     odd[field.name] = lost
+        if not self._options.facts:
+            _refuse(group.relation, odd)
+            return pa.RecordBatch.from_arrays(values, schema=self._arrow)
         facts = [
             repeated(change_type, count),
             pa.array(group.lsn.astype(np.int64)),
@@ -138,7 +141,18 @@ class TableFrame:
             names_where(_unknown(group.relation, image), count),
             names_where(odd, count),
         ]
-        return pa.RecordBatch.from_arrays([*values, *facts], schema=schema)
+        return pa.RecordBatch.from_arrays([*values, *facts], schema=self._arrow)
+
+
+def _refuse(relation: Relation, odd: dict[str, NDArray[np.bool_]]) -> None:
+    """Without a place to say that a null is no NULL, there must be none."""
+    for name, lost in odd.items():
+        raise ConfigError(
+            f"{relation.qualified_name} has {lost.sum():,} values in column {name}"
+            " that Spark's type cannot hold",
+            hint='Read it without .option("facts", "false"): _unrepresentable tells which they are;'
+            ' or leave the column out with .option("columns", ...).',
+        )
 
 
 def _columns(
@@ -182,7 +196,7 @@ def table_schema(options: Options) -> StructType:
         )
         for column in map(known.__getitem__, wanted)
     ]
-    return StructType([*fields, *_FACTS])
+    return StructType([*fields, *(_FACTS if options.facts else ())])
 
 
 def _current(options: Options) -> tuple[Relation, dict[int, TypeName]]:
