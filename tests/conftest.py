@@ -5,4 +5,5 @@ pytest_plugins = [
     "tests.fix_capture",
     "tests.fix_log",
     "tests.fix_pipeline",
+    "tests.fix_broker",
 ]

@@ -15,6 +15,7 @@ from rich.text import Text
 from tailrace import __version__
 from tailrace.cli.backfill import backfill, backfills_app
 from tailrace.cli.bridge import bridge
+from tailrace.cli.broker import broker
 from tailrace.cli.capture import capture
 from tailrace.cli.check import check
 from tailrace.cli.creek import creek
@@ -43,6 +44,7 @@ app.command()(check)
 app.command()(run)
 app.command()(bridge)
 app.command()(creek)
+app.command()(broker)
 app.command()(capture)
 app.command()(pipelines)
 app.command()(tail)

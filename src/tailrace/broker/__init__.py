@@ -1,0 +1,16 @@
+"""⑤ Kafka's clients on tables of PostgreSQL: a listener beside the server.
+
+    schema.sql   the tables, and functions to write to topics with SQL
+    serving      the process
+    server       connections: frames in, frames out
+    wire         requests and responses of every version
+    api          an answer for each kind of request
+    broker       what connections share
+    catalog      topics        configs   their settings
+    records      record batches ⇄ rows
+    writer       producing     reader    consuming
+    groups       consumer groups
+    pool         connections to PostgreSQL
+
+It is a process of its own and not part of the server's, so it serves managed PostgreSQL as well.
+"""

@@ -1,0 +1,97 @@
+"""Produce, and ids for idempotent producers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from tailrace.broker import records
+from tailrace.broker.writer import Written
+
+if TYPE_CHECKING:
+    from tailrace.broker.api import Answer, Call
+
+_ACKS = {-1, 0, 1}
+
+
+async def produce(call: Call) -> Answer:
+    """Every batch is written or refused by itself; the answer comes when all are."""
+    request = call.request
+    answers = []
+    for topic in request.topic_data:
+        waiting = [_begin(call, topic.name, each) for each in topic.partition_data]
+        answers.append((topic, waiting))
+    results = [
+        {
+            "name": topic.name,
+            "partition_responses": [
+                _result(each.index, await written)
+                for each, written in zip(topic.partition_data, waiting, strict=True)
+            ],
+        }
+        for topic, waiting in answers
+    ]
+    return {"responses": results} if request.acks else None
+
+
+def _begin(call: Call, name: str, data: Any) -> asyncio.Future[Written]:
+    """Batches are put in line before anything is waited for: the order of requests is kept."""
+    broker = call.broker
+    topic = broker.catalog.topics.get(name)
+    if call.request.acks not in _ACKS:
+        return _refused("invalid_required_acks")
+    if getattr(call.request, "transactional_id", None) is not None:
+        return _refused("transactional_id_authorization_failed", "transactions are not served")
+    if topic is None or not 0 <= data.index < topic.partitions:
+        return _refused("unknown_topic_or_partition")
+    most = broker.settings.most_message_bytes
+    if not data.records or len(data.records) > most:
+        return _refused("message_too_large" if data.records else "invalid_record")
+    sent = bytes(data.records)
+    try:
+        batch = records.parse(sent, most_bytes=most)
+    except records.BadBatchError as error:
+        return _refused(error.kind, str(error))
+    if topic.config.get("message.timestamp.type") == "LogAppendTime":
+        now = int(time.time() * 1000)
+        batch = replace(batch, records=tuple((now, *record[1:]) for record in batch.records))
+        sent = b""
+    return broker.writer.put(topic, data.index, batch, sent)
+
+
+def _refused(error: str, message: str = "") -> asyncio.Future[Written]:
+    answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+    answer.set_result(Written(error=error, message=message))
+    return answer
+
+
+def _result(index: int, written: Written) -> dict[str, Any]:
+    return {
+        "index": index,
+        "error_code": ErrorCode[written.error or "none"],
+        "base_offset": written.offset,
+        "error_message": written.message or None,
+        "record_errors": (),
+    }
+
+
+async def init_producer(call: Call) -> Answer:
+    """A new id, or the next epoch of the one that is told."""
+    request = call.request
+    if request.transactional_id is not None:
+        return {
+            "error_code": ErrorCode.transactional_id_authorization_failed,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+    known, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
+    if known >= 0 and 0 <= epoch < 0x7FFE:
+        return {"producer_id": known, "producer_epoch": epoch + 1}
+    async with call.broker.pool.connection() as connection:
+        cursor = await connection.execute("SELECT nextval('kafka.producer_ids')")
+        (made,) = await cursor.fetchone() or (-1,)
+    return {"producer_id": made, "producer_epoch": 0}

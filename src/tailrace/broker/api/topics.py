@@ -1,0 +1,283 @@
+"""Metadata, and the making and unmaking of topics."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+from psycopg.types.json import Jsonb
+
+from tailrace.broker import configs
+from tailrace.broker.api.groups import NODE
+from tailrace.errors import PostgresError
+
+if TYPE_CHECKING:
+    from tailrace.broker.api import Answer, Call
+    from tailrace.broker.catalog import Topic
+
+_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_MOST_PARTITIONS = 10_000
+_TOPIC, _BROKER = 2, 4
+_SET, _DELETE = 0, 1
+_OF_TOPIC, _DEFAULT = 1, 5
+
+
+async def metadata(call: Call) -> Answer:
+    """One broker, and the topics that are asked for: all of them if none is named."""
+    request, broker = call.request, call.broker
+    if request.topics is None or (call.version == 0 and not request.topics):
+        await broker.refresh()
+        topics = [_shown(topic) for topic in broker.catalog.topics.values()]
+    else:
+        topics = [await _asked(call, each) for each in request.topics]
+    return {
+        "brokers": [{"node_id": NODE, "host": call.host, "port": call.port, "rack": None}],
+        "cluster_id": broker.cluster,
+        "controller_id": NODE,
+        "topics": topics,
+    }
+
+
+async def _asked(call: Call, asked: Any) -> dict[str, Any]:
+    broker, name = call.broker, asked.name
+    if name is None:
+        known = next((t for t in broker.catalog.topics.values() if t.uuid == asked.topic_id), None)
+        missing = {"name": None, "topic_id": asked.topic_id, "partitions": ()}
+        return _shown(known) if known else missing | {"error_code": ErrorCode.unknown_topic_id}
+    topic = await broker.topic(name)
+    missing = {"name": name, "topic_id": None, "partitions": ()}
+    if topic is None and _NAME.fullmatch(name) is None:
+        return missing | {"error_code": ErrorCode.invalid_topic_exception}
+    if (
+        topic is None
+        and broker.settings.auto_create
+        and getattr(call.request, "allow_auto_topic_creation", True)
+    ):
+        # Somebody else may be quicker.
+        with contextlib.suppress(PostgresError):
+            await _make(call, name, broker.settings.partitions, {})
+        topic = await broker.topic(name)
+    if topic is None:
+        return missing | {"error_code": ErrorCode.unknown_topic_or_partition}
+    return _shown(topic)
+
+
+def _shown(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.uuid,
+        "partitions": [
+            {
+                "partition_index": number,
+                "leader_id": NODE,
+                "leader_epoch": 0,
+                "replica_nodes": (NODE,),
+                "isr_nodes": (NODE,),
+                "offline_replicas": (),
+            }
+            for number in range(topic.partitions)
+        ],
+    }
+
+
+async def _make(call: Call, name: str, partitions: int, config: dict[str, str]) -> None:
+    unlogged = config.get("tailrace.unlogged") == "true"
+    query = "SELECT kafka.create_topic(%s, %s, %s, %s)"
+    async with call.broker.pool.connection() as connection:
+        await connection.execute(query, (name, partitions, Jsonb(config), unlogged))
+        await call.broker.catalog.refresh(connection)
+
+
+async def create(call: Call) -> Answer:
+    """Each topic by itself."""
+    return {"topics": [await _created(call, each) for each in call.request.topics]}
+
+
+async def _created(call: Call, each: Any) -> dict[str, Any]:
+    partitions = (
+        each.num_partitions if each.num_partitions != -1 else call.broker.settings.partitions
+    )
+    if each.assignments:
+        partitions = len(each.assignments)
+    config = {setting.name: setting.value for setting in each.configs}
+    result = {
+        "name": each.name, "topic_id": None, "error_message": None, "num_partitions": partitions,
+        "replication_factor": 1, "configs": (),
+    }  # fmt: skip
+    error, said = ErrorCode.none, ""
+    if _NAME.fullmatch(each.name) is None:
+        error = ErrorCode.invalid_topic_exception
+    elif await call.broker.topic(each.name) is not None:
+        error, said = ErrorCode.topic_already_exists, f"topic {each.name} exists"
+    elif not 1 <= partitions <= _MOST_PARTITIONS:
+        error = ErrorCode.invalid_partitions
+    elif each.replication_factor not in {-1, 1} and not each.assignments:
+        error, said = ErrorCode.invalid_replication_factor, "PostgreSQL replicates: write 1 or -1"
+    elif said := configs.wrong(config):
+        error = ErrorCode.invalid_config
+    elif not call.request.validate_only:
+        try:
+            await _make(call, each.name, partitions, config)
+        except PostgresError as failed:
+            error, said = ErrorCode.kafka_storage_error, str(failed)
+            if await call.broker.topic(each.name) is not None:
+                error = ErrorCode.topic_already_exists
+        else:
+            result["topic_id"] = call.broker.catalog.topics[each.name].uuid
+    return result | {"error_code": error, "error_message": said or None}
+
+
+async def delete(call: Call) -> Answer:
+    """A topic and all of its records."""
+    answers = []
+    for name in call.request.topic_names:
+        topic = await call.broker.topic(name)
+        error = ErrorCode.none if topic is not None else ErrorCode.unknown_topic_or_partition
+        if topic is not None:
+            async with call.broker.pool.connection() as connection, connection.transaction():
+                await connection.execute("DELETE FROM kafka.topics WHERE id = %s", (topic.id,))
+                await connection.execute(
+                    f"DELETE FROM {topic.table} WHERE topic_id = %s",  # noqa: S608 - as below
+                    (topic.id,),
+                )
+                await connection.execute("NOTIFY tailrace_kafka, 'topics'")
+            await call.broker.refresh()
+        answers.append({"name": name, "error_code": error})
+    return {"responses": answers}
+
+
+async def create_partitions(call: Call) -> Answer:
+    """More partitions for a topic; never fewer."""
+    return {"results": [await _grown(call, each) for each in call.request.topics]}
+
+
+async def _grown(call: Call, each: Any) -> dict[str, Any]:
+    topic = await call.broker.topic(each.name)
+    error = ErrorCode.none
+    if topic is None:
+        error = ErrorCode.unknown_topic_or_partition
+    elif not topic.partitions < each.count <= _MOST_PARTITIONS:
+        error = ErrorCode.invalid_partitions
+    elif not call.request.validate_only:
+        async with call.broker.pool.connection() as connection, connection.transaction():
+            await connection.execute(
+                "INSERT INTO kafka.partitions (topic_id, partition_id)"
+                " SELECT %s, n FROM generate_series(%s, %s) n ON CONFLICT DO NOTHING",
+                (topic.id, topic.partitions, each.count - 1),
+            )
+            await connection.execute(
+                "UPDATE kafka.topics SET partitions = greatest(partitions, %s) WHERE id = %s",
+                (each.count, topic.id),
+            )
+            await connection.execute("NOTIFY tailrace_kafka, 'topics'")
+        await call.broker.refresh()
+    return {"name": each.name, "error_code": error}
+
+
+async def delete_records(call: Call) -> Answer:
+    """Everything before an offset; -1 means all there is."""
+    answers = []
+    for topic in call.request.topics:
+        known = await call.broker.topic(topic.name)
+        parts = [await _cut(call, known, each) for each in topic.partitions]
+        answers.append({"name": topic.name, "partitions": parts})
+    return {"topics": answers}
+
+
+async def _cut(call: Call, topic: Topic | None, each: Any) -> dict[str, Any]:
+    part = {"partition_index": each.partition_index, "low_watermark": -1}
+    place = (topic.id, each.partition_index) if topic is not None else None
+    extents = await call.broker.reader.extents([place]) if place is not None else {}
+    if topic is None or place not in extents:
+        return part | {"error_code": ErrorCode.unknown_topic_or_partition}
+    extent = extents[place]
+    upto = extent.end if each.offset == -1 else each.offset
+    if not 0 <= upto <= extent.end:
+        return part | {"error_code": ErrorCode.offset_out_of_range}
+    await cut(call.broker.pool, topic, each.partition_index, upto)
+    return part | {"low_watermark": max(upto, extent.start), "error_code": ErrorCode.none}
+
+
+async def cut(pool: Any, topic: Topic, partition: int, upto: int) -> None:
+    """A partition begins at an offset from now on."""
+    place = (topic.id, partition)
+    async with pool.connection() as connection, connection.transaction():
+        await connection.execute(
+            "UPDATE kafka.partitions SET log_start = greatest(log_start, %s)"
+            " WHERE (topic_id, partition_id) = (%s, %s)",
+            (upto, *place),
+        )
+        await connection.execute(
+            f"DELETE FROM {topic.table}"  # noqa: S608 - one of two names of ours
+            ' WHERE topic_id = %s AND partition_id = %s AND "offset" < %s',
+            (*place, upto),
+        )
+
+
+async def describe_configs(call: Call) -> Answer:
+    """The settings of topics."""
+    return {"results": [await _configs(call, each) for each in call.request.resources]}
+
+
+async def _configs(call: Call, each: Any) -> dict[str, Any]:
+    result = {
+        "error_message": None, "resource_type": each.resource_type,
+        "resource_name": each.resource_name, "configs": (),
+    }  # fmt: skip
+    if each.resource_type != _TOPIC:
+        return result
+    topic = await call.broker.topic(each.resource_name)
+    if topic is None:
+        return result | {"error_code": ErrorCode.unknown_topic_or_partition}
+    wanted = each.configuration_keys
+    return result | {
+        "configs": [
+            {
+                "name": name,
+                "value": topic.config.get(name, setting.default),
+                "read_only": name == "tailrace.unlogged",
+                "is_default": name not in topic.config,
+                "config_source": _OF_TOPIC if name in topic.config else _DEFAULT,
+                "is_sensitive": False,
+                "synonyms": (),
+                "config_type": setting.type,
+                "documentation": setting.meaning,
+            }
+            for name, setting in configs.SETTINGS.items()
+            if not wanted or name in wanted
+        ]
+    }
+
+
+async def alter_configs(call: Call) -> Answer:
+    """Settings of topics, one by one."""
+    return {"responses": [await _altered(call, each) for each in call.request.resources]}
+
+
+async def _altered(call: Call, each: Any) -> dict[str, Any]:
+    result = {
+        "error_message": None, "resource_type": each.resource_type,
+        "resource_name": each.resource_name,
+    }  # fmt: skip
+    topic = await call.broker.topic(each.resource_name) if each.resource_type == _TOPIC else None
+    if topic is None:
+        return result | {"error_code": ErrorCode.unknown_topic_or_partition}
+    config = dict(topic.config)
+    for change in each.configs:
+        if change.config_operation not in {_SET, _DELETE} or change.name == "tailrace.unlogged":
+            return result | {"error_code": ErrorCode.invalid_config}
+        if change.config_operation == _SET:
+            config[change.name] = change.value
+        else:
+            config.pop(change.name, None)
+    if said := configs.wrong(config):
+        return result | {"error_code": ErrorCode.invalid_config, "error_message": said}
+    if not call.request.validate_only:
+        async with call.broker.pool.connection() as connection:
+            await connection.execute(
+                "UPDATE kafka.topics SET config = %s WHERE id = %s", (Jsonb(config), topic.id)
+            )
+            await call.broker.catalog.refresh(connection)
+    return result

@@ -1,0 +1,205 @@
+"""The broker: what its connections share, and what goes on beside them.
+
+    catalog   the topics
+    writer    producing
+    reader    consuming, with `tails` in memory
+    groups    who consumes what
+    signals   wakes who waits for records
+
+One connection to PostgreSQL listens. It hears of records and topics that others have made with SQL,
+and it holds the lock that makes this the only broker of its database: groups live in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import structlog
+
+from tailrace.broker.catalog import Catalog, Topic
+from tailrace.broker.groups import Coordinator
+from tailrace.broker.pool import Pool, connect
+from tailrace.broker.reader import Reader, Tails
+from tailrace.broker.writer import Writer
+from tailrace.errors import ConfigError, FencedError, TailraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.broker.pool import Connection
+    from tailrace.broker.writer import Place, Waiting
+
+_CHANNEL = "tailrace_kafka"
+_LOCK = 0x7461696C_6B61666B
+_RETRY_S = 1.0
+_TICK_S = 0.2
+_HINT = "Make the tables: tailrace broker --init"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a broker behaves."""
+
+    dsn: str
+    auto_create: bool = True
+    partitions: int = 1
+    """Of a topic that is made because somebody asked for it."""
+    most_message_bytes: int = 8 << 20
+    """Of a record batch, packed and unpacked."""
+    most_request_bytes: int = 64 << 20
+    tail_bytes: int = 64 << 20
+    connections: int = 4
+    """To PostgreSQL, beside the two that write and listen."""
+
+
+class Signals:
+    """Wakes who waits for a partition."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Place, set[asyncio.Event]] = defaultdict(set)
+
+    def wake(self, place: Place) -> None:
+        """There is something new."""
+        for event in self._waiting.get(place, ()):
+            event.set()
+
+    def wake_all(self) -> None:
+        """There may be something new anywhere."""
+        for place in list(self._waiting):
+            self.wake(place)
+
+    @contextlib.contextmanager
+    def watch(self, places: Iterable[Place]) -> Any:
+        """An event that is set whenever there is something new in one of these."""
+        event, watched = asyncio.Event(), list(places)
+        for place in watched:
+            self._waiting[place].add(event)
+        try:
+            yield event
+        finally:
+            for place in watched:
+                self._waiting[place].discard(event)
+                if not self._waiting[place]:
+                    del self._waiting[place]
+
+
+class Broker:
+    """Everything but the sockets."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.catalog = Catalog()
+        self.signals = Signals()
+        self.groups = Coordinator()
+        self.pool = Pool(settings.dsn, settings.connections)
+        self.tails = Tails(settings.tail_bytes)
+        self.reader = Reader(self.pool, self.tails)
+        self.writer = Writer(settings.dsn, self._written)
+        self.cluster = ""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._events = structlog.get_logger()
+
+    async def start(self) -> None:
+        """Take the lock, learn the topics, and begin."""
+        listener = await self._listen()
+        self._tasks = [
+            asyncio.create_task(self.writer.run()),
+            asyncio.create_task(self._hear(listener)),
+            asyncio.create_task(self._tick()),
+        ]
+
+    async def stop(self) -> None:
+        """End in order."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.writer.close()
+        await self.pool.close()
+
+    def _written(self, each: Waiting, offset: int) -> None:
+        if each.data:
+            self.tails.add(each.place, offset, len(each.batch.records), each.data)
+        self.signals.wake(each.place)
+
+    async def _listen(self) -> Connection:
+        listener = await connect(self.settings.dsn, name="broker listener")
+        try:
+            row = await (
+                await listener.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
+            ).fetchone()
+            if row is None or not row[0]:
+                raise FencedError(
+                    "another broker serves this database",
+                    hint="Stop it first; pg_locks names its connection.",
+                )
+            there = await (await listener.execute("SELECT to_regclass('kafka.topics')")).fetchone()
+            if there is None or there[0] is None:
+                raise ConfigError("the database has no tables for topics", hint=_HINT)
+            await listener.execute(f"LISTEN {_CHANNEL}")
+            found = await listener.execute("SELECT system_identifier FROM pg_control_system()")
+            (self.cluster,) = map(str, await found.fetchone() or ("",))
+            await self.catalog.refresh(listener)
+        except BaseException:
+            await listener.close()
+            raise
+        return listener
+
+    async def _hear(self, listener: Connection) -> None:
+        """Notifications, for ever. Whoever missed some looks again at everything."""
+        while True:
+            try:
+                async for notice in listener.notifies():
+                    await self._heed(notice.payload)
+            except psycopg.Error as error:
+                self._events.warning("broker.listener-lost", reason=str(error).strip())
+            await listener.close()
+            # What was kept may be more than what a crash has left.
+            self.tails.clear()
+            listener = await self._listen_again()
+            self.tails.clear()
+            self.signals.wake_all()
+
+    async def _listen_again(self) -> Connection:
+        while True:
+            try:
+                return await self._listen()
+            except (psycopg.Error, TailraceError) as error:
+                self._events.warning("broker.waiting-for-postgres", reason=str(error).strip())
+                await asyncio.sleep(_RETRY_S)
+
+    async def _heed(self, payload: str) -> None:
+        topic, _, partition = payload.partition(":")
+        if topic.isdecimal() and partition.isdecimal():
+            self.signals.wake((int(topic), int(partition)))
+        else:
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Learn the topics again."""
+        async with self.pool.connection() as connection:
+            await self.catalog.refresh(connection)
+
+    async def topic(self, name: str) -> Topic | None:
+        """A topic, if there is one; tables are asked before nobody knows it."""
+        if name not in self.catalog.topics:
+            await self.refresh()
+        return self.catalog.topics.get(name)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.groups.expire()
+
+
+async def install(dsn: str) -> None:
+    """Make the tables and functions; those that are there stay as they are."""
+    script = resources.files("tailrace.broker").joinpath("schema.sql").read_text()
+    connection = await connect(dsn, name="broker init")
+    async with connection, connection.transaction():
+        await connection.execute(script, prepare=False)

@@ -1,0 +1,45 @@
+"""The topics, as the tables have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from psycopg import AsyncConnection
+
+_TOPICS = "SELECT id, name, uuid, partitions, unlogged, config FROM kafka.topics ORDER BY name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic; its partitions are numbered from 0."""
+
+    id: int
+    name: str
+    uuid: UUID
+    partitions: int
+    unlogged: bool
+    config: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        """Where its records are."""
+        return "kafka.unlogged_messages" if self.unlogged else "kafka.messages"
+
+
+class Catalog:
+    """What is known of the topics; read again whenever somebody has changed them."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+
+    async def refresh(self, connection: AsyncConnection[Any]) -> None:
+        """Read them all."""
+        cursor = await connection.execute(_TOPICS)
+        names = ("id", "name", "uuid", "partitions", "unlogged", "config")
+        rows = await cursor.fetchall()
+        found = [Topic(**dict(zip(names, row, strict=True))) for row in rows]
+        self.topics = {topic.name: topic for topic in found}

@@ -1,0 +1,167 @@
+-- Topics as tables. Running this again changes nothing.
+
+CREATE SCHEMA IF NOT EXISTS kafka;
+
+CREATE TABLE IF NOT EXISTS kafka.topics (
+    id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE CHECK (name ~ '^[a-zA-Z0-9._-]{1,249}$' AND name NOT IN ('.', '..')),
+    uuid uuid NOT NULL DEFAULT gen_random_uuid(),
+    partitions int NOT NULL DEFAULT 1 CHECK (partitions > 0),
+    unlogged boolean NOT NULL DEFAULT false,
+    config jsonb NOT NULL DEFAULT '{}',
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- The next offset is a row that the writing transaction locks: offsets have no holes, and a record
+-- that is visible has only visible ones before it.
+CREATE TABLE IF NOT EXISTS kafka.partitions (
+    topic_id int NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
+    partition_id int NOT NULL,
+    log_start bigint NOT NULL DEFAULT 0,
+    next_offset bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (topic_id, partition_id)
+) WITH (fillfactor = 20);
+
+CREATE TABLE IF NOT EXISTS kafka.messages (
+    topic_id int NOT NULL,
+    partition_id int NOT NULL,
+    "offset" bigint NOT NULL,
+    "timestamp" timestamptz NOT NULL,
+    key bytea,
+    value bytea,
+    headers jsonb,
+    PRIMARY KEY (topic_id, partition_id, "offset")
+);
+
+-- For topics whose records may be gone after a crash of PostgreSQL.
+CREATE UNLOGGED TABLE IF NOT EXISTS kafka.unlogged_messages (
+    LIKE kafka.messages INCLUDING ALL
+);
+
+CREATE OR REPLACE VIEW kafka.records AS
+    SELECT t.name AS topic, m.partition_id AS partition, m."offset", m."timestamp", m.key, m.value,
+           m.headers
+    FROM (SELECT * FROM kafka.messages UNION ALL SELECT * FROM kafka.unlogged_messages) m
+    JOIN kafka.topics t ON t.id = m.topic_id;
+
+CREATE SEQUENCE IF NOT EXISTS kafka.producer_ids START 1000;
+
+-- What an idempotent producer has written: its last batches, each [sequence, last sequence, offset].
+CREATE TABLE IF NOT EXISTS kafka.producers (
+    producer_id bigint NOT NULL,
+    topic_id int NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
+    partition_id int NOT NULL,
+    epoch smallint NOT NULL,
+    batches jsonb NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (producer_id, topic_id, partition_id)
+) WITH (fillfactor = 50);
+
+CREATE TABLE IF NOT EXISTS kafka.consumer_offsets (
+    group_id text NOT NULL,
+    topic_id int NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
+    partition_id int NOT NULL,
+    "offset" bigint NOT NULL,
+    leader_epoch int NOT NULL DEFAULT -1,
+    metadata text NOT NULL DEFAULT '',
+    committed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (group_id, topic_id, partition_id)
+) WITH (fillfactor = 50);
+
+CREATE OR REPLACE FUNCTION kafka.create_topic(
+    name text, partitions int DEFAULT 1, config jsonb DEFAULT '{}', unlogged boolean DEFAULT false
+) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    made int;
+BEGIN
+    INSERT INTO kafka.topics (name, partitions, config, unlogged)
+    VALUES (create_topic.name, create_topic.partitions, create_topic.config, create_topic.unlogged)
+    RETURNING id INTO made;
+    INSERT INTO kafka.partitions (topic_id, partition_id)
+    SELECT made, n FROM generate_series(0, create_topic.partitions - 1) n;
+    NOTIFY tailrace_kafka, 'topics';
+    RETURN made;
+END $$;
+
+-- The hash by which Kafka's clients choose a partition for a key.
+CREATE OR REPLACE FUNCTION kafka.murmur2(data bytea) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+DECLARE
+    word CONSTANT bigint := 4294967295;
+    m CONSTANT bigint := 1540483477;
+    size int := length(data);
+    h bigint := (2538058380 # size) & word;
+    k bigint;
+    at int := 0;
+BEGIN
+    WHILE size - at >= 4 LOOP
+        k := get_byte(data, at) | (get_byte(data, at + 1) << 8) | (get_byte(data, at + 2) << 16)
+             | (get_byte(data, at + 3)::bigint << 24);
+        k := (k * m) & word;
+        k := k # (k >> 24);
+        k := (k * m) & word;
+        h := ((h * m) & word) # k;
+        at := at + 4;
+    END LOOP;
+    IF size - at = 3 THEN h := h # (get_byte(data, at + 2)::bigint << 16); END IF;
+    IF size - at >= 2 THEN h := h # (get_byte(data, at + 1)::bigint << 8); END IF;
+    IF size - at >= 1 THEN
+        h := h # get_byte(data, at)::bigint;
+        h := (h * m) & word;
+    END IF;
+    h := h # (h >> 13);
+    h := (h * m) & word;
+    RETURN h # (h >> 15);
+END $$;
+
+-- A record from SQL, in the transaction of the caller: with its other writes or not at all.
+-- Headers are an object, or an array of [name, value] where names may repeat.
+CREATE OR REPLACE FUNCTION kafka.produce(
+    topic text, key bytea, value bytea, headers jsonb DEFAULT NULL, partition int DEFAULT NULL,
+    "timestamp" timestamptz DEFAULT clock_timestamp()
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    found kafka.topics;
+    place int := produce.partition;
+    made bigint;
+    kept jsonb := produce.headers;
+BEGIN
+    SELECT * INTO found FROM kafka.topics t WHERE t.name = produce.topic;
+    IF found.id IS NULL THEN
+        RAISE EXCEPTION 'there is no topic %', produce.topic
+            USING HINT = format('SELECT kafka.create_topic(%L);', produce.topic);
+    END IF;
+    IF place IS NULL THEN
+        place := CASE WHEN produce.key IS NULL THEN floor(random() * found.partitions)::int
+                 ELSE ((kafka.murmur2(produce.key) & 2147483647) % found.partitions)::int END;
+    END IF;
+    IF jsonb_typeof(kept) = 'object' THEN
+        SELECT jsonb_agg(jsonb_build_array(pair.key, pair.value)) INTO kept
+        FROM jsonb_each_text(kept) pair;
+    END IF;
+    UPDATE kafka.partitions p SET next_offset = next_offset + 1
+    WHERE p.topic_id = found.id AND p.partition_id = place
+    RETURNING next_offset - 1 INTO made;
+    IF made IS NULL THEN
+        RAISE EXCEPTION 'topic % has no partition %', produce.topic, place;
+    END IF;
+    IF found.unlogged THEN
+        INSERT INTO kafka.unlogged_messages
+        VALUES (found.id, place, made, date_trunc('milliseconds', produce."timestamp"),
+                produce.key, produce.value, kept);
+    ELSE
+        INSERT INTO kafka.messages
+        VALUES (found.id, place, made, date_trunc('milliseconds', produce."timestamp"),
+                produce.key, produce.value, kept);
+    END IF;
+    PERFORM pg_notify('tailrace_kafka', format('%s:%s', found.id, place));
+    RETURN made;
+END $$;
+
+CREATE OR REPLACE FUNCTION kafka.produce(
+    topic text, key text, value text, headers jsonb DEFAULT NULL, partition int DEFAULT NULL,
+    "timestamp" timestamptz DEFAULT clock_timestamp()
+) RETURNS bigint LANGUAGE sql AS $$
+    SELECT kafka.produce(topic, convert_to(key, 'UTF8'), convert_to(value, 'UTF8'), headers,
+                         partition, "timestamp")
+$$;

@@ -1,0 +1,203 @@
+"""Producers and a group of consumers while the broker and PostgreSQL are killed.
+
+Idempotent producers count up, each on its own; members of one group come and go and commit what
+they have read. In the end the table is the judge: every acknowledged record is in it once, those
+of a producer are in order, offsets have no holes, and the group has read all of it, each offset
+with the record that is there.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.fix_broker import BrokerProcess
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+PARTITIONS, PRODUCERS, CONSUMERS = 4, 8, 4
+TOPIC = "ledger"
+LONG_S = 120
+
+
+class Producing(threading.Thread):
+    """Counts up on every partition until it is told to stop; remembers what was acknowledged."""
+
+    def __init__(self, bootstrap: str, name: int) -> None:
+        super().__init__(daemon=True)
+        self._client = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": 300_000,
+                "log_level": 0,
+            }
+        )
+        self._name = name
+        self.over = threading.Event()
+        self.acknowledged: dict[bytes, tuple[int, int]] = {}
+        self.failed: list[str] = []
+
+    def _told(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+        else:
+            self.acknowledged[message.value()] = (message.partition(), message.offset())
+
+    def run(self) -> None:
+        number = 0
+        while not self.over.wait(0.005):
+            for _ in range(5):
+                value = b"%d:%d" % (self._name, number)
+                self._client.produce(
+                    TOPIC, value, partition=number % PARTITIONS, on_delivery=self._told
+                )
+                number += 1
+            self._client.poll(0)
+        assert self._client.flush(LONG_S) == 0
+
+
+class Consuming(threading.Thread):
+    """A member of the group. What it has read counts once it is committed."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self._servers = bootstrap
+        self.over = threading.Event()
+        self.read: list[tuple[int, int, bytes]] = []
+
+    def run(self) -> None:
+        client = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "readers",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                "log_level": 0,
+            }
+        )
+        client.subscribe([TOPIC])
+        while not self.over.is_set():
+            found: list[Any] = [
+                (message.partition(), message.offset(), message.value())
+                for message in client.consume(500, 0.2)
+                if message.error() is None
+            ]
+            if not found:
+                continue
+            # Whoever could not commit did not read it: another member will.
+            with contextlib.suppress(KafkaException):
+                if all(part.error is None for part in client.commit(asynchronous=False) or ()):
+                    self.read += found
+        client.close()
+
+
+@pytest.fixture
+def process(victim_database: Database, tmp_path: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(victim_database, tmp_path)
+    made.init()
+    made.start()
+    admin = AdminClient({"bootstrap.servers": made.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    yield made
+    made.kill()
+
+
+def rows(database: Database) -> list[tuple[int, int, bytes]]:
+    return database.query('SELECT partition_id, "offset", value FROM kafka.messages ORDER BY 1, 2')
+
+
+def check(
+    database: Database, producers: list[Producing], read: list[tuple[int, int, bytes]]
+) -> int:
+    held = rows(database)
+    place = {value: (partition, offset) for partition, offset, value in held}
+    assert len(place) == len(held), "a record is there twice"
+    ends = collections.Counter(partition for partition, _, _ in held)
+    for partition, end in ends.items():
+        offsets = [offset for found, offset, _ in held if found == partition]
+        assert offsets == list(range(end))
+    counted: dict[tuple[int, bytes], int] = collections.defaultdict(lambda: -1)
+    for partition, _, value in held:
+        name, _, number = value.partition(b":")
+        assert int(number) > counted[partition, name], f"{value!r} is out of order"
+        counted[partition, name] = int(number)
+    for producer in producers:
+        assert producer.failed == []
+        for value, found in producer.acknowledged.items():
+            assert place[value] == found
+    assert {(partition, offset) for partition, offset, _ in read} == set(place.values())
+    assert all(place[value] == (partition, offset) for partition, offset, value in read)
+    return len(held)
+
+
+def run(process: BrokerProcess, seed: int, loops: int) -> int:
+    rng = random.Random(seed)
+    database = process.database
+    producers = [Producing(process.bootstrap, name) for name in range(PRODUCERS)]
+    consumers = [Consuming(process.bootstrap) for _ in range(CONSUMERS)]
+    gone: list[Consuming] = []
+    for thread in (*producers, *consumers):
+        thread.start()
+    for _ in range(loops):
+        time.sleep(rng.uniform(0.5, 3))
+        match rng.choice(("broker", "postgres", "member")):
+            case "broker":
+                process.kill()
+                process.start()
+            case "postgres":
+                database.server.kill()
+                database.server.start()
+            case "member":
+                leaving = consumers.pop(rng.randrange(CONSUMERS))
+                leaving.over.set()
+                gone.append(leaving)
+                consumers.append(Consuming(process.bootstrap))
+                consumers[-1].start()
+    for producer in producers:
+        producer.over.set()
+    for producer in producers:
+        producer.join(LONG_S)
+        assert not producer.is_alive()
+    written = {(partition, offset) for partition, offset, _ in rows(database)}
+
+    def everything() -> bool:
+        found = {(p, o) for each in (*consumers, *gone) for p, o, _ in list(each.read)}
+        return found >= written
+
+    wait_for(everything, "the group to read all of it", LONG_S)
+    for consumer in consumers:
+        consumer.over.set()
+    for consumer in (*consumers, *gone):
+        consumer.join(LONG_S)
+        assert not consumer.is_alive()
+    return check(database, producers, [each for c in (*consumers, *gone) for each in c.read])
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_random(process: BrokerProcess, seed: int) -> None:
+    assert run(process, seed, 4) > 0
+
+
+@pytest.mark.soak
+def test_killed_at_random_for_long(process: BrokerProcess, seed: int) -> None:
+    records = run(process, seed, int(os.environ.get("TAILRACE_LOOPS", "40")))
+    print(f"{records} records, each once, in order")
+    assert records > 0

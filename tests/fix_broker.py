@@ -1,0 +1,88 @@
+"""Fixtures for the broker: the command as a process, over a database of its own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.testing.process import free_port
+from tests.fix_postgres import Database
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace.testing import EmbeddedPostgres
+
+
+class BrokerProcess:
+    """`tailrace broker`, which may be killed and started again on its port."""
+
+    def __init__(self, database: Database, folder: Path, *options: str) -> None:
+        self.database = database
+        self.port = free_port()
+        self.output = folder / "broker.out"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def init(self) -> None:
+        subprocess.run([*self._command(), "--init"], check=True, stdout=subprocess.DEVNULL)
+
+    def start(self) -> None:
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*self._command(), "--listen", self.bootstrap, *self._options],
+                stdout=output,
+                stderr=output,
+            )
+        wait_for(self._answers, "the broker to listen", 60)
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "tailrace.cli", "broker", "--dsn", self.database.dsn]
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.output.read_text()[-3000:]
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def broker(
+    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    """A broker that tests share; each has topics of its own."""
+    database = Database(name=postgres.create_database("broker"), server=postgres)
+    process = BrokerProcess(database, tmp_path_factory.mktemp("broker"))
+    process.init()
+    process.start()
+    try:
+        yield process
+    finally:
+        code = process.stop()
+        postgres.drop_database(database.name)
+    assert code == 0, process.output.read_text()[-3000:]

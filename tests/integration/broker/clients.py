@@ -1,0 +1,245 @@
+"""Stock clients behind one face, so that each scenario runs with all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import confluent_kafka
+import kafka
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+Acks = Literal[0, 1, "all"]
+Headers = tuple[tuple[str, bytes | None], ...]
+LONG_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What goes in, or comes out."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+    timestamp: int = 1_700_000_000_000
+    partition: int = 0
+    offset: int = field(default=-1, compare=False)
+
+
+class Client(ABC):
+    """A client library."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    @abstractmethod
+    def produce(
+        self, topic: str, records: list[Record], *, acks: Acks = "all", compression: str = "none"
+    ) -> list[int]:
+        """The offsets they got; -1 where the client is not told."""
+
+    @abstractmethod
+    def consume(self, topic: str, count: int, *, group: str | None = None) -> list[Record]:
+        """So many from the beginning, or from where the group stands; commits them."""
+
+
+class Librdkafka(Client):
+    """`confluent-kafka`."""
+
+    def produce(
+        self, topic: str, records: list[Record], *, acks: Acks = "all", compression: str = "none"
+    ) -> list[int]:
+        offsets: list[int] = []
+
+        def told(error: Any, message: Any) -> None:
+            if error is not None:
+                raise confluent_kafka.KafkaException(error)
+            offsets.append(message.offset() if message.offset() is not None else -1)
+
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "acks": str(acks),
+                "compression.type": compression,
+                "enable.idempotence": acks == "all",
+                "linger.ms": 5,
+                "message.max.bytes": 100_000_000,
+            }
+        )
+        for record in records:
+            producer.produce(
+                topic,
+                record.value,
+                record.key,
+                partition=record.partition,
+                on_delivery=told,
+                timestamp=record.timestamp,
+                headers=list(record.headers),
+            )
+        assert producer.flush(LONG_S) == 0
+        return offsets
+
+    def consume(self, topic: str, count: int, *, group: str | None = None) -> list[Record]:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": group or "unused",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        if group is None:
+            parts = consumer.list_topics(topic, LONG_S).topics[topic].partitions
+            first = confluent_kafka.OFFSET_BEGINNING
+            consumer.assign([confluent_kafka.TopicPartition(topic, n, first) for n in parts])
+        else:
+            consumer.subscribe([topic])
+        found: list[Record] = []
+        deadline = time.monotonic() + LONG_S
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count}"
+            for message in consumer.consume(count - len(found), 1):
+                assert message.error() is None, message.error()
+                found.append(_told(message))
+        if group is not None:
+            consumer.commit(asynchronous=False)
+        consumer.close()
+        return found
+
+
+class Aiokafka(Client):
+    """`aiokafka`."""
+
+    def produce(
+        self, topic: str, records: list[Record], *, acks: Acks = "all", compression: str = "none"
+    ) -> list[int]:
+        async def run() -> list[int]:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap,
+                acks=acks,
+                compression_type=None if compression == "none" else compression,
+                enable_idempotence=acks == "all",
+                max_request_size=100_000_000,
+            )
+            await producer.start()
+            try:
+                waiting = [
+                    await producer.send(
+                        topic,
+                        record.value,
+                        record.key,
+                        record.partition,
+                        record.timestamp,
+                        headers=list(record.headers),
+                    )
+                    for record in records
+                ]
+                done = [await each for each in waiting]
+            finally:
+                await producer.stop()
+            return [each.offset if each is not None else -1 for each in done]
+
+        return asyncio.run(run())
+
+    def consume(self, topic: str, count: int, *, group: str | None = None) -> list[Record]:
+        async def run() -> list[Record]:
+            consumer = AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=self.bootstrap,
+                group_id=group,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            )
+            await consumer.start()
+            found: list[Record] = []
+            try:
+                async with asyncio.timeout(LONG_S):
+                    while len(found) < count:
+                        found.append(_record(await consumer.getone()))
+                if group is not None:
+                    await consumer.commit()
+            finally:
+                await consumer.stop()
+            return found
+
+        return asyncio.run(run())
+
+
+class KafkaPython(Client):
+    """`kafka-python`."""
+
+    def produce(
+        self, topic: str, records: list[Record], *, acks: Acks = "all", compression: str = "none"
+    ) -> list[int]:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            acks=acks,
+            compression_type=None if compression == "none" else compression,
+            enable_idempotence=acks == "all",
+            max_request_size=100_000_000,
+        )
+        try:
+            waiting = [
+                producer.send(
+                    topic,
+                    record.value,
+                    record.key,
+                    list(record.headers),
+                    record.partition,
+                    record.timestamp,
+                )
+                for record in records
+            ]
+            producer.flush(LONG_S)
+            return [each.get(LONG_S).offset for each in waiting]
+        finally:
+            producer.close()
+
+    def consume(self, topic: str, count: int, *, group: str | None = None) -> list[Record]:
+        consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=self.bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            consumer_timeout_ms=LONG_S * 1000,
+        )
+        try:
+            found = []
+            for message in consumer:
+                found.append(_record(message))
+                if len(found) == count:
+                    break
+            if group is not None:
+                consumer.commit()
+        finally:
+            consumer.close()
+        return found
+
+
+def _told(message: Any) -> Record:
+    return Record(
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        message.timestamp()[1],
+        message.partition(),
+        message.offset(),
+    )
+
+
+def _record(message: Any) -> Record:
+    headers = tuple(message.headers or ())
+    return Record(
+        message.key, message.value, headers, message.timestamp, message.partition, message.offset
+    )
+
+
+CLIENTS: dict[str, type[Client]] = {
+    "librdkafka": Librdkafka,
+    "aiokafka": Aiokafka,
+    "kafka-python": KafkaPython,
+}

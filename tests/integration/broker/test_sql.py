@@ -1,0 +1,103 @@
+"""Topics from SQL: in the application's own transaction, and no consumer ever skips a record."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka.partitioner.default import murmur2
+from psycopg.errors import RaiseException
+
+from tests.integration.broker.clients import CLIENTS, Librdkafka, Record
+from tests.integration.broker.test_conformance import make_topic, some
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.fix_broker import BrokerProcess
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Librdkafka:
+    return Librdkafka(broker.bootstrap)
+
+
+def test_a_record_comes_with_its_transaction_or_not_at_all(
+    broker: BrokerProcess, client: Librdkafka
+) -> None:
+    topic = make_topic(broker.bootstrap)
+    with broker.database.connect() as connection:
+        produce = "SELECT kafka.produce(%s, 'key', 'value', '{\"h\": \"1\"}')"
+        with connection.transaction():
+            connection.execute(produce, (topic,))
+        with connection.transaction(force_rollback=True):
+            connection.execute(produce, (topic,))
+        assert connection.execute(produce, (topic,)).fetchone() == (1,)
+    for kind in CLIENTS.values():
+        found = kind(broker.bootstrap).consume(topic, 2)
+        assert [(r.key, r.value, r.headers) for r in found] == [
+            (b"key", b"value", (("h", b"1"),))
+        ] * 2
+
+
+def test_a_held_back_transaction_is_waited_for_and_holds_up_nobody_else(
+    broker: BrokerProcess, client: Librdkafka
+) -> None:
+    """GIVEN an application that has written and not committed WHEN others produce THEN nothing
+    behind its record is visible before it, and other partitions go on."""
+    topic = make_topic(broker.bootstrap, 2)
+    with broker.database.connect() as connection:
+        with connection.transaction():
+            connection.execute("SELECT kafka.produce(%s, 'a', 'first', partition => 0)", (topic,))
+            blocked = [Record(value=b"second", partition=0)]
+            thread = threading.Thread(target=client.produce, args=(topic, blocked))
+            thread.start()
+            other = [Record(value=b"other", partition=1)]
+            assert client.produce(topic, other) == [0]
+            assert client.consume(topic, 1) == other
+        thread.join(60)
+    found = sorted(client.consume(topic, 3), key=lambda record: (record.partition, record.offset))
+    assert [(r.partition, r.offset, r.value) for r in found] == [
+        (0, 0, b"first"),
+        (0, 1, b"second"),
+        (1, 0, b"other"),
+    ]
+
+
+def test_a_waiting_consumer_is_woken(broker: BrokerProcess, client: Librdkafka) -> None:
+    topic = make_topic(broker.bootstrap)
+    found: list[Record] = []
+    thread = threading.Thread(target=lambda: found.extend(client.consume(topic, 1)))
+    thread.start()
+    broker.database.execute("SELECT kafka.produce(%s, NULL::text, 'news')", topic)
+    thread.join(60)
+    assert [record.value for record in found] == [b"news"]
+
+
+def test_keys_go_where_clients_send_them(broker: BrokerProcess) -> None:
+    keys = [b"", b"a", b"ab", b"abc", b"abcd", "né".encode(), bytes(range(256)), b"\xff" * 7]
+    rows = broker.database.query("SELECT kafka.murmur2(key) FROM unnest(%s::bytea[]) key", keys)
+    assert [row[0] for row in rows] == [murmur2(key) & 0xFFFFFFFF for key in keys]
+
+
+def test_a_topic_that_is_not_there_is_named(broker: BrokerProcess) -> None:
+    with pytest.raises(RaiseException, match="there is no topic nowhere"):
+        broker.database.execute("SELECT kafka.produce('nowhere', 'k', 'v')")
+
+
+def test_unlogged_topics(broker: BrokerProcess, client: Librdkafka) -> None:
+    topic = make_topic(broker.bootstrap, tailrace_unlogged="true")
+    client.produce(topic, some(10))
+    assert client.consume(topic, 10) == some(10)
+    (count,) = broker.database.query(
+        "SELECT count(*) FROM kafka.unlogged_messages m JOIN kafka.topics t ON t.id = m.topic_id"
+        " WHERE t.name = %s",
+        topic,
+    )[0]
+    assert count == 10
+
+
+def test_topics_made_with_sql_are_known(broker: BrokerProcess, client: Librdkafka) -> None:
+    broker.database.execute("SELECT kafka.create_topic('from-sql', 2)")
+    wait_for(lambda: client.produce("from-sql", [Record(value=b"1", partition=1)]) == [0])
+    assert client.consume("from-sql", 1) == [Record(value=b"1", partition=1)]
