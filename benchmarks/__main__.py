@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks import (
     beside,
     bigtx,
+    broker,
     capture,
     compression,
     decode,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "beside": beside.run,
     "bigtx": bigtx.run,
+    "broker": broker.run,
     "capture": capture.run,
     "compression": compression.run,
     "decode": decode.run,

@@ -2,8 +2,9 @@
 
 Idempotent producers count up, each on its own; members of one group come and go and commit what
 they have read. In the end the table is the judge: every acknowledged record is in it once, those
-of a producer are in order, offsets have no holes, and the group has read all of it, each offset
-with the record that is there.
+of a producer are in order, offsets have no holes. The group has read all of it, each offset with
+the record that is there, and nobody ever began beyond what had been read: a member goes on from the
+group's position, and reads again at most what was not committed.
 """
 
 from __future__ import annotations
@@ -73,14 +74,28 @@ class Producing(threading.Thread):
         assert self._client.flush(LONG_S) == 0
 
 
-class Consuming(threading.Thread):
-    """A member of the group. What it has read counts once it is committed."""
+class Readings:
+    """What the members of the group were given, in the order of time."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.all: list[tuple[int, int, bytes]] = []
+        self.seen: set[tuple[int, int]] = set()
+
+    def add(self, found: list[tuple[int, int, bytes]]) -> None:
+        with self._lock:
+            self.all += found
+            self.seen |= {(partition, offset) for partition, offset, _ in found}
+
+
+class Consuming(threading.Thread):
+    """A member of the group."""
+
+    def __init__(self, bootstrap: str, readings: Readings) -> None:
         super().__init__(daemon=True)
         self._servers = bootstrap
+        self._readings = readings
         self.over = threading.Event()
-        self.read: list[tuple[int, int, bytes]] = []
 
     def run(self) -> None:
         client = Consumer(
@@ -100,12 +115,10 @@ class Consuming(threading.Thread):
                 for message in client.consume(500, 0.2)
                 if message.error() is None
             ]
-            if not found:
-                continue
-            # Whoever could not commit did not read it: another member will.
-            with contextlib.suppress(KafkaException):
-                if all(part.error is None for part in client.commit(asynchronous=False) or ()):
-                    self.read += found
+            if found:
+                self._readings.add(found)
+                with contextlib.suppress(KafkaException):
+                    client.commit(asynchronous=False)
         client.close()
 
 
@@ -124,9 +137,7 @@ def rows(database: Database) -> list[tuple[int, int, bytes]]:
     return database.query('SELECT partition_id, "offset", value FROM kafka.messages ORDER BY 1, 2')
 
 
-def check(
-    database: Database, producers: list[Producing], read: list[tuple[int, int, bytes]]
-) -> int:
+def check(database: Database, producers: list[Producing], readings: Readings) -> int:
     held = rows(database)
     place = {value: (partition, offset) for partition, offset, value in held}
     assert len(place) == len(held), "a record is there twice"
@@ -143,8 +154,12 @@ def check(
         assert producer.failed == []
         for value, found in producer.acknowledged.items():
             assert place[value] == found
-    assert {(partition, offset) for partition, offset, _ in read} == set(place.values())
-    assert all(place[value] == (partition, offset) for partition, offset, value in read)
+    assert readings.seen == set(place.values())
+    due: dict[int, int] = collections.defaultdict(int)
+    for partition, offset, value in readings.all:
+        assert place[value] == (partition, offset)
+        assert offset <= due[partition], "a member began beyond what had been read"
+        due[partition] = max(due[partition], offset + 1)
     return len(held)
 
 
@@ -152,7 +167,8 @@ def run(process: BrokerProcess, seed: int, loops: int) -> int:
     rng = random.Random(seed)
     database = process.database
     producers = [Producing(process.bootstrap, name) for name in range(PRODUCERS)]
-    consumers = [Consuming(process.bootstrap) for _ in range(CONSUMERS)]
+    readings = Readings()
+    consumers = [Consuming(process.bootstrap, readings) for _ in range(CONSUMERS)]
     gone: list[Consuming] = []
     for thread in (*producers, *consumers):
         thread.start()
@@ -169,7 +185,7 @@ def run(process: BrokerProcess, seed: int, loops: int) -> int:
                 leaving = consumers.pop(rng.randrange(CONSUMERS))
                 leaving.over.set()
                 gone.append(leaving)
-                consumers.append(Consuming(process.bootstrap))
+                consumers.append(Consuming(process.bootstrap, readings))
                 consumers[-1].start()
     for producer in producers:
         producer.over.set()
@@ -177,18 +193,13 @@ def run(process: BrokerProcess, seed: int, loops: int) -> int:
         producer.join(LONG_S)
         assert not producer.is_alive()
     written = {(partition, offset) for partition, offset, _ in rows(database)}
-
-    def everything() -> bool:
-        found = {(p, o) for each in (*consumers, *gone) for p, o, _ in list(each.read)}
-        return found >= written
-
-    wait_for(everything, "the group to read all of it", LONG_S)
+    wait_for(lambda: readings.seen >= written, "the group to read all of it", LONG_S)
     for consumer in consumers:
         consumer.over.set()
     for consumer in (*consumers, *gone):
         consumer.join(LONG_S)
         assert not consumer.is_alive()
-    return check(database, producers, [each for c in (*consumers, *gone) for each in c.read])
+    return check(database, producers, readings)
 
 
 @pytest.mark.timeout(600)

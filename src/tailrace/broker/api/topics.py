@@ -164,7 +164,7 @@ async def _grown(call: Call, each: Any) -> dict[str, Any]:
         async with call.broker.pool.connection() as connection, connection.transaction():
             await connection.execute(
                 "INSERT INTO kafka.partitions (topic_id, partition_id)"
-                " SELECT %s, n FROM generate_series(%s, %s) n ON CONFLICT DO NOTHING",
+                " SELECT %s, n FROM generate_series(%s::int, %s::int) n ON CONFLICT DO NOTHING",
                 (topic.id, topic.partitions, each.count - 1),
             )
             await connection.execute(

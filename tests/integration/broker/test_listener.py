@@ -1,0 +1,86 @@
+"""The listener: what is no request closes its own connection, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.broker.clients import Librdkafka
+from tests.integration.broker.test_conformance import make_topic, some
+
+if TYPE_CHECKING:
+    from tests.fix_broker import BrokerProcess
+    from tests.fix_postgres import Database
+
+
+def answer(port: int, data: bytes) -> bytes:
+    """What comes back before the connection is closed."""
+    with socket.create_connection(("127.0.0.1", port), 10) as link:
+        link.sendall(data)
+        found = b""
+        while len(found) < 4 or len(found) < 4 + struct.unpack(">i", found[:4])[0]:
+            piece = link.recv(65536)
+            if not piece:
+                break
+            found += piece
+        return found
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", -1),
+        struct.pack(">i", 2**31 - 1),
+        framed(b""),
+        framed(b"\0"),
+        framed(struct.pack(">hhi", 3, 99, 1)),
+        framed(struct.pack(">hhi", 999, 0, 1)),
+        framed(struct.pack(">hhih", 0, 9, 1, -1) + b"\xff" * 50),
+        framed(struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 2**31 - 1)),
+    ],
+)
+def test_what_is_no_request(broker: BrokerProcess, data: bytes) -> None:
+    topic = make_topic(broker.bootstrap)
+    assert answer(broker.port, data) == b""
+    client = Librdkafka(broker.bootstrap)
+    client.produce(topic, some(3))
+    assert client.consume(topic, 3) == some(3)
+
+
+def test_a_client_from_the_future_is_told_what_we_know(broker: BrokerProcess) -> None:
+    found = answer(broker.port, framed(struct.pack(">hhih", 18, 99, 7, -1)))
+    correlation, error = struct.unpack_from(">ih", found, 4)
+    assert (correlation, error) == (7, 35)
+
+
+def test_one_broker_a_database(broker: BrokerProcess) -> None:
+    second = _run("--dsn", broker.database.dsn, "--listen", "127.0.0.1:0")
+    assert second.returncode == 15
+    assert "another broker serves this database" in second.stderr
+
+
+def test_the_tables_are_asked_for(database: Database) -> None:
+    found = _run("--dsn", database.dsn)
+    assert found.returncode == 2
+    assert "tailrace broker --init" in found.stderr
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9092", "nowhere", "127.0.0.1:99999", "db:9092"])
+def test_where_it_may_listen(database: Database, listen: str) -> None:
+    found = _run("--dsn", database.dsn, "--listen", listen)
+    assert found.returncode == 2, found.stderr
+
+
+def _run(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tailrace.cli", "broker", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
