@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.fix_log",
     "tests.fix_pipeline",
     "tests.fix_broker",
+    "tests.fix_kafka",
 ]

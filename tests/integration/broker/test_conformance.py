@@ -1,4 +1,4 @@
-"""The same scenarios with every client library."""
+"""The same scenarios with every client library, on our broker and on a real Kafka."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest, broker: BrokerProcess) -> Client:
-    return CLIENTS[request.param](broker.bootstrap)
+def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
+    return CLIENTS[request.param](bootstrap)
 
 
 @pytest.fixture
-def topic(broker: BrokerProcess) -> str:
-    return make_topic(broker.bootstrap)
+def topic(bootstrap: str) -> str:
+    return make_topic(bootstrap)
 
 
 def make_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
@@ -69,12 +69,12 @@ def test_acks(client: Client, topic: str, acks: Acks) -> None:
     assert client.consume(topic, 20) == records
 
 
-def test_every_client_reads_what_others_wrote(broker: BrokerProcess, topic: str) -> None:
+def test_every_client_reads_what_others_wrote(bootstrap: str, topic: str) -> None:
     for number, kind in enumerate(CLIENTS.values()):
         compression = COMPRESSIONS[number + 1]
-        kind(broker.bootstrap).produce(topic, some(10, first=10 * number), compression=compression)
+        kind(bootstrap).produce(topic, some(10, first=10 * number), compression=compression)
     for kind in CLIENTS.values():
-        assert kind(broker.bootstrap).consume(topic, 30) == some(30)
+        assert kind(bootstrap).consume(topic, 30) == some(30)
 
 
 def test_a_group_goes_on_where_it_stopped(client: Client, topic: str) -> None:
@@ -85,8 +85,8 @@ def test_a_group_goes_on_where_it_stopped(client: Client, topic: str) -> None:
     assert client.consume(topic, 30, group=f"other-{topic}") == some(30)
 
 
-def test_partitions(client: Client, broker: BrokerProcess) -> None:
-    topic = make_topic(broker.bootstrap, 3)
+def test_partitions(client: Client, bootstrap: str) -> None:
+    topic = make_topic(bootstrap, 3)
     records = [
         Record(value=str(number).encode(), partition=number % 3, timestamp=1_700_000_000_000)
         for number in range(90)
@@ -109,7 +109,9 @@ def test_large_messages(client: Client, topic: str) -> None:
     assert client.consume(topic, 3) == records
 
 
-def test_rows_are_the_records(client: Client, topic: str, broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_rows_are_the_records(broker: BrokerProcess, kind: str) -> None:
+    client, topic = CLIENTS[kind](broker.bootstrap), make_topic(broker.bootstrap)
     records = some(40)
     client.produce(topic, records, compression="gzip")
     rows = broker.database.query(
@@ -124,20 +126,18 @@ def test_rows_are_the_records(client: Client, topic: str, broker: BrokerProcess)
     ]
 
 
-def test_nothing_at_all(broker: BrokerProcess, topic: str) -> None:
+def test_nothing_at_all(bootstrap: str, topic: str) -> None:
     """Only librdkafka sends a record without a key and a value, or a header without one."""
-    client = CLIENTS["librdkafka"](broker.bootstrap)
+    client = CLIENTS["librdkafka"](bootstrap)
     records = [Record(headers=(("none", None), ("some", b"")))]
     client.produce(topic, records)
     for kind in CLIENTS.values():
-        assert kind(broker.bootstrap).consume(topic, 1) == records
+        assert kind(bootstrap).consume(topic, 1) == records
 
 
-def test_times(broker: BrokerProcess, topic: str) -> None:
-    CLIENTS["librdkafka"](broker.bootstrap).produce(topic, some(10))
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "unused"}
-    )
+def test_times(bootstrap: str, topic: str) -> None:
+    CLIENTS["librdkafka"](bootstrap).produce(topic, some(10))
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     at = [
         confluent_kafka.TopicPartition(topic, 0, 1_700_000_000_000 + ms) for ms in (-5, 4, 10, 11)
     ]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker.clients import Librdkafka
 from tests.integration.broker.test_conformance import make_topic, some
@@ -16,12 +15,7 @@ from tests.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fix_broker import BrokerProcess
-
-
-@pytest.fixture
-def admin(broker: BrokerProcess) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
+    from confluent_kafka.admin import AdminClient
 
 
 class Members:
@@ -67,8 +61,8 @@ class Members:
 
 
 @pytest.fixture
-def members(broker: BrokerProcess) -> Iterator[Members]:
-    made = Members(broker.bootstrap, make_topic(broker.bootstrap, 4))
+def members(bootstrap: str) -> Iterator[Members]:
+    made = Members(bootstrap, make_topic(bootstrap, 4))
     yield made
     for member in made.all:
         member.close()
@@ -109,7 +103,7 @@ def test_members_with_names_of_their_own(members: Members) -> None:
     assert {part.partition for part in back.assignment()} == held
 
 
-def test_a_silent_member_is_taken_out(members: Members, broker: BrokerProcess) -> None:
+def test_a_silent_member_is_taken_out(members: Members) -> None:
     members.add()
     silent = members.add(**{"max.poll.interval.ms": 6000})
     members.settled(2, 2)
@@ -132,13 +126,13 @@ def test_groups_are_shown(members: Members, admin: AdminClient) -> None:
         admin.delete_consumer_groups([members.group])[members.group].result(30)
 
 
-def test_offsets_of_a_group(broker: BrokerProcess, admin: AdminClient) -> None:
-    topic = make_topic(broker.bootstrap)
-    client = Librdkafka(broker.bootstrap)
+def test_offsets_of_a_group(bootstrap: str, admin: AdminClient) -> None:
+    topic = make_topic(bootstrap)
+    client = Librdkafka(bootstrap)
     client.produce(topic, some(5))
     group = f"g-{topic}"
     client.consume(topic, 3, group=group)
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     (held,) = consumer.committed([TopicPartition(topic, 0)], 30)
     assert held.offset == 3
     (none,) = consumer.committed([TopicPartition(topic, 0, 0)][:1], 30)

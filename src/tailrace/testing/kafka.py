@@ -1,0 +1,284 @@
+"""A real Apache Kafka broker, for tests, demos and benchmarks.
+
+Its jars are fetched once, with Maven, into the user's cache; then it needs Java alone. One process
+is broker and controller (KRaft), with everything small: one copy of each partition, half a
+gigabyte of heap.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tailrace.engine.process import die_with_parent
+from tailrace.testing.process import end, free_port, private_folder, remove
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+VERSION = "4.1.2"
+_SCALA = "2.13"
+_LOGGER = "1.7.36"
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tailrace</groupId>
+  <artifactId>embedded-kafka</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_{_SCALA}</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId>
+      <artifactId>slf4j-simple</artifactId>
+      <version>{_LOGGER}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+_CLUSTER = "dGFpbHJhY2UtdGVzdHMtMQ"
+"""Sixteen bytes in base64, as Kafka wants a cluster's name."""
+_JAVA = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
+_PLAIN = "PLAINTEXT"
+
+
+class EmbeddedKafka:
+    """One broker. A given `data` folder survives `destroy`.
+
+    `listeners` are more ways in, each the name of a security protocol (`SSL`, `SASL_PLAINTEXT`,
+    `SASL_SSL`) with a port of its own; `config` holds whatever they need, as lines of
+    server.properties. `scram` are users and passwords for SCRAM-SHA-256 and SCRAM-SHA-512.
+    """
+
+    def __init__(
+        self,
+        *,
+        data: Path | None = None,
+        config: str = "",
+        listeners: tuple[str, ...] = (),
+        scram: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = private_folder("trkafka-", None)
+        self.data = data or self.folder / "data"
+        self.log_file = self.folder / "server.log"
+        self._config = config
+        self._scram = dict(scram or {})
+        self._ports = {name: free_port() for name in (_PLAIN, "CONTROLLER", *listeners)}
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.destroy)
+
+    @property
+    def port(self) -> int:
+        """The port without any security."""
+        return self._ports[_PLAIN]
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect."""
+        return self.bootstrap_of(_PLAIN)
+
+    def bootstrap_of(self, listener: str) -> str:
+        """Where clients of one of the listeners connect."""
+        return f"127.0.0.1:{self._ports[listener]}"
+
+    @staticmethod
+    def unavailable() -> str | None:
+        """Why there can be no embedded Kafka here; None when there can. Fetches it if need be."""
+        try:
+            _jars()
+        except (RuntimeError, OSError) as error:
+            return str(error)
+        return None
+
+    def start(self) -> Self:
+        """Run the broker and wait until it serves clients."""
+        java = [_java(), *_JAVA, "-cp", f"{_jars()}/*"]
+        properties = self.folder / "server.properties"
+        properties.write_text(self._properties())
+        if not (self.data / "meta.properties").exists():
+            self._format(java, properties)
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*java, "kafka.Kafka", str(properties)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                # A group of its own: Ctrl-C is for the caller, which then stops what it started.
+                process_group=0,
+                preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509
+            )
+        self._wait_until_ready(self._process)
+        return self
+
+    def _properties(self) -> str:
+        names = [name for name in self._ports if name != "CONTROLLER"]
+        where = {name: f"{name}://{self.bootstrap_of(name)}" for name in self._ports}
+        protocols = [f"{name}:{name}" for name in names]
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{self.bootstrap_of('CONTROLLER')}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": _PLAIN,
+            "listeners": ",".join(where.values()),
+            "advertised.listeners": ",".join(where[name] for name in names),
+            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *protocols]),
+            "log.dirs": str(self.data),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # A killed broker that comes back is served only after its old session is over.
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "300",
+        }
+        text = "".join(f"{key}={value}\n" for key, value in lines.items())
+        return f"{text}{self._config}\n"
+
+    def _format(self, java: list[str], properties: Path) -> None:
+        """Give the data folder its identity, and the cluster its first users."""
+        users = [
+            f"--add-scram=SCRAM-SHA-{size}=[name={name},password={password}]"
+            for name, password in self._scram.items()
+            for size in (256, 512)
+        ]
+        command = ["format", "--cluster-id", _CLUSTER, "--config", str(properties), *users]
+        done = subprocess.run(
+            [*java, "kafka.tools.StorageTool", *command],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"Kafka's storage cannot be made:\n{done.stdout}{done.stderr}")
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not (self._accepts() and self._serves()):
+            if process.poll() is not None or time.monotonic() > deadline:
+                said = self.log_file.read_text()[-4000:]
+                self.kill()
+                raise RuntimeError(f"the embedded Kafka broker did not start:\n{said}")
+            time.sleep(0.05)
+
+    def _accepts(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _serves(self) -> bool:
+        """Whether clients are told of a broker; it listens a moment before."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - only tests of Kafka need it
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            return bool(client.list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
+
+    def stop(self) -> None:
+        """Orderly shutdown; topics stay on disk for the next `start`."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Crash the broker."""
+        self._end(signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The broker holds still, its lines stay open and nobody answers, until the block ends."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        end(process, how, timeout_s=15, at_last=signal.SIGKILL)
+
+    def destroy(self) -> None:
+        """End the broker and remove its folder."""
+        self.kill()
+        remove(self.folder)
+        atexit.unregister(self.destroy)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    beside = Path(home) / "bin" / "java" if home else None
+    found = str(beside) if beside is not None and beside.exists() else shutil.which("java")
+    if found is None:
+        raise RuntimeError("the embedded Kafka broker needs Java 17 on PATH")
+    return found
+
+
+def _jars() -> Path:
+    """The folder of the broker's jars, fetched when it is not there."""
+    _java()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailrace"
+    folder = cache / f"kafka-{VERSION}"
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise RuntimeError("Maven (mvn) fetches the embedded Kafka broker, and is not on PATH")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as work:
+        fetched = _fetch(maven, Path(work))
+        try:
+            fetched.rename(folder)
+        except OSError:
+            # Somebody else was quicker; a folder that has a name is whole.
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def _fetch(maven: str, work: Path) -> Path:
+    (work / "pom.xml").write_text(_POM)
+    command = ["dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars"]
+    done = subprocess.run(
+        [maven, "-q", "-B", *command], cwd=work, capture_output=True, text=True, check=False
+    )
+    if done.returncode or not list((work / "jars").glob(f"kafka_{_SCALA}-*.jar")):
+        raise RuntimeError(
+            f"Apache Kafka could not be fetched: {(done.stdout or done.stderr)[:500]}"
+        )
+    return work / "jars"

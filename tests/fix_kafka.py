@@ -1,0 +1,27 @@
+"""Fixtures for real Kafka: a broker a session, and its own client libraries to read it with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.testing.kafka import EmbeddedKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def kafka_available() -> None:
+    """Skips what needs a broker where there can be none."""
+    reason = EmbeddedKafka.unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def kafka_server(kafka_available: None) -> Iterator[EmbeddedKafka]:
+    """A broker, shared: every test has topics and pipelines of its own."""
+    with EmbeddedKafka() as server:
+        yield server
