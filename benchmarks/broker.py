@@ -43,13 +43,19 @@ def run(quick: bool) -> Report:
     """`produce_vs_copy`, `consume_vs_copy`, rates, the delay of a long poll, idle memory."""
     report = Report("broker: 1 KB records through librdkafka, batches of 100, acks=all")
     count = 20_000 if quick else _RECORDS
-    with (
-        EmbeddedPostgres(18, settings=SETTINGS) as server,
-        _broker(server.dsn("postgres")) as (
-            bootstrap,
-            pid,
-        ),
-    ):
+    with EmbeddedPostgres(18, settings=SETTINGS) as server:
+        _measure(server, count, report, quick=quick)
+        with _broker(server.dsn("postgres")) as (bootstrap, pid):
+            _idle(bootstrap, pid, report)
+    if (reason := EmbeddedKafka.unavailable()) is None:
+        _compare(count, report)
+    else:
+        report.add("Kafka", "none", reason)
+    return report
+
+
+def _measure(server: EmbeddedPostgres, count: int, report: Report, *, quick: bool) -> None:
+    with _broker(server.dsn("postgres")) as (bootstrap, _):
         taken = [_round(server, bootstrap, number, count) for number in range(_ROUNDS)]
         names = ("COPY into the table", "produce", "COPY to nowhere", "consume")
         copied, produced, read, consumed = (median(column) for column in zip(*taken, strict=True))

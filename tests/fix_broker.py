@@ -77,7 +77,8 @@ def broker(
 ) -> Iterator[BrokerProcess]:
     """A broker that tests share; each has topics of its own."""
     database = Database(name=postgres.create_database("broker"), server=postgres)
-    process = BrokerProcess(database, tmp_path_factory.mktemp("broker"))
+    folder = tmp_path_factory.mktemp("broker")
+    process = BrokerProcess(database, folder, "--retention-check", "0.5")
     process.init()
     process.start()
     try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import structlog
 
+from tailrace.broker import retention
 from tailrace.broker.catalog import Catalog, Topic
 from tailrace.broker.groups import Coordinator
 from tailrace.broker.pool import Pool, connect
@@ -56,6 +57,8 @@ class Settings:
     tail_bytes: int = 64 << 20
     connections: int = 4
     """To PostgreSQL, beside the two that write and listen."""
+    retention_s: float = 60.0
+    """How often old records are looked for."""
 
 
 class Signals:
@@ -112,6 +115,7 @@ class Broker:
             asyncio.create_task(self.writer.run()),
             asyncio.create_task(self._hear(listener)),
             asyncio.create_task(self._tick()),
+            asyncio.create_task(self._clean()),
         ]
 
     async def stop(self) -> None:
@@ -195,6 +199,17 @@ class Broker:
         while True:
             await asyncio.sleep(_TICK_S)
             self.groups.expire()
+
+    async def _clean(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.retention_s)
+            for topic in list(self.catalog.topics.values()):
+                try:
+                    await retention.apply(self.pool, topic)
+                except TailraceError as error:
+                    self._events.warning(
+                        "broker.retention-failed", topic=topic.name, reason=str(error)
+                    )
 
 
 async def install(dsn: str) -> None:

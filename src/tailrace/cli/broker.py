@@ -42,6 +42,10 @@ def broker(
     connections: Annotated[
         int, typer.Option(min=1, help="Connections to PostgreSQL for reading.")
     ] = 4,
+    retention_check: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How often old records are looked for."),
+    ] = 60.0,
     log_format: Annotated[
         Literal["auto", "console", "json"],
         typer.Option(help="auto is console on a terminal and json elsewhere."),
@@ -90,5 +94,6 @@ def broker(
         most_message_bytes=max_message_bytes,
         tail_bytes=tail_bytes,
         connections=connections,
+        retention_s=retention_check,
     )
     asyncio.run(serve(settings, listen))

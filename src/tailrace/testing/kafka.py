@@ -108,9 +108,14 @@ class EmbeddedKafka:
             return str(error)
         return None
 
+    @staticmethod
+    def classpath() -> str:
+        """Where Java finds Kafka's classes, its clients among them."""
+        return f"{_jars()}/*"
+
     def start(self) -> Self:
         """Run the broker and wait until it serves clients."""
-        java = [_java(), *_JAVA, "-cp", f"{_jars()}/*"]
+        java = [_java(), *_JAVA, "-cp", self.classpath()]
         properties = self.folder / "server.properties"
         properties.write_text(self._properties())
         if not (self.data / "meta.properties").exists():

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import base64
+import shutil
+import subprocess
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import confluent_kafka
 import kafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from tailrace.testing.kafka import EmbeddedKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Acks = Literal[0, 1, "all"]
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -238,8 +250,76 @@ def _record(message: Any) -> Record:
     )
 
 
+class Java(Client):
+    """Apache Kafka's own, behind `JavaClient.java`."""
+
+    def produce(
+        self, topic: str, records: list[Record], *, acks: Acks = "all", compression: str = "none"
+    ) -> list[int]:
+        lines = [
+            [str(record.partition), str(record.timestamp), _text(record.key), _text(record.value)]
+            + [_text(field) for name, value in record.headers for field in (name.encode(), value)]
+            for record in records
+        ]
+        said = self._run("produce", topic, str(acks), compression, given=lines)
+        return [int(line[0]) for line in said]
+
+    def consume(self, topic: str, count: int, *, group: str | None = None) -> list[Record]:
+        said = self._run("consume", topic, str(count), group or "-")
+        return [
+            Record(
+                _bytes(key),
+                _bytes(value),
+                tuple(
+                    ((_bytes(name) or b"").decode(), _bytes(held))
+                    for name, held in zip(headers[::2], headers[1::2], strict=True)
+                ),
+                int(timestamp),
+                int(partition),
+                int(offset),
+            )
+            for partition, offset, timestamp, key, value, *headers in said
+        ]
+
+    def _run(self, action: str, *options: str, given: Sequence[list[str]] = ()) -> list[list[str]]:
+        java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx1g"]
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+        classes = f"{_compiled()}:{EmbeddedKafka.classpath()}"
+        done = subprocess.run(
+            [*java, quiet, "-cp", classes, "JavaClient", action, self.bootstrap, *options],
+            input="".join("\t".join(line) + "\n" for line in given),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=2 * LONG_S,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr[-3000:])
+        return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+@cache
+def _compiled() -> str:
+    """The folder of the class; nobody needs it after the tests."""
+    folder = tempfile.mkdtemp(prefix="tailrace-java-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = Path(__file__).with_name("JavaClient.java")
+    command = ["javac", "-cp", EmbeddedKafka.classpath(), "-d", folder, str(source)]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def _text(value: bytes | None) -> str:
+    return "-" if value is None else base64.b64encode(value).decode()
+
+
+def _bytes(field: str) -> bytes | None:
+    return None if field == "-" else base64.b64decode(field)
+
+
 CLIENTS: dict[str, type[Client]] = {
     "librdkafka": Librdkafka,
     "aiokafka": Aiokafka,
     "kafka-python": KafkaPython,
+    "java": Java,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.test_conformance import make_topic, some
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.fix_broker import BrokerProcess
@@ -62,7 +64,8 @@ def test_a_topic_goes_with_all_it_has(broker: BrokerProcess) -> None:
     admin.delete_topics([topic])[topic].result(30)
     held = "SELECT count(*) FROM kafka.records WHERE topic = %s"
     assert broker.database.query(held, topic) == [(0,)]
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    again = NewTopic(topic, 1, 1, config={"retention.ms": "-1"})
+    admin.create_topics([again])[topic].result(30)
     fresh = [Record(value=b"fresh")]
     assert Librdkafka(broker.bootstrap).produce(topic, fresh) == [0]
     assert Librdkafka(broker.bootstrap).consume(topic, 1, group=f"g-{topic}") == fresh
@@ -92,6 +95,28 @@ def test_settings_of_a_topic(admin: AdminClient, bootstrap: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource])[resource].result(30)
     assert (found["retention.ms"].value, found["retention.bytes"].value) == ("1000", "5000")
+
+
+def test_old_records_go(broker: BrokerProcess) -> None:
+    topic = make_topic(broker.bootstrap, retention_ms="60000")
+    client = Librdkafka(broker.bootstrap)
+    now = int(time.time() * 1000)
+    ages = (100_000, 70_000, 0, 90_000)
+    client.produce(topic, [Record(value=b"%d" % age, timestamp=now - age) for age in ages])
+    held = 'SELECT value FROM kafka.records WHERE topic = %s ORDER BY "offset"'
+    wait_for(lambda: len(broker.database.query(held, topic)) == 2, "the oldest to go")
+    # What is behind a younger one stays, as in Kafka: a partition is cut at its beginning.
+    assert broker.database.query(held, topic) == [(b"0",), (b"90000",)]
+    assert [record.offset for record in client.consume(topic, 2)] == [2, 3]
+
+
+def test_partitions_that_grow_too_large_are_cut(broker: BrokerProcess) -> None:
+    topic = make_topic(broker.bootstrap, retention_bytes="5000", retention_ms="-1")
+    client = Librdkafka(broker.bootstrap)
+    client.produce(topic, [Record(value=b"x" * 1000) for _ in range(12)])
+    held = "SELECT count(*) FROM kafka.records WHERE topic = %s"
+    wait_for(lambda: broker.database.query(held, topic) == [(5,)], "the oldest to go")
+    assert [record.offset for record in client.consume(topic, 5)] == [7, 8, 9, 10, 11]
 
 
 def test_the_brokers_clock(bootstrap: str) -> None:

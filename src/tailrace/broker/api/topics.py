@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 from psycopg.types.json import Jsonb
 
-from tailrace.broker import configs
+from tailrace.broker import configs, retention
 from tailrace.broker.api.groups import NODE
 from tailrace.errors import PostgresError
 
@@ -139,7 +139,7 @@ async def delete(call: Call) -> Answer:
             async with call.broker.pool.connection() as connection, connection.transaction():
                 await connection.execute("DELETE FROM kafka.topics WHERE id = %s", (topic.id,))
                 await connection.execute(
-                    f"DELETE FROM {topic.table} WHERE topic_id = %s",  # noqa: S608 - as below
+                    f"DELETE FROM {topic.table} WHERE topic_id = %s",  # noqa: S608 - one of two names of ours
                     (topic.id,),
                 )
                 await connection.execute("NOTIFY tailrace_kafka, 'topics'")
@@ -196,24 +196,8 @@ async def _cut(call: Call, topic: Topic | None, each: Any) -> dict[str, Any]:
     upto = extent.end if each.offset == -1 else each.offset
     if not 0 <= upto <= extent.end:
         return part | {"error_code": ErrorCode.offset_out_of_range}
-    await cut(call.broker.pool, topic, each.partition_index, upto)
+    await retention.cut(call.broker.pool, topic, each.partition_index, upto)
     return part | {"low_watermark": max(upto, extent.start), "error_code": ErrorCode.none}
-
-
-async def cut(pool: Any, topic: Topic, partition: int, upto: int) -> None:
-    """A partition begins at an offset from now on."""
-    place = (topic.id, partition)
-    async with pool.connection() as connection, connection.transaction():
-        await connection.execute(
-            "UPDATE kafka.partitions SET log_start = greatest(log_start, %s)"
-            " WHERE (topic_id, partition_id) = (%s, %s)",
-            (upto, *place),
-        )
-        await connection.execute(
-            f"DELETE FROM {topic.table}"  # noqa: S608 - one of two names of ours
-            ' WHERE topic_id = %s AND partition_id = %s AND "offset" < %s',
-            (*place, upto),
-        )
 
 
 async def describe_configs(call: Call) -> Answer:
