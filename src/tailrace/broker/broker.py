@@ -163,6 +163,7 @@ class Broker:
             except psycopg.Error as error:
                 self._events.warning("broker.listener-lost", reason=str(error).strip())
             await listener.close()
+            await self.pool.close()
             # What was kept may be more than what a crash has left.
             self.tails.clear()
             listener = await self._listen_again()

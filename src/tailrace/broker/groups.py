@@ -282,12 +282,14 @@ class Coordinator:
     def expire(self) -> None:
         """Take out who is silent, and go on without who is late. Called a few times a second."""
         now = time.monotonic()
-        for group in self._groups.values():
+        for group in list(self._groups.values()):
             group.pending = {name: until for name, until in group.pending.items() if until > now}
             for member in list(group.members.values()):
                 if member.joining is None and now > member.seen + member.session_s:
                     self._remove(group, member)
             self._complete(group, now=now)
+            if group.state is State.EMPTY and not group.pending:
+                del self._groups[group.id]
 
 
 class MemberIdError(GroupError):

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from tailrace.broker.pool import Connection, Pool
     from tailrace.broker.writer import Place
 
-_ROWS = 10_000
+_ROWS = 1000
+# PostgreSQL knows the size of a value without reading it, so what is too much never gets here.
 _READ = """
-SELECT "offset", (date_part('epoch', "timestamp") * 1000)::bigint, key, value, headers
-FROM {table}
-WHERE topic_id = %s AND partition_id = %s AND "offset" >= %s AND "offset" < %s
-ORDER BY "offset" LIMIT %s
+SELECT "offset", (date_part('epoch', "timestamp") * 1000)::bigint, key, value, headers FROM (
+    SELECT *, sum(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) + 16)
+        OVER (ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM {table} WHERE topic_id = %s AND partition_id = %s AND "offset" >= %s
+    ORDER BY "offset" LIMIT %s
+) sized WHERE before IS NULL OR before < %s ORDER BY "offset"
 """
 _EXTENTS = """
 SELECT topic_id, partition_id, log_start, next_offset FROM kafka.partitions
@@ -133,19 +136,17 @@ async def _rows(
     connection: Connection, topic: Topic, partition: int, offset: int, most_bytes: int
 ) -> bytes:
     parts: list[bytes] = []
-    size, count = 0, 100
+    size = 0
     async with connection.cursor(binary=True) as cursor:
         while size < most_bytes:
-            values = (topic.id, partition, offset, 1 << 62, count)
+            values = (topic.id, partition, offset, _ROWS, most_bytes - size)
             await cursor.execute(_READ.format(table=topic.table), values)
             rows = await cursor.fetchall()
             if not rows:
                 break
             parts.append(records.built(rows))
             size += len(parts[-1])
-            if len(rows) < count:
+            if len(rows) < _ROWS:
                 break
             offset = rows[-1][0] + 1
-            each = len(parts[-1]) // len(rows) + 1
-            count = min(_ROWS, max(1, (most_bytes - size) // each))
     return b"".join(parts)

@@ -8,7 +8,8 @@ The rules that hold:
    takes its time) holds up nobody else: its batches wait for a later round. No lock is ever waited
    for, so there is no deadlock.
 3. What an idempotent producer has written is in the same transaction. A batch that comes again gets
-   the offset it was given; one that leaves a gap is refused.
+   the offset it was given; one that leaves a gap is refused, at the beginning as well: what was
+   sent before it may have failed, and will come again.
 4. Nobody is told of success before the commit. When the answer to COMMIT is lost, nobody knows:
    clients are told to try again, and rule 3 makes that safe for idempotent ones.
 """
@@ -256,7 +257,7 @@ def _judge(producer: _Producer, batch: Batch) -> Written | None:
     for first, last, offset in producer.batches:
         if (first, last) == (batch.sequence, batch.last_sequence):
             return Written(offset=offset)
-    due = (producer.batches[-1][1] + 1) & 0x7FFFFFFF if producer.batches else batch.sequence
+    due = (producer.batches[-1][1] + 1) & 0x7FFFFFFF if producer.batches else 0
     if batch.sequence != due:
         return Written(
             error="out_of_order_sequence_number",

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HEADERS = st.lists(
-    st.tuples(st.text(st.characters(exclude_characters="\0"), max_size=5), st.none() | st.binary()),
+    st.tuples(
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5),
+        st.none() | st.binary(),
+    ),
     max_size=3,
 )
 _RECORDS = st.lists(
