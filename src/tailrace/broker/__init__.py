@@ -3,7 +3,7 @@
     schema.sql   the tables, and functions to write to topics with SQL
     serving      the process
     server       connections: frames in, frames out
-    wire         requests and responses of every version
+    wire         requests and responses of every version; `bounds` looks at their counts first
     api          an answer for each kind of request
     broker       what connections share
     catalog      topics        configs   their settings

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -65,7 +66,7 @@ class Server:
             # The server stops: there is nobody to tell.
             pass
         except Exception:
-            self._events.exception("broker.failed")
+            self._events.error("broker.failed", trace=traceback.format_exc())
         finally:
             self._connections.discard(task)
             writer.transport.abort()

@@ -20,6 +20,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from tailrace.broker import bounds
 from tailrace.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def head(frame: bytes) -> Head:
 
 def request(frame: bytes, found: Head) -> tuple[str, Any]:
     """The client's id and the request."""
-    read_header, read_body = _readers(found.api, found.version)
+    kind, read_header, read_body = _readers(found.api, found.version)
     try:
         header, size = read_header(frame, 0)
+        bounds.check(frame, size, kind)
         # Bytes behind it are nobody's business: librdkafka sends some, and Kafka does not look.
         body, _ = read_body(frame, size)
     except Exception as error:
@@ -68,9 +70,9 @@ def response(found: Head, values: Mapping[str, Any]) -> bytes:
 
 
 @cache
-def _readers(api: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _readers(api: int, version: int) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
     kind: Any = load_request_schema(api, version)
-    return entity_reader(kind.__header_schema__), entity_reader(kind)
+    return kind, entity_reader(kind.__header_schema__), entity_reader(kind)
 
 
 @cache

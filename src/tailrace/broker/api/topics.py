@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from tailrace.broker import configs, retention
 from tailrace.broker.api.groups import NODE
-from tailrace.errors import PostgresError
+from tailrace.errors import MalformedError, PostgresError
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _MOST_PARTITIONS = 10_000
-_TOPIC, _BROKER = 2, 4
+_TOPIC = 2
+_BY_ID = 12
+"""The version from which topics are asked for by their ids."""
 _SET, _DELETE = 0, 1
 _OF_TOPIC, _DEFAULT = 1, 5
 
@@ -42,6 +44,8 @@ async def metadata(call: Call) -> Answer:
 
 async def _asked(call: Call, asked: Any) -> dict[str, Any]:
     broker, name = call.broker, asked.name
+    if name is None and call.version < _BY_ID:
+        raise MalformedError("metadata of a topic without a name")
     if name is None:
         known = next((t for t in broker.catalog.topics.values() if t.uuid == asked.topic_id), None)
         missing = {"name": None, "topic_id": asked.topic_id, "partitions": ()}

@@ -1,0 +1,187 @@
+"""Mutated requests of every kind and version, each on a connection of its own.
+
+The broker closes that connection or answers; it lives, does not grow, and serves others as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import struct
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kio.index import load_request_schema
+from kio.serial import entity_writer
+
+from tailrace.broker import wire
+from tailrace.broker.api import APIS
+from tests.fix_broker import BrokerProcess
+from tests.fuzz.mutate import Mutator
+from tests.integration.broker.clients import Librdkafka
+from tests.integration.broker.test_conformance import make_topic, some
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+FRAMES = int(os.environ.get("TAILRACE_FUZZ", "2000"))
+GROWTH_MB = 64
+SOON = timedelta(milliseconds=1)
+
+
+def batch() -> bytes:
+    builder = DefaultRecordBatchBuilder(
+        magic=2, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=-1,
+        base_sequence=-1, batch_size=1 << 20,
+    )  # fmt: skip
+    for number in range(3):
+        builder.append(number, 1_700_000_000_000, b"key", b"value", [("h", b"1")])
+    return bytes(builder.build())
+
+
+MEMBER = {"group_id": "fuzz", "generation_id": 1, "member_id": "m"}
+VALUES: dict[int, dict[str, Any]] = {
+    0: {
+        "transactional_id": None, "acks": 1, "timeout": SOON,
+        "topic_data": [{"name": "fuzz", "partition_data": [{"index": 0, "records": batch()}]}],
+    },
+    1: {
+        "replica_id": -1, "max_wait": SOON, "min_bytes": 1, "isolation_level": 0,
+        "topics": [{
+            "topic": "fuzz",
+            "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}],
+        }],
+        "forgotten_topics_data": [],
+    },
+    2: {
+        "replica_id": -1, "isolation_level": 0,
+        "topics": [{"name": "fuzz", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+    },
+    3: {
+        "topics": [{"name": "fuzz", "topic_id": None}],
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    },
+    8: MEMBER | {
+        "topics": [{"name": "fuzz", "partitions": [
+            {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""},
+        ]}],
+        "retention_time": SOON,
+    },
+    9: {"group_id": "fuzz", "topics": [{"name": "fuzz", "partition_indexes": (0,)}]},
+    10: {"key": "fuzz"},
+    11: MEMBER | {
+        "session_timeout": timedelta(seconds=6), "rebalance_timeout": timedelta(seconds=6),
+        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b"\0\1"}],
+    },
+    12: MEMBER,
+    13: MEMBER | {"members": [{"member_id": "m"}]},
+    14: MEMBER | {"assignments": [{"member_id": "m", "assignment": b"\0"}]},
+    15: {"groups": ("fuzz",), "include_authorized_operations": False},
+    16: {},
+    19: {
+        "topics": [{
+            "name": "fuzz-made", "num_partitions": 1, "replication_factor": 1, "assignments": [],
+            "configs": [{"name": "retention.ms", "value": "1"}],
+        }],
+    },
+    20: {"topic_names": ("fuzz-made",), "timeout": SOON},
+    21: {
+        "topics": [{"name": "fuzz", "partitions": [{"partition_index": 0, "offset": 1}]}],
+        "timeout": SOON,
+    },
+    22: {"transactional_id": None, "transaction_timeout": SOON},
+    32: {"resources": [
+        {"resource_type": 2, "resource_name": "fuzz", "configuration_keys": ("retention.ms",)},
+    ]},
+    37: {
+        "topics": [{"name": "fuzz", "count": 2, "assignments": None}],
+        "timeout": SOON, "validate_only": False,
+    },
+    42: {"groups_names": ("fuzz",)},
+    44: {
+        "resources": [{"resource_type": 2, "resource_name": "fuzz", "configs": [
+            {"name": "retention.ms", "config_operation": 0, "value": "1"},
+        ]}],
+        "validate_only": False,
+    },
+}  # fmt: skip
+
+
+def request(api: int, version: int) -> bytes:
+    kind: Any = load_request_schema(api, version)
+    buffer = io.BytesIO()
+    header = {
+        "request_api_key": api, "request_api_version": version, "correlation_id": 7,
+        "client_id": "fuzz",
+    }  # fmt: skip
+    entity_writer(kind.__header_schema__)(buffer, wire.build(kind.__header_schema__, header))
+    entity_writer(kind)(buffer, wire.build(kind, VALUES[api]))
+    return buffer.getvalue()
+
+
+def corpus() -> list[bytes]:
+    return [
+        request(api.key, version)
+        for api in APIS.values()
+        for version in range(api.least, api.most + 1)
+    ]
+
+
+@pytest.fixture
+def process(database: Database, tmp_path: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(database, tmp_path)
+    made.init()
+    made.start()
+    yield made
+    assert made.stop() == 0
+
+
+def send(port: int, frame: bytes) -> bytes:
+    """What the broker says to a frame before the connection is over."""
+    with socket.create_connection(("127.0.0.1", port), 30) as link:
+        link.sendall(struct.pack(">i", len(frame)) + frame)
+        link.shutdown(socket.SHUT_WR)
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := link.recv(65536):
+                found += piece
+        return found
+
+
+def test_every_request_is_understood(process: BrokerProcess) -> None:
+    """The corpus is what it should be: nothing in it is malformed."""
+    make_topic(process.bootstrap, 1)
+    for frame in corpus():
+        send(process.port, frame)
+    said = process.output.read_text()
+    assert "broker.malformed" not in said
+    assert "broker.failed" not in said
+
+
+@pytest.mark.timeout(7200)
+def test_mutated_requests(process: BrokerProcess) -> None:
+    calm = make_topic(process.bootstrap)
+    client = Librdkafka(process.bootstrap)
+    frames = Mutator(corpus(), seed=1)
+    broker = psutil.Process(process.pid)
+    before = 0.0
+    for number in range(FRAMES):
+        send(process.port, next(frames))
+        if number == FRAMES // 10:
+            before = broker.memory_info().rss / 2**20
+        if number % (FRAMES // 10) == 0:
+            first = number // (FRAMES // 10)
+            assert client.produce(calm, some(1, first=first)) == [first]
+    assert client.consume(calm, 10) == some(10)
+    after = broker.memory_info().rss / 2**20
+    assert after < before + GROWTH_MB
+    assert "broker.failed" not in process.output.read_text()
