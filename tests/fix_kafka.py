@@ -1,4 +1,4 @@
-"""Fixtures for real Kafka: a broker a session, and its own client libraries to read it with."""
+"""Fixtures for real Kafka: a broker a session."""
 
 from __future__ import annotations
 

@@ -157,6 +157,7 @@ class EmbeddedKafka:
             "share.coordinator.state.topic.num.partitions": "1",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
             "group.initial.rebalance.delay.ms": "0",
             # A killed broker that comes back is served only after its old session is over.
             "broker.session.timeout.ms": "2000",
