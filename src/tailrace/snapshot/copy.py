@@ -1,58 +1,38 @@
-"""COPY: a stretch of a table as columns of cells, in the values of the stream.
-
-PostgreSQL sends a message a row; they are strung together as they come and read by pyarrow's CSV
-reader, thousands at a time. It is COPY's text format: CSV takes PostgreSQL half as long again. What
-pyarrow does not know of it are the escapes, so those are undone here, in the columns that have any.
-"""
+"""COPY: a stretch of a table as columns of cells, in the values of the stream; or as its text."""
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, takewhile
 from operator import itemgetter
+from select import POLLIN, poll
 from typing import TYPE_CHECKING
 
+import numpy as np
 import psycopg
-import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg import pq
-from pyarrow import csv
 
 from tailrace.capture.connection import classify, quote_ident, translate
-from tailrace.decode.group import Cells
+from tailrace.snapshot.cells import cells
+from tailrace.snapshot.lines import Lines
+from tailrace.snapshot.receive import possible, receive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from psycopg import Connection
 
     from tailrace.decode.group import Image
     from tailrace.snapshot.table import Stretch
 
-_BLOCK_BYTES, _BLOCK_ROWS = 1 << 22, 1 << 30
-_PARSE = csv.ParseOptions(
-    delimiter="\t",
-    quote_char=False,
-    double_quote=False,
-    escape_char=False,
-    newlines_in_values=False,
-    ignore_empty_lines=False,
-)
-_NULL = "\\N"
+_BLOCK_ROWS, _BLOCK_BYTES = 1 << 30, 1 << 22
 _GULP_ROWS = 64
-_END = (-1, b"")
+_GULPS_BYTES = 1 << 22
+_AT_ONCE = 1
+_NOTHING_YET, _END = (0, b""), (-1, b"")
+# TLS may hold back bytes that have come: not to be waited for.
+_PATIENCE_MS = 1000
 _DATA = itemgetter(1)
-# A backslash stands for itself last, behind a byte that no text of PostgreSQL's holds.
-_ESCAPES = (
-    (b"\\\\", b"\0"),
-    (b"\\b", b"\b"),
-    (b"\\f", b"\f"),
-    (b"\\n", b"\n"),
-    (b"\\r", b"\r"),
-    (b"\\t", b"\t"),
-    (b"\\v", b"\v"),
-    (b"\0", b"\\"),
-)
 
 
 def query(stretch: Stretch, columns: Sequence[str], conditions: Sequence[str] = ()) -> str:
@@ -68,41 +48,12 @@ def query(stretch: Stretch, columns: Sequence[str], conditions: Sequence[str] = 
 
 
 def copy(connection: Connection, select: str, columns: int) -> Iterator[tuple[int, Image]]:
-    """The rows of a query in the order PostgreSQL sends them: how many, and their cells."""
-    for _, block in lines(connection, select):
-        yield parse(block, columns)
+    """The rows of a query in the order PostgreSQL sends them: how many, and their cells.
 
-
-def parse(block: bytes | bytearray, columns: int) -> tuple[int, Image]:
-    """Whole lines: how many, and their cells."""
-    if not columns:
-        return block.count(b"\n"), ()
-    names = [str(number) for number in range(columns)]
-    table = csv.read_csv(
-        pa.BufferReader(block),
-        read_options=csv.ReadOptions(
-            column_names=names, block_size=len(block) + 1, use_threads=False
-        ),
-        parse_options=_PARSE,
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()),
-            null_values=[_NULL],
-            strings_can_be_null=True,
-        ),
-    )
-    cells = [column.combine_chunks() for column in table.columns]
-    # A NULL has a backslash, too.
-    if block.count(b"\\") > sum(column.null_count for column in cells):
-        cells = [_unescaped(column) for column in cells]
-    return table.num_rows, tuple(map(Cells, cells))
-
-
-def _unescaped(values: pa.BinaryArray) -> pa.BinaryArray:
-    if not pc.any(pc.match_substring(values, b"\\")).as_py():
-        return values
-    for written, meant in _ESCAPES:
-        values = pc.replace_substring(values, written, meant)
-    return values
+    Until the last has come, or it is closed, nobody else may use the connection.
+    """
+    for found in _copied(connection, select):
+        yield len(found), cells(found, columns)
 
 
 def lines(
@@ -113,34 +64,72 @@ def lines(
     most_bytes: int = _BLOCK_BYTES,
 ) -> Iterator[tuple[int, bytearray]]:
     """The rows of a query as COPY writes them, some at a time: how many, and their text."""
-    session = connection.pgconn
-    statement = f"COPY ({select}) TO STDOUT"
-    _expect(session.exec_(statement.encode()), pq.ExecStatus.COPY_OUT)
+    return cut(_copied(connection, select), most_rows=most_rows, most_bytes=most_bytes)
+
+
+def cut(
+    found: Iterable[Lines], *, most_rows: int, most_bytes: int
+) -> Iterator[tuple[int, bytearray]]:
+    """The text of as many lines at a time as there may be; one that is too large comes alone.
+
+    The same lines in the same order are cut in the same places, however they came.
+    """
     block, rows = bytearray(), 0
-    for found in _gulps(session):
-        gulp = b"".join(found)
-        if rows + len(found) <= most_rows and len(block) + len(gulp) <= most_bytes:
-            block += gulp
-            rows += len(found)
-            continue
-        for row in found:
-            if rows == most_rows or (rows and len(block) + len(row) > most_bytes):
+    for each in found:
+        text, ends = each.text(), np.cumsum(each.ends - each.begins)
+        done = begin = 0
+        while done < len(ends):
+            room = begin + most_bytes - len(block)
+            fit = min(int(np.searchsorted(ends, room, "right")) - done, most_rows - rows)
+            if fit <= 0 and rows:
                 yield rows, block
                 block, rows = bytearray(), 0
-            block += row
-            rows += 1
-    while (result := session.get_result()) is not None:
-        _expect(result, pq.ExecStatus.COMMAND_OK)
+                continue
+            fit = max(fit, 1)
+            done, rows = done + fit, rows + fit
+            end = int(ends[done - 1])
+            block += text[begin:end]
+            begin = end
     if rows:
         yield rows, block
 
 
+def _copied(connection: Connection, select: str) -> Iterator[Lines]:
+    session, statement = connection.pgconn, f"COPY ({select}) TO STDOUT"
+    way = receive if possible(session) else by_libpq
+    return way(session, statement)
+
+
+def by_libpq(session: pq.abc.PGconn, statement: str) -> Iterator[Lines]:
+    """The rows of COPY … TO STDOUT, some megabytes at a time, over whatever line libpq has."""
+    _expect(session.exec_(statement.encode()), pq.ExecStatus.COPY_OUT)
+    text, sizes = bytearray(), list[int]()
+    for found in _gulps(session):
+        text += b"".join(found)
+        sizes += map(len, found)
+        if len(text) >= _GULPS_BYTES:
+            yield Lines.of(text, sizes)
+            text, sizes = bytearray(), []
+    # All of them first: only then is the session at rest.
+    for result in list(iter(session.get_result, None)):
+        _expect(result, pq.ExecStatus.COMMAND_OK)
+    if sizes:
+        yield Lines.of(text, sizes)
+
+
 def _gulps(session: pq.abc.PGconn) -> Iterator[list[memoryview]]:
     """What COPY sends, some rows at a time; no statement of Python's runs for each of them."""
-    received = iter(partial(session.get_copy_data, 0), _END)
+    line = poll()
+    line.register(session.socket, POLLIN)
+    received = iter(partial(session.get_copy_data, _AT_ONCE), _END)
     try:
-        while found := list(map(_DATA, islice(received, _GULP_ROWS))):
-            yield found
+        while (first := next(received, _END)) != _END:
+            if first == _NOTHING_YET:
+                # Waits here and not in libpq, which would hold up all other threads.
+                line.poll(_PATIENCE_MS)
+                session.consume_input()
+            else:
+                yield [*map(_DATA, chain([first], takewhile(_DATA, islice(received, _GULP_ROWS))))]
     except psycopg.Error as error:
         raise translate(error) from error
 
