@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.testing.kafka import EmbeddedKafka
+from tailrace.testing import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,5 +23,6 @@ def kafka_available() -> None:
 @pytest.fixture(scope="session")
 def kafka_server(kafka_available: None) -> Iterator[EmbeddedKafka]:
     """A broker, shared: every test has topics and pipelines of its own."""
-    with EmbeddedKafka() as server:
+    # So that tests need not wait long for members that are gone.
+    with EmbeddedKafka(config="group.min.session.timeout.ms=1000") as server:
         yield server

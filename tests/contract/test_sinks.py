@@ -1,33 +1,35 @@
 """Every sink keeps the contract of `tailrace.sinks.contract`.
 
-A sink joins with one line in `BENCHES`: how to make one, and how to read what it delivered without
-its own code.
+A sink joins with a bench: how to make one, and how to read what it delivered without its own code.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import uuid
 from typing import TYPE_CHECKING, Protocol
 
 import nats
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from tailrace.config import NatsSink
+from tailrace.config import KafkaSink, NatsSink
 from tailrace.errors import SinkError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
+from tailrace.sinks.kafka import Kafka
 from tailrace.sinks.nats import JetStream
 from tailrace.testing import EmbeddedNats
+from tests.integration.kafka.reading import Bench as Topic
 from tests.unit.sinks.rows import message_id, payload, position, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
     from tailrace.sinks.contract import Sink
+    from tailrace.testing import EmbeddedKafka
 
 Delivered = tuple[bytes, bytes, bytes]
 """Destination, id, payload."""
@@ -35,6 +37,10 @@ Delivered = tuple[bytes, bytes, bytes]
 
 class Bench(Protocol):
     """A real destination, and sinks for it."""
+
+    @property
+    def prefix(self) -> str:
+        """What all destinations begin with."""
 
     def make(self) -> Sink:
         """A new sink, not opened."""
@@ -44,6 +50,8 @@ class Bench(Protocol):
 
 
 class NatsBench:
+    prefix = "cdc"
+
     def __init__(self, url: str) -> None:
         self._url = url
 
@@ -67,21 +75,40 @@ class NatsBench:
         return found
 
 
-@contextlib.contextmanager
-def nats_bench() -> Iterator[Bench]:
-    with EmbeddedNats() as server:
-        yield NatsBench(server.url)
+class KafkaBench:
+    def __init__(self, bootstrap: str, *, transactional: bool) -> None:
+        self.prefix = f"c{uuid.uuid4().hex[:8]}"
+        self._bootstrap = bootstrap
+        self._transactional = transactional
+
+    def make(self) -> Sink:
+        settings = KafkaSink(
+            type="kafka", bootstrap=self._bootstrap, transactional=self._transactional
+        )
+        return Kafka(settings, name=self.prefix)
+
+    def delivered(self) -> list[Delivered]:
+        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
+        topics = sorted(
+            topic
+            for topic in admin.list_topics(timeout=10).topics
+            if topic.startswith(f"{self.prefix}.")
+        )
+        return [
+            (topic.encode(), found.id.encode(), found.value)
+            for topic in topics
+            for found in Topic(self._bootstrap, topic).held()
+        ]
 
 
-BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
-    "nats": nats_bench,
-}
-
-
-@pytest.fixture(params=BENCHES)
+@pytest.fixture(params=["nats", "kafka", "kafka-transactional"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    with BENCHES[request.param]() as made:
-        yield made
+    if request.param == "nats":
+        with EmbeddedNats() as server:
+            yield NatsBench(server.url)
+    else:
+        kafka: EmbeddedKafka = request.getfixturevalue("kafka_server")
+        yield KafkaBench(kafka.bootstrap, transactional=request.param != "kafka")
 
 
 @pytest.fixture
@@ -92,8 +119,12 @@ def sink(bench: Bench) -> Iterator[Sink]:
     made.close()
 
 
-def expected(numbers: range) -> list[Delivered]:
-    return [(b"cdc.orders.insert", message_id(n), payload(n)) for n in numbers]
+def place(bench: Bench, table: str = "orders") -> bytes:
+    return f"{bench.prefix}.{table}.insert".encode()
+
+
+def expected(bench: Bench, numbers: range) -> list[Delivered]:
+    return [(place(bench), message_id(n), payload(n)) for n in numbers]
 
 
 def weight(numbers: range) -> int:
@@ -102,35 +133,35 @@ def weight(numbers: range) -> int:
 
 def test_messages_arrive_as_they_are_and_in_order(bench: Bench, sink: Sink) -> None:
     for start in (0, 50, 100):
-        sink.write(rows(range(start, start + 50)))
+        sink.write(rows(range(start, start + 50), destination=place(bench)))
     assert sink.flush() == Receipt(messages=150, bytes=weight(range(150)))
-    assert bench.delivered() == expected(range(150))
+    assert bench.delivered() == expected(bench, range(150))
 
 
-def test_a_receipt_covers_what_came_since_the_last(sink: Sink) -> None:
+def test_a_receipt_covers_what_came_since_the_last(bench: Bench, sink: Sink) -> None:
     assert sink.flush() == Receipt()
-    sink.write(rows(range(10)))
-    sink.write(rows(range(10, 20)))
+    sink.write(rows(range(10), destination=place(bench)))
+    sink.write(rows(range(10, 20), destination=place(bench)))
     assert sink.flush().messages == 20
     assert sink.flush() == Receipt()
-    sink.write(rows(range(20, 25)))
+    sink.write(rows(range(20, 25), destination=place(bench)))
     assert sink.flush().messages == 5
 
 
-def test_empty_batches_are_nothing(sink: Sink) -> None:
-    sink.write(rows([]))
+def test_empty_batches_are_nothing(bench: Bench, sink: Sink) -> None:
+    sink.write(rows([], destination=place(bench)))
     assert sink.flush() == Receipt()
 
 
 def test_slices_are_read_within_their_bounds(bench: Bench, sink: Sink) -> None:
-    sink.write(rows(range(100)).slice(10, 20))
+    sink.write(rows(range(100), destination=place(bench)).slice(10, 20))
     assert sink.flush().messages == 20
-    assert bench.delivered() == expected(range(10, 30))
+    assert bench.delivered() == expected(bench, range(10, 30))
 
 
 def test_any_bytes_may_be_a_payload(bench: Bench, sink: Sink) -> None:
     payloads = [b"", b"\r\n", bytes(range(256)), "žluťoučký 🐎".encode(), b"x" * 500_000]
-    batch = rows(range(len(payloads)))
+    batch = rows(range(len(payloads)), destination=place(bench))
     field = MESSAGES.get_field_index("payload")
     sink.write(batch.set_column(field, MESSAGES.field(field), pa.array(payloads, pa.binary())))
     sink.flush()
@@ -138,45 +169,45 @@ def test_any_bytes_may_be_a_payload(bench: Bench, sink: Sink) -> None:
 
 
 def test_destinations_are_kept_apart(bench: Bench, sink: Sink) -> None:
-    sink.write(rows(range(3), destination=b"cdc.a.insert"))
-    sink.write(rows(range(3, 6), destination=b"cdc.b.insert"))
+    sink.write(rows(range(3), destination=place(bench, "a")))
+    sink.write(rows(range(3, 6), destination=place(bench, "b")))
     sink.flush()
     found = [one[0] for one in bench.delivered()]
-    assert found == [b"cdc.a.insert"] * 3 + [b"cdc.b.insert"] * 3
+    assert found == [place(bench, "a")] * 3 + [place(bench, "b")] * 3
 
 
 def test_a_sink_may_be_opened_again_and_again(bench: Bench, sink: Sink) -> None:
     for start in range(0, 60, 20):
         sink.open(position(start - 1) if start else ORIGIN)
-        sink.write(rows(range(start, start + 20)))
+        sink.write(rows(range(start, start + 20), destination=place(bench)))
         assert sink.flush().messages == 20
-    assert bench.delivered() == expected(range(60))
+    assert bench.delivered() == expected(bench, range(60))
 
 
 def test_what_was_not_flushed_comes_again_without_loss(bench: Bench) -> None:
     first = bench.make()
     first.open(ORIGIN)
-    first.write(rows(range(50)))
+    first.write(rows(range(50), destination=place(bench)))
     first.flush()
-    first.write(rows(range(50, 100)))
+    first.write(rows(range(50, 100), destination=place(bench)))
     first.close()
     second = bench.make()
     second.open(position(49))
-    second.write(rows(range(50, 100)))
+    second.write(rows(range(50, 100), destination=place(bench)))
     receipt = second.flush()
     second.close()
     assert receipt.messages + receipt.duplicates == 50
-    assert list(dict.fromkeys(bench.delivered())) == expected(range(100))
+    assert list(dict.fromkeys(bench.delivered())) == expected(bench, range(100))
 
 
 def test_a_closed_sink_takes_nothing(bench: Bench) -> None:
     sink = bench.make()
     with pytest.raises(SinkError):
-        sink.write(rows(range(1)))
+        sink.write(rows(range(1), destination=place(bench)))
     sink.open(ORIGIN)
     sink.close()
     sink.close()
     with pytest.raises(SinkError):
-        sink.write(rows(range(1)))
+        sink.write(rows(range(1), destination=place(bench)))
     with pytest.raises(SinkError):
         sink.flush()

@@ -4,6 +4,7 @@ Not for talking to PostgreSQL: a DSN is checked by `tailrace.capture.connection`
 """
 
 from tailrace.config.file import load, section_of
+from tailrace.config.kafka import Kafka, KafkaSink, ShadowSink
 from tailrace.config.sections import (
     Backfill,
     Backfills,
@@ -25,10 +26,13 @@ __all__ = [
     "Capture",
     "Config",
     "Http",
+    "Kafka",
+    "KafkaSink",
     "Log",
     "NatsSink",
     "NatsStream",
     "Pipeline",
+    "ShadowSink",
     "Snapshots",
     "Source",
     "Spark",

@@ -9,40 +9,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+from tailrace.config.base import Bytes, Section
+from tailrace.config.kafka import KafkaSink, ShadowSink  # noqa: TC001 - pydantic reads them
+
 _NAME_BYTES = 63
-
-
-def _size(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value)
-    units = {unit.lower(): factor for unit, factor in _UNITS.items()}
-    if match is None or match[2].lower() not in units:
-        raise ValueError("should be a number of bytes, or a size such as 64MiB or 10GiB")
-    return int(float(match[1]) * units[match[2].lower()])
 
 
 def _slot_name(name: str) -> str:
@@ -63,19 +35,12 @@ def _pipeline_name(name: str) -> str:
     return name
 
 
-Bytes = Annotated[int, BeforeValidator(_size)]
 SlotName = Annotated[str, AfterValidator(_slot_name)]
 Identifier = Annotated[str, AfterValidator(_identifier)]
 PipelineName = Annotated[str, AfterValidator(_pipeline_name)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
-    )
-
-
-class Source(_Section):
+class Source(Section):
     """The database that changes are read from: one database, one publication, one slot."""
 
     dsn: SecretStr = Field(
@@ -95,7 +60,7 @@ class Source(_Section):
     )
 
 
-class Log(_Section):
+class Log(Section):
     """The durable log that capture writes and everything else reads."""
 
     path: Path = Field(
@@ -133,7 +98,7 @@ class Log(_Section):
     )
 
 
-class Capture(_Section):
+class Capture(Section):
     """The loop that receives, appends, fsyncs and acknowledges."""
 
     heartbeat_s: float = Field(
@@ -159,7 +124,7 @@ class Capture(_Section):
     )
 
 
-class Spark(_Section):
+class Spark(Section):
     """The Spark application that runs the pipelines."""
 
     master: str = Field(
@@ -172,7 +137,7 @@ class Spark(_Section):
     )
 
 
-class Http(_Section):
+class Http(Section):
     """The HTTP endpoints: /health, /status, /metrics, /streams/info and POST /shutdown."""
 
     host: str = Field(
@@ -187,7 +152,7 @@ class Http(_Section):
     )
 
 
-class NatsStream(_Section):
+class NatsStream(Section):
     """A JetStream stream: made when it is missing, never altered."""
 
     name: str = Field(default="CDC", description="Name of the stream.")
@@ -216,7 +181,7 @@ class NatsStream(_Section):
     )
 
 
-class NatsSink(_Section):
+class NatsSink(Section):
     """NATS JetStream."""
 
     type: Literal["nats"] = Field(description="This sink: `nats`.")
@@ -255,7 +220,7 @@ class NatsSink(_Section):
     )
 
 
-class Snapshots(_Section):
+class Snapshots(Section):
     """Snapshots of a pipeline's tables on request, into a stream of their own."""
 
     request: str = Field(
@@ -279,7 +244,7 @@ class Snapshots(_Section):
     )
 
 
-class Backfill(_Section):
+class Backfill(Section):
     """The rows of a table, through the pipeline, once."""
 
     table: str = Field(description="The table, as in SQL.")
@@ -287,7 +252,7 @@ class Backfill(_Section):
     rate: float = Field(default=0.0, ge=0, description="Rows a second, at most. 0: no limit.")
 
 
-class Backfills(_Section):
+class Backfills(Section):
     """How the rows that tables have already are brought through the pipeline."""
 
     tables: tuple[Backfill, ...] = Field(
@@ -302,7 +267,7 @@ class Backfills(_Section):
 _ENCODINGS: dict[str, Literal["msgpack", "avro"]] = {"bridge": "msgpack", "creek": "avro"}
 
 
-class Pipeline(_Section):
+class Pipeline(Section):
     """Tables in, messages out: one streaming query with its own checkpoint."""
 
     tables: tuple[str, ...] = Field(
@@ -338,8 +303,9 @@ class Pipeline(_Section):
         le=256,
         description="Parallel deliveries. One keeps the total order, more keep the order per key.",
     )
-    shape: Literal["bridge", "creek", "debezium", "sequin", "plain"] = Field(
-        default="bridge", description="Layout of a message."
+    shape: Literal["bridge", "creek", "debezium", "sequin", "plain", "record"] = Field(
+        default="bridge",
+        description="Layout of a message. `record`: rows of kafka.messages as they are.",
     )
     encoding: Literal["msgpack", "json", "avro"] | None = Field(
         default=None,
@@ -367,7 +333,15 @@ class Pipeline(_Section):
         ),
     )
     backfill: Backfills = Field(default=Backfills(), description=Backfills.__doc__)
-    sink: NatsSink = Field(description="Where the messages go.")
+    sink: Annotated[NatsSink | KafkaSink | ShadowSink, Field(discriminator="type")] = Field(
+        description="Where the messages go."
+    )
+
+    @property
+    def nats(self) -> NatsSink:
+        """The sink of a pipeline that must have this one; `_fitting` has looked."""
+        assert isinstance(self.sink, NatsSink)
+        return self.sink
 
     @property
     def format(self) -> Literal["msgpack", "json", "avro"]:
@@ -378,6 +352,17 @@ class Pipeline(_Section):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        if (self.shape == "record") != (self.sink.type == "shadow"):
+            raise ValueError("shape record and sink shadow belong together")
+        if self.shape == "record" and (
+            self.where or self.select or self.route or self.key or self.lanes > 1
+        ):
+            raise ValueError(
+                "shape record has whole rows in one lane: leave `where`, `select`, `route`, `key` "
+                "and `lanes` out"
+            )
+        if self.sink.type != "nats" and (self.shape == "creek" or self.snapshots):
+            raise ValueError("shape creek and `snapshots` are for NATS: the sink must be `nats`")
         if (self.shape == "creek") != (self.format == "avro"):
             raise ValueError("shape creek and encoding avro belong together")
         if self.shape == "creek" and (self.messages or self.select):
@@ -391,7 +376,7 @@ class Pipeline(_Section):
         return self
 
 
-class Config(_Section):
+class Config(Section):
     """The whole of `tailrace.yml`. Every key has a default; an empty file is valid."""
 
     source: Source = Field(default=Source(), description=Source.__doc__)

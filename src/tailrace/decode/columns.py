@@ -46,6 +46,8 @@ def validity(values: pa.Array) -> pa.Buffer | None:
 
 def valid(values: pa.Array) -> NDArray[np.bool_]:
     """A mask of what is not null."""
+    if not values.null_count:
+        return np.ones(len(values), np.bool_)
     mask: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
     return mask
 

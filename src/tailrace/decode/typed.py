@@ -96,9 +96,11 @@ def any_letter(values: pa.BinaryArray) -> NDArray[np.bool_]:
 def four_digit_years(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]:
     """Which timestamps are of the years 1 to 9999: a blank after ten bytes, no BC at the end."""
     starts, data = columns.offsets(values), columns.content(values)
-    found = np.diff(starts) >= shortest
-    begins, ends = starts[:-1][found], starts[1:][found]
-    found[found] = (data[begins + 10] == ord(" ")) & (data[ends - 1] != ord("C"))
+    long: NDArray[np.bool_] = np.diff(starts) >= shortest
+    if not len(data):
+        return long
+    tenth = np.minimum(starts[:-1] + 10, len(data) - 1)
+    found: NDArray[np.bool_] = long & (data[tenth] == ord(" ")) & (data[starts[1:] - 1] != ord("C"))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
@@ -19,28 +19,45 @@ from tailrace.encode.shapes.debezium import Debezium
 from tailrace.encode.shapes.plain import Plain
 from tailrace.encode.shapes.sequin import Sequin
 from tailrace.encode.subject import MESSAGES as MESSAGE_SCHEMA
-from tailrace.encode.subject import Subject
 from tailrace.message import MESSAGES
 
 if TYPE_CHECKING:
+    from tailrace.change import Op
     from tailrace.decode.group import Group
     from tailrace.encode.layout import Layout
     from tailrace.encode.shapes.shape import Shape
+    from tailrace.schema import Relation
 
-__all__ = ["Encoder", "Origin", "ShapeName"]
+__all__ = ["Destinations", "Encoder", "Origin", "ShapeName"]
 
-ShapeName = Literal["bridge", "creek", "debezium", "sequin", "plain"]
+ShapeName = Literal["bridge", "creek", "debezium", "sequin", "plain", "record"]
+"""`record` has columns of its own, `tailrace.encode.records`."""
 EncodingName = Literal["json", "msgpack", "avro"]
+
+
+class Destinations(Protocol):
+    """Where the changes of a table go."""
+
+    def fill(self, schema: str, table: str, op: Op) -> str:
+        """The destination of changes of one table."""
+
+    def of(self, relation: Relation, op: Op) -> str:
+        """The destination of changes of a relation."""
 
 
 class Encoder:
     """Encodes groups. Holds no state between them and may be pickled."""
 
     def __init__(
-        self, *, shape: ShapeName, encoding: EncodingName, subject: str, origin: Origin
+        self,
+        *,
+        shape: ShapeName,
+        encoding: EncodingName,
+        destinations: Destinations,
+        origin: Origin,
     ) -> None:
         self._layout = _layout(shape, encoding)
-        self._subject = Subject(subject, database=origin.database)
+        self._usual = destinations
         self._origin = origin
 
     def encode(
@@ -78,11 +95,11 @@ class Encoder:
 
     def _destinations(self, group: Group) -> str | pa.BinaryArray:
         if group.relation is not None:
-            return self._subject.of(group.relation, group.op)
+            return self._usual.of(group.relation, group.op)
         assert group.prefixes is not None
         coded = group.prefixes.dictionary_encode()
         subjects = [
-            self._subject.fill(MESSAGE_SCHEMA, prefix, group.op).encode()
+            self._usual.fill(MESSAGE_SCHEMA, prefix, group.op).encode()
             for prefix in coded.dictionary.to_pylist()
         ]
         return pa.array(subjects, pa.binary()).take(coded.indices)

@@ -287,9 +287,9 @@ class _Check:
 
     def _subjects(self) -> Iterator[Finding]:
         """Whether the stream takes every destination the template can give."""
-        if self.pipeline.route:
-            return
         sink = self.pipeline.sink
+        if self.pipeline.route or sink.type != "nats":
+            return
         subject = Subject(sink.subject, database=self._source.database)
         destinations = [subject.of(table.relation, op) for table in self.tables for op in _OPS]
         lost = [
@@ -305,8 +305,19 @@ class _Check:
             )
 
     def _sink(self) -> Iterator[Finding]:
-        for said in nats.inspect(self.pipeline.sink):
-            yield Finding(severity=Severity(said.severity), finding=said.finding, fix=said.fix)
+        sink = self.pipeline.sink
+        if sink.type == "nats":
+            for said in nats.inspect(sink):
+                yield Finding(severity=Severity(said.severity), finding=said.finding, fix=said.fix)
+            return
+        from tailrace.sinks import kafka  # noqa: PLC0415 - its client loads only where needed
+
+        try:
+            kafka.probe(sink, name="check")
+        except TailraceError as failed:
+            yield error(str(failed), failed.hint)
+        else:
+            yield Finding(severity=Severity.OK, finding=f"Kafka at {sink.bootstrap} answers")
 
 
 def _columns(expression: Expression, relation: Relation, qualifiers: tuple[str, ...]) -> set[int]:

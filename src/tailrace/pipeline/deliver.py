@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import LongType, StructField, StructType
@@ -104,6 +105,7 @@ def _encoded(rows: pa.StructArray, encoder: Encoder, spec: Spec, relations: Rela
 def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
     """One answer a row; the last one waits for the flush."""
     waiting, opened, last = 0, None, (-1, -1)
+    lane = _lane(target)
     commits: list[NDArray[np.int64]] = []
     try:
         for piece in pieces:
@@ -114,7 +116,7 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
                 if not messages.num_rows:
                     continue
                 if opened is None:
-                    opened = opening.get(target, Position.parse(piece.start))
+                    opened = opening.get(target, lane, Position.parse(piece.start))
                 last = _check_order(messages, last)
                 changes = messages["ordinal"].to_numpy() < READS
                 commits.append(messages["committed_at"].to_numpy()[changes])
@@ -125,8 +127,14 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
             yield pa.nulls(waiting, _ROW)
         settle()
     except BaseException:
-        opening.discard(target.name)
+        opening.discard(target, lane)
         raise
+
+
+def _lane(target: Target) -> int:
+    """A task is a lane: rows are partitioned by its number."""
+    context = TaskContext.get()
+    return context.partitionId() if context is not None and target.lanes > 1 else 0
 
 
 def _check_order(messages: pa.RecordBatch, last: tuple[int, int]) -> tuple[int, int]:

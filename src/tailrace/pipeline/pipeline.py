@@ -59,6 +59,8 @@ def start(
         run=uuid.uuid4().hex,
         sink=pipeline.sink,
         subjects=_subjects(pipeline, spec.database),
+        lanes=pipeline.lanes,
+        source=_source(log),
     )
     if stages is None:
         blocks = read(spark, pipeline, spec, folders, began)
@@ -119,6 +121,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         keyed=bool(pipeline.key),
         shape=pipeline.shape,
         encoding=pipeline.format,
+        sink=pipeline.sink.type,
         subject=pipeline.sink.subject,
         database=identity.database,
         system_identifier=int(identity.system_identifier),
@@ -130,9 +133,15 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
 def _subjects(pipeline: Pipeline, database: str) -> str:
     """What no other pipeline writes to: all of the stream, or what names the database."""
     template = pipeline.sink.subject
-    if pipeline.route or "{database}" not in template:
+    if pipeline.sink.type != "nats" or pipeline.route or "{database}" not in template:
         return ">"
     return pattern_of(template.replace("{database}", token(database)))
+
+
+def _source(log: Log) -> str:
+    """Where positions come from; after a restore the same ones mean something else."""
+    identity = log.header(log.segments()[-1]).identity
+    return f"{identity.system_identifier}.{identity.timeline}.{identity.database}"
 
 
 def _totals() -> list[Column]:

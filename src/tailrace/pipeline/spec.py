@@ -21,9 +21,11 @@ class Spec:
     """Columns whose values choose the lane; none: the replica identity."""
     keyed: bool = False
     """Whether an expression gives the message keys."""
-    shape: Literal["bridge", "creek", "debezium", "sequin", "plain"] = "bridge"
+    shape: Literal["bridge", "creek", "debezium", "sequin", "plain", "record"] = "bridge"
     encoding: Literal["msgpack", "json", "avro"] = "msgpack"
+    sink: Literal["nats", "kafka", "shadow"] = "nats"
     subject: str = "cdc.{table}.{operation}"
+    """The template of destinations, in the words of the sink."""
     database: str = ""
     system_identifier: int = 0
     slot: str = ""

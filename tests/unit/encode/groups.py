@@ -13,6 +13,7 @@ import pyarrow as pa
 from tailrace.change import Change, Missing, Op, Row
 from tailrace.decode.group import Cells, Group, Image
 from tailrace.encode.encoder import Encoder, Origin, ShapeName
+from tailrace.encode.subject import Subject
 from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 
 if TYPE_CHECKING:
@@ -107,7 +108,12 @@ def _image_of(rows: list[Row | None]) -> Image | None:
 def encoder(
     shape: ShapeName, encoding: EncodingName, subject: str = "cdc.{table}.{operation}"
 ) -> Encoder:
-    return Encoder(shape=shape, encoding=encoding, subject=subject, origin=ORIGIN)
+    return Encoder(
+        shape=shape,
+        encoding=encoding,
+        destinations=Subject(subject, database=ORIGIN.database),
+        origin=ORIGIN,
+    )
 
 
 def decoded(payload: bytes, encoding: EncodingName) -> Any:

@@ -20,7 +20,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tailrace.encode.encoder import Encoder, Origin
+from tailrace.encode.encoder import Destinations, Encoder, Origin
+from tailrace.encode.records import Records
+from tailrace.encode.subject import Subject
+from tailrace.encode.topic import Topic
 from tailrace.message import MESSAGES
 from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
@@ -66,7 +69,7 @@ class BlockFrame:
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The blocks of a slice; a beat, the empty one, has one without messages."""
         spec, after = self._spec, part.after
-        encoder = encoder_of(spec)
+        encoder = Records() if spec.shape == "record" else encoder_of(spec)
         schema = arrow_schema(SCHEMA)
         if after == part.upto:
             # A row, so that the worker that delivers stays warm as well.
@@ -97,7 +100,16 @@ def encoder_of(spec: Spec) -> Encoder:
     origin = Origin(
         database=spec.database, system_identifier=spec.system_identifier, slot=spec.slot
     )
-    return Encoder(shape=spec.shape, encoding=spec.encoding, subject=spec.subject, origin=origin)
+    return Encoder(
+        shape=spec.shape, encoding=spec.encoding, destinations=destinations_of(spec), origin=origin
+    )
+
+
+def destinations_of(spec: Spec) -> Destinations:
+    """What fills the template of destinations: names are escaped as the sink needs it."""
+    if spec.sink == "kafka":
+        return Topic(spec.subject, database=spec.database)
+    return Subject(spec.subject, database=spec.database)
 
 
 def _with_lane(messages: pa.RecordBatch, lanes: NDArray[np.int32]) -> pa.RecordBatch:
@@ -119,7 +131,7 @@ def pack(messages: pa.RecordBatch) -> pa.Buffer:
     other, so compressing takes less time than those copies.
     """
     packed = pa.BufferOutputStream()
-    with pa.ipc.new_stream(packed, MESSAGES, options=_PACKING) as stream:
+    with pa.ipc.new_stream(packed, messages.schema, options=_PACKING) as stream:
         stream.write_batch(messages)
     return packed.getvalue()
 

@@ -132,6 +132,9 @@ def unchanged_names(group: Group) -> pa.ListArray:
 
 def names_where(masks: dict[str, NDArray[np.bool_]], count: int) -> pa.ListArray:
     """The names whose mask is true, as a list a row."""
+    if not masks:
+        nowhere = pa.array(np.zeros(count + 1, np.int32))
+        return pa.ListArray.from_arrays(nowhere, pa.array([], pa.string()))
     table = np.zeros((count, len(masks)), np.bool_)
     for number, mask in enumerate(masks.values()):
         table[:, number] = mask

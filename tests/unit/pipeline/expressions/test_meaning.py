@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, PySparkException
 
@@ -439,6 +439,7 @@ PARSED = TABLE.__class__(
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=TRUTHS)
+@example(text="(p = NOT -a IS NULL)")
 def test_spark_reads_the_same_tree_in_our_words_and_in_the_users(
     spark: SparkSession, text: str
 ) -> None:
@@ -451,8 +452,10 @@ def test_spark_reads_the_same_tree_in_our_words_and_in_the_users(
     ours = where.render(Typed(where.text, PARSED))
     frame = spark.createDataFrame([], "a BIGINT, b DOUBLE, s STRING, t STRING, p BOOLEAN")
     theirs = plan(frame, text)
-    # Some chains of IS are no sentence to Spark at all, so there is nothing to misread.
-    assert theirs in (plan(frame, ours), "PARSE_SYNTAX_ERROR")
+    # Some chains of IS are no sentence to Spark at all, so there is nothing to misread; and in
+    # `p = NOT -a IS NULL` it takes NOT for a column, which there is not.
+    refused = ("PARSE_SYNTAX_ERROR", "UNRESOLVED_COLUMN.WITH_SUGGESTION")
+    assert theirs in (plan(frame, ours), *refused)
 
 
 def plan(frame: Any, text: str) -> str:

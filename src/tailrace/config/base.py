@@ -1,0 +1,44 @@
+"""What every section of the settings is made of."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def _size(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    units = {unit.lower(): factor for unit, factor in _UNITS.items()}
+    if match is None or match[2].lower() not in units:
+        raise ValueError("should be a number of bytes, or a size such as 64MiB or 10GiB")
+    return int(float(match[1]) * units[match[2].lower()])
+
+
+Bytes = Annotated[int, BeforeValidator(_size)]
+"""A number of bytes; sizes such as 64MiB are read."""
+
+
+class Section(BaseModel):
+    """Frozen, and without a place for what it does not know."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    )

@@ -1,0 +1,24 @@
+"""A sink in a process of its own, which waits between write and flush to be killed."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tailrace.position import ORIGIN
+from tests.integration.kafka.reading import Bench
+
+
+def main(bootstrap: str, topic: str) -> None:
+    bench = Bench(bootstrap, topic)
+    sink = bench.sink(transactional=True)
+    sink.open(ORIGIN)
+    sink.write(bench.rows(range(100)))
+    sink.flush()
+    sink.write(bench.rows(range(100, 200)))
+    print("flushed 100, written 200", flush=True)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

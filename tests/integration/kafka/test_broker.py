@@ -1,0 +1,54 @@
+"""The embedded broker itself: it keeps what it holds, and says why it can not be had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.testing import EmbeddedKafka
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.kafka.reading import Bench
+
+
+def test_what_it_holds_survives_its_end(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
+    with brittle_bench.opened() as sink:
+        sink.write(brittle_bench.rows(range(100)))
+        sink.flush()
+    for end in (brittle.kill, brittle.stop):
+        end()
+        brittle.start()
+        assert brittle_bench.numbers() == list(range(100))
+
+
+def test_a_broker_that_can_not_start_says_why(kafka_available: None) -> None:
+    server = EmbeddedKafka(config="log.retention.hours=never")
+    with pytest.raises(RuntimeError, match="never"):
+        server.start()
+    server.destroy()
+
+
+def test_without_java_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert "Java 17" in (EmbeddedKafka.unavailable() or "")
+
+
+def test_without_maven_it_can_not_be_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert "mvn" in (EmbeddedKafka.unavailable() or "")
+    maven = tmp_path / "mvn"
+    maven.write_text("#!/bin/sh\necho no route to the repository\nexit 1\n")
+    maven.chmod(0o755)
+    assert "no route to the repository" in (EmbeddedKafka.unavailable() or "")
+    assert not list((tmp_path / "cache" / "tailrace").iterdir())

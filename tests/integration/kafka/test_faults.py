@@ -1,0 +1,148 @@
+"""Kafka dies in the middle and comes back: nothing is lost, and what comes twice is known."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.errors import SinkUnreachableError
+from tailrace.position import ORIGIN
+from tailrace.testing import TcpProxy
+from tests.unit.sinks.rows import position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.sinks.kafka import Kafka
+    from tailrace.testing import EmbeddedKafka
+    from tests.integration.kafka.reading import Bench
+
+BATCH = 300
+BATCHES = 8
+ALL = list(range(BATCH * BATCHES))
+KEYS = 13
+
+
+def deliver(
+    bench: Bench, sink: Kafka, *, middle: Callable[[int], None], failed: Callable[[], None]
+) -> int:
+    """Deliver as a pipeline does, again from the last flush; how often it failed."""
+    number = failures = 0
+    while number < BATCHES:
+        start, end = number * BATCH, (number + 1) * BATCH
+        try:
+            sink.open(position(start - 1) if start else ORIGIN)
+            sink.write(bench.rows(range(start, start + BATCH // 2), keys=KEYS))
+            if not failures:
+                middle(number)
+            sink.write(bench.rows(range(start + BATCH // 2, end), keys=KEYS))
+            receipt = sink.flush()
+            assert receipt.messages + receipt.duplicates == BATCH
+            number += 1
+        except SinkUnreachableError:
+            failures += 1
+            failed()
+    sink.close()
+    return failures
+
+
+def by_partition(bench: Bench) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for one in bench.held():
+        found.setdefault(one.partition, []).append(one.number)
+    return list(found.values())
+
+
+def check_order(bench: Bench, *, exactly: bool) -> None:
+    """Each partition is in order; only a cut batch may begin again, from its beginning."""
+    sequences = by_partition(bench)
+    assert len(sequences) > 1
+    assert sorted({number for sequence in sequences for number in sequence}) == ALL
+    if exactly:
+        assert all(sequence == sorted(set(sequence)) for sequence in sequences)
+        return
+    for sequence in sequences:
+        backwards = [(before, after) for before, after in pairwise(sequence) if after <= before]
+        assert len(backwards) <= 1
+        for before, after in backwards:
+            assert before // BATCH == after // BATCH
+            assert after == next(one for one in sequence if one // BATCH == after // BATCH)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_broker_that_stays_away_for_longer_than_we_wait(
+    brittle: EmbeddedKafka, brittle_bench: Bench, transactional: bool
+) -> None:
+    def middle(number: int) -> None:
+        if number == 4:
+            brittle.kill()
+
+    sink = brittle_bench.sink(transactional=transactional, partitions=3, timeout_s=5)
+    assert deliver(brittle_bench, sink, middle=middle, failed=lambda: restart(brittle))
+    check_order(brittle_bench, exactly=transactional)
+
+
+def restart(server: EmbeddedKafka) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_broker_that_is_back_soon_is_waited_for(
+    brittle: EmbeddedKafka, brittle_bench: Bench, transactional: bool
+) -> None:
+    reached, dead = threading.Event(), threading.Event()
+    failures: list[int] = []
+
+    def middle(number: int) -> None:
+        if number == 4:
+            reached.set()
+            assert dead.wait(60)
+
+    def run() -> None:
+        sink = brittle_bench.sink(transactional=transactional, partitions=3, timeout_s=90)
+        failures.append(deliver(brittle_bench, sink, middle=middle, failed=lambda: None))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert reached.wait(60)
+    brittle.kill()
+    dead.set()
+    brittle.start()
+    thread.join()
+    assert failures == [0]
+    check_order(brittle_bench, exactly=True)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_line_that_goes_dead_without_a_word(
+    kafka_server: EmbeddedKafka, bench: Bench, transactional: bool
+) -> None:
+    """Clients are told the broker's own address, so it is only the first connection that hangs."""
+    with TcpProxy("127.0.0.1", kafka_server.port) as proxy:
+        proxy.black_hole()
+        sink = bench.sink(
+            bootstrap=f"127.0.0.1:{proxy.port}", timeout_s=1, transactional=transactional
+        )
+        with pytest.raises(SinkUnreachableError):
+            sink.open(ORIGIN)
+
+
+def test_a_frozen_broker_is_given_up(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
+    bench = brittle_bench
+    sink = bench.sink(timeout_s=2)
+    sink.open(ORIGIN)
+    sink.write(bench.rows(range(10)))
+    sink.flush()
+    with brittle.frozen():
+        sink.write(bench.rows(range(10, 20)))
+        with pytest.raises(SinkUnreachableError, match="nothing acknowledged for 2 s"):
+            sink.flush()
+    sink.open(position(9))
+    sink.write(bench.rows(range(10, 20)))
+    sink.flush()
+    sink.close()
+    assert sorted(set(bench.numbers())) == list(range(20))

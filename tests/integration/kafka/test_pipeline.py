@@ -1,0 +1,134 @@
+"""Pipelines into a real Kafka: PostgreSQL, the log, Spark, and Kafka's own clients as readers."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.testing import EmbeddedKafka
+    from tests.fix_capture import Captured
+    from tests.fix_pipeline import Delivery
+    from tests.fix_postgres import Database
+
+    Capturing = Callable[..., Captured]
+    Delivering = Callable[..., Delivery]
+
+
+def received(bootstrap: str, topic: str, count: int) -> list[confluent_kafka.Message]:
+    """Everything committed in a topic, partition by partition in its order."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"g-{uuid.uuid4()}",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    parts = consumer.list_topics(topic, 30).topics[topic].partitions
+    first = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, first) for number in parts])
+    found: list[confluent_kafka.Message] = []
+    ended = 0
+
+    def read() -> bool:
+        nonlocal ended
+        for message in consumer.consume(1000, 1):
+            if message.error() is None:
+                found.append(message)
+            else:
+                ended += 1
+        return ended >= len(parts)
+
+    wait_for(read, "the end of all partitions")
+    consumer.close()
+    assert len(found) == count
+    return found
+
+
+def payload(message: confluent_kafka.Message) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(message.value() or b"null")
+    return value
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "transactional"])
+def sink(request: pytest.FixtureRequest, kafka_server: EmbeddedKafka) -> dict[str, Any]:
+    return {
+        "type": "kafka",
+        "bootstrap": kafka_server.bootstrap,
+        "topic": "{database}.{table}",
+        "transactional": request.param,
+        "prefix": f"p{uuid.uuid4().hex[:8]}",
+    }
+
+
+def test_every_change_arrives_once_in_order(
+    database: Database, capture: Capturing, deliver: Delivering, sink: dict[str, Any]
+) -> None:
+    database.execute("CREATE TABLE users (id int PRIMARY KEY, name text)")
+    captured = capture(database)
+    delivery = deliver(captured, kafka=sink)
+    database.execute("INSERT INTO users VALUES (1, 'ann'), (2, 'bob')")
+    database.execute("UPDATE users SET name = 'anna' WHERE id = 1")
+    database.execute("DELETE FROM users WHERE id = 2")
+    captured.catch_up()
+    assert delivery.run().events == 4
+    topic = f"{database.name}.users"
+    found = received(sink["bootstrap"], topic, 4)
+    assert [payload(message)["data"] for message in found] == [
+        {"id": 1, "name": "ann"},
+        {"id": 2, "name": "bob"},
+        {"id": 1, "name": "anna"},
+        {"id": 2, "name": None},
+    ]
+    ids = [dict(message.headers() or ())["tailrace-id"] for message in found]
+    assert len(set(ids)) == 4
+    database.execute("INSERT INTO users VALUES (3, 'cyd')")
+    captured.catch_up()
+    assert delivery.run().events == 1
+    assert payload(received(sink["bootstrap"], topic, 5)[-1])["data"] == {"id": 3, "name": "cyd"}
+
+
+def test_lanes_and_partitions_keep_the_order_of_each_key(
+    database: Database, capture: Capturing, deliver: Delivering, sink: dict[str, Any]
+) -> None:
+    database.execute("CREATE TABLE counters (id int PRIMARY KEY, n int)")
+    captured = capture(database)
+    delivery = deliver(captured, lanes=3, kafka=sink | {"partitions": 4})
+    database.execute("INSERT INTO counters SELECT g, 0 FROM generate_series(1, 50) g")
+    for _ in range(5):
+        database.execute("UPDATE counters SET n = n + 1")
+    captured.catch_up()
+    assert delivery.run().events == 300
+    seen: dict[int, list[int]] = defaultdict(list)
+    places: dict[int, set[int]] = defaultdict(set)
+    for message in received(sink["bootstrap"], f"{database.name}.counters", 300):
+        row = payload(message)["data"]
+        seen[row["id"]].append(row["n"])
+        places[row["id"]].add(message.partition() or 0)
+    assert seen == {key: [0, 1, 2, 3, 4, 5] for key in range(1, 51)}
+    assert all(len(found) == 1 for found in places.values())
+    assert len(set.union(*places.values())) == 4
+
+
+def test_a_route_may_name_the_partition(
+    database: Database, capture: Capturing, deliver: Delivering, sink: dict[str, Any]
+) -> None:
+    database.execute("CREATE TABLE places (id int PRIMARY KEY, shard int)")
+    captured = capture(database)
+    route = f"concat('{database.name}.routed/', shard)"
+    delivery = deliver(captured, route=route, kafka=sink | {"partitions": 3})
+    database.execute("INSERT INTO places SELECT g, g % 3 FROM generate_series(1, 30) g")
+    captured.catch_up()
+    assert delivery.run().events == 30
+    for message in received(sink["bootstrap"], f"{database.name}.routed", 30):
+        assert payload(message)["data"]["shard"] == message.partition()

@@ -1,0 +1,250 @@
+"""The Kafka sink's plain promises: messages arrive as they are, in order; no topic is altered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import kafka
+import pyarrow as pa
+import pytest
+from kafka.partitioner.default import murmur2
+
+from tailrace.config.kafka import KafkaSink
+from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
+from tailrace.message import MESSAGES
+from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Receipt
+from tailrace.sinks.kafka import Kafka, probe
+from tests.integration.kafka.reading import delivered
+from tests.unit.sinks.rows import message_id, payload, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.testing import EmbeddedKafka
+    from tests.integration.kafka.reading import Bench
+
+JAVA_HASHES = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+"""From the tests of Kafka's own Java client."""
+
+
+def changed(batch: pa.RecordBatch, name: str, values: Sequence[object]) -> pa.RecordBatch:
+    at = MESSAGES.get_field_index(name)
+    return batch.set_column(at, MESSAGES.field(at), pa.array(values, MESSAGES.field(at).type))
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_messages_arrive_as_they_are_and_in_order(bench: Bench, transactional: bool) -> None:
+    with bench.opened(transactional=transactional) as sink:
+        for start in range(0, 9000, 3000):
+            sink.write(bench.rows(range(start, start + 3000), keys=11))
+        receipt = sink.flush()
+    assert receipt == Receipt(messages=9000, bytes=sum(len(payload(n)) for n in range(9000)))
+    found = bench.held()
+    assert [one.value for one in found] == [payload(number) for number in range(9000)]
+    assert [one.id for one in found] == [message_id(number).decode() for number in range(9000)]
+    assert [one.key for one in found] == [b"k%d" % (number % 11) for number in range(9000)]
+
+
+def test_another_client_reads_the_same(bench: Bench, kafka_server: EmbeddedKafka) -> None:
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(500), keys=3))
+        sink.flush()
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=kafka_server.bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=10_000,
+    )
+    consumer.assign([kafka.TopicPartition(bench.topic, 0)])
+    read = []
+    for record in consumer:
+        read.append((record.key, record.value, dict(record.headers)["tailrace-id"].decode()))
+        if len(read) == 500:
+            break
+    consumer.close()
+    assert read == [(one.key, one.value, one.id) for one in bench.held()]
+
+
+def test_the_time_of_a_message_is_that_of_its_commit(bench: Bench) -> None:
+    stamps = [1_700_000_000_123_456, 1_700_000_001_000_999]
+    with bench.opened() as sink:
+        sink.write(changed(bench.rows(range(2)), "committed_at", stamps))
+        sink.flush()
+    assert [one.timestamp_ms for one in bench.held()] == [1_700_000_000_123, 1_700_000_001_000]
+
+
+def test_headers_can_be_left_out(bench: Bench) -> None:
+    with bench.opened(headers=False) as sink:
+        sink.write(bench.rows(range(2)))
+        sink.flush()
+    assert [one.id for one in bench.held()] == ["", ""]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_compression(bench: Bench, compression: str) -> None:
+    with bench.opened(compression=compression) as sink:
+        sink.write(bench.rows(range(500), size=300))
+        sink.flush()
+    assert bench.numbers() == list(range(500))
+
+
+def test_keys_go_where_javas_producer_sends_them(bench: Bench) -> None:
+    bench.make(partitions=7)
+    keys = [*JAVA_HASHES, *(b"key-%d" % number for number in range(500))]
+    with bench.opened() as sink:
+        sink.write(changed(bench.rows(range(len(keys))), "key", keys))
+        sink.flush()
+    for found in bench.held():
+        assert found.key is not None
+        hashed = JAVA_HASHES.get(found.key, murmur2(found.key))
+        assert found.partition == (hashed & 0x7FFFFFFF) % 7
+
+
+def test_messages_without_a_key_keep_their_order(bench: Bench) -> None:
+    bench.make(partitions=5)
+    with bench.opened() as sink:
+        for start in range(0, 5000, 500):
+            sink.write(bench.rows(range(start, start + 500)))
+        sink.flush()
+    found = bench.held()
+    assert len({one.partition for one in found}) == 1
+    assert [one.number for one in found] == list(range(5000))
+
+
+def test_destinations_may_name_the_partition(bench: Bench) -> None:
+    bench.make(partitions=4)
+
+    def towards(numbers: range, partitions: list[int]) -> pa.RecordBatch:
+        names = [f"{bench.topic}/{partition}".encode() for partition in partitions]
+        return bench.rows(numbers).set_column(
+            0, MESSAGES.field("destination"), pa.array(names, pa.binary())
+        )
+
+    with bench.opened() as sink:
+        sink.write(towards(range(100), [number * 7 % 4 for number in range(100)]))
+        sink.flush()
+        assert {(one.number, one.partition) for one in bench.held()} == {
+            (number, number * 7 % 4) for number in range(100)
+        }
+        with pytest.raises(SinkRefusedError, match="topic"):
+            delivered(sink, towards(range(100, 101), [9]))
+
+
+def test_topics_are_made_as_asked(bench: Bench) -> None:
+    with bench.opened(partitions=3, replicas=1) as sink:
+        sink.write(bench.rows(range(30), keys=30))
+        sink.flush()
+    listed = bench.admin().list_topics(bench.topic, timeout=10).topics[bench.topic]
+    assert len(listed.partitions) == 3
+
+
+def test_a_topic_that_is_there_is_never_altered(bench: Bench) -> None:
+    bench.make(partitions=2, retention_ms="60000")
+    with bench.opened(partitions=9) as sink:
+        sink.write(bench.rows(range(30), keys=30))
+        sink.flush()
+    listed = bench.admin().list_topics(bench.topic, timeout=10).topics[bench.topic]
+    assert len(listed.partitions) == 2
+
+
+def test_a_missing_topic_is_named(bench: Bench) -> None:
+    with bench.opened(create=False) as sink, pytest.raises(SinkRefusedError) as caught:
+        sink.write(bench.rows(range(3)))
+    assert f"no topic {bench.topic}" in str(caught.value)
+    assert message_id(0).decode() in str(caught.value)
+    assert bench.topic not in bench.admin().list_topics(timeout=10).topics
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_an_illegal_topic_is_named(bench: Bench, transactional: bool) -> None:
+    batch = changed(
+        bench.rows(range(3)), "destination", [bench.topic.encode()] * 2 + [b"not a topic!"]
+    )
+    with bench.opened(transactional=transactional) as sink:
+        with pytest.raises(PoisonedError, match="not a topic!") as caught:
+            sink.write(batch)
+        assert message_id(2).decode() in str(caught.value)
+        with pytest.raises(SinkUnreachableError):
+            sink.flush()
+    assert bench.numbers() == ([] if transactional else [0, 1])
+
+
+def test_a_message_too_large_for_us_is_named(bench: Bench) -> None:
+    batch = changed(
+        bench.rows(range(7)), "payload", [*map(payload, range(5)), b"x" * 2_000_000, payload(6)]
+    )
+    with (
+        bench.opened() as sink,
+        pytest.raises(PoisonedError, match="max_message_bytes") as caught,
+    ):
+        sink.write(batch)
+    assert message_id(5).decode() in str(caught.value)
+    assert bench.numbers() == list(range(5))
+
+
+def test_a_message_too_large_for_its_topic_is_named(bench: Bench) -> None:
+    bench.make(max_message_bytes="5000")
+    with bench.opened(compression="none") as sink:
+        sink.write(bench.rows(range(3)))
+        sink.write(bench.rows([3], size=20_000))
+        with pytest.raises(PoisonedError, match=r"max\.message\.bytes is 5000") as caught:
+            sink.flush()
+    assert message_id(3).decode() in str(caught.value)
+
+
+def test_batches_too_large_for_their_topic_have_a_way_out(bench: Bench) -> None:
+    bench.make(max_message_bytes="5000")
+    batch = bench.rows(range(100), size=1000)
+    with bench.opened(compression="none", linger_ms=50) as sink:
+        sink.write(batch)
+        with pytest.raises(SinkRefusedError) as caught:
+            sink.flush()
+    assert "max_message_bytes: 5000" in caught.value.hint
+    with bench.opened(compression="none", linger_ms=50, max_message_bytes=5000) as sink:
+        sink.write(batch)
+        sink.flush()
+    assert bench.numbers() == list(range(100))
+
+
+def test_a_small_queue_holds_writing_up_and_loses_nothing(bench: Bench) -> None:
+    few = {"queue.buffering.max.messages": "100"}
+    with bench.opened(settings=few) as sink:
+        sink.write(bench.rows(range(5000)))
+        assert sink.flush().messages == 5000
+    assert bench.numbers() == list(range(5000))
+
+
+def test_nobody_there() -> None:
+    settings = KafkaSink(type="kafka", bootstrap="127.0.0.1:1", timeout_s=5)
+    with pytest.raises(SinkUnreachableError, match=r"127\.0\.0\.1:1"):
+        probe(settings, name="test")
+    for transactional in (False, True):
+        sink = Kafka(settings.model_copy(update={"transactional": transactional}), name="test")
+        with pytest.raises(SinkUnreachableError):
+            sink.open(ORIGIN)
+        with pytest.raises(SinkUnreachableError):
+            sink.write(rows(range(1)))
+
+
+def test_probing(bench: Bench) -> None:
+    probe(bench.settings(), name="test")
+    with pytest.raises(SinkRefusedError, match=r"no\.such\.setting"):
+        probe(bench.settings(settings={"no.such.setting": "1"}), name="test")
+
+
+def test_a_deleted_topic_is_named(bench: Bench) -> None:
+    with bench.opened(timeout_s=8) as sink:
+        sink.write(bench.rows(range(3)))
+        sink.flush()
+        admin = bench.admin()
+        admin.delete_topics([bench.topic])[bench.topic].result(20)
+        with pytest.raises(SinkRefusedError, match=bench.topic):
+            delivered(sink, bench.rows(range(3, 6)))

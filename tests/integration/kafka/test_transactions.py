@@ -1,0 +1,264 @@
+"""Exactly once: a batch and its position are in Kafka together, whoever dies in between."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from tailrace.errors import FencedError, SinkRefusedError, SinkUnreachableError
+from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Receipt
+from tailrace.sinks.kafka import forget
+from tests.integration.kafka.reading import delivered
+from tests.unit.sinks.rows import position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.sinks.kafka import Kafka
+    from tests.integration.kafka.reading import Bench
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_nothing_shows_before_the_flush(bench: Bench) -> None:
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(100)))
+        eventually(lambda: len(bench.numbers(committed=False)) == 100, "the messages")
+        assert bench.numbers() == []
+        sink.flush()
+        assert bench.numbers() == list(range(100))
+
+
+def test_what_was_committed_is_skipped_however_old_the_checkpoint(bench: Bench) -> None:
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(100)))
+        sink.flush()
+    for after in (ORIGIN, position(40), position(99)):
+        with bench.opened(after, transactional=True) as sink:
+            sink.write(bench.rows(range(50, 100)))
+            assert sink.flush() == Receipt(duplicates=50)
+    with bench.opened(position(40), transactional=True) as sink:
+        sink.write(bench.rows(range(41, 150)))
+        receipt = sink.flush()
+        assert (receipt.messages, receipt.duplicates) == (50, 59)
+    assert bench.numbers() == list(range(150))
+
+
+def test_a_sink_that_stays_open_skips_as_well(bench: Bench) -> None:
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(10)))
+        sink.flush()
+        sink.open(ORIGIN)
+        sink.write(bench.rows(range(20)))
+        assert sink.flush().messages == 10
+    assert bench.numbers() == list(range(20))
+
+
+def test_what_was_given_up_never_shows(bench: Bench) -> None:
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(10)))
+        sink.flush()
+        sink.write(bench.rows(range(10, 60)))
+        eventually(lambda: len(bench.numbers(committed=False)) == 60, "the messages")
+    with bench.opened(position(9), transactional=True) as sink:
+        sink.write(bench.rows(range(10, 60)))
+        assert sink.flush().messages == 50
+    assert bench.numbers() == list(range(60))
+
+
+def test_a_process_that_dies_between_write_and_flush(bench: Bench) -> None:
+    command = [sys.executable, "-m", "tests.integration.kafka.dying", bench.bootstrap, bench.topic]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert "flushed 100, written 200\n" in iter(process.stdout.readline, "")
+            eventually(lambda: len(bench.numbers(committed=False)) == 200, "the messages")
+        finally:
+            process.send_signal(signal.SIGKILL)
+    with bench.opened(position(49), transactional=True) as sink:
+        sink.write(bench.rows(range(50, 250)))
+        receipt = sink.flush()
+    assert (receipt.messages, receipt.duplicates) == (150, 50)
+    assert bench.numbers() == list(range(250))
+
+
+def test_a_zombie_is_fenced(bench: Bench) -> None:
+    with bench.opened(transactional=True) as zombie:
+        zombie.write(bench.rows(range(50)))
+        with bench.opened(transactional=True) as sink:
+            sink.write(bench.rows(range(50)))
+            sink.flush()
+        with pytest.raises(FencedError) as caught:
+            delivered(zombie, bench.rows(range(50, 60)))
+        assert "runs somewhere else" in caught.value.hint
+    assert bench.numbers() == list(range(50))
+
+
+def test_a_zombie_is_fenced_however_late_it_finds_out(bench: Bench) -> None:
+    with bench.opened(transactional=True) as zombie:
+        zombie.write(bench.rows(range(50)))
+        bench.sink(transactional=True).open(ORIGIN)
+        with pytest.raises(FencedError):
+            go_on(zombie, bench)
+    assert bench.numbers() == []
+
+
+def go_on(sink: Kafka, bench: Bench) -> None:
+    for start in range(50, 10_000, 50):
+        sink.write(bench.rows(range(start, start + 50)))
+    sink.flush()
+
+
+def test_a_transaction_that_takes_too_long_is_not_taken_for_a_zombie(bench: Bench) -> None:
+    with bench.opened(transactional=True, transaction_timeout_s=1) as sink:
+        sink.write(bench.rows(range(10)))
+        eventually(lambda: bench.end() == 11, "the mark of an ended transaction")
+        with pytest.raises(SinkUnreachableError, match="ended by Kafka after 1 s") as caught:
+            delivered(sink, bench.rows(range(10, 20)))
+        assert "transaction_timeout_s" in caught.value.hint
+    with bench.opened(transactional=True) as sink:
+        assert delivered(sink, bench.rows(range(20))).messages == 20
+    assert bench.numbers() == list(range(20))
+
+
+def test_a_lane_may_go_from_worker_to_worker_and_back(bench: Bench) -> None:
+    with bench.opened(transactional=True) as one, bench.opened(transactional=True) as other:
+        done = 0
+        for sink in (one, other, one, one, other, other, one):
+            sink.open(position(done - 1) if done else ORIGIN)
+            sink.write(bench.rows(range(done, done + 20)))
+            assert sink.flush().messages == 20
+            done += 20
+    assert bench.numbers() == list(range(140))
+
+
+def test_several_flushes_after_one_open(bench: Bench) -> None:
+    with bench.opened(transactional=True) as sink:
+        for start in range(0, 50, 10):
+            sink.write(bench.rows(range(start, start + 10)))
+            assert sink.flush().messages == 10
+        assert sink.flush() == Receipt()
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(60)))
+        assert sink.flush().duplicates == 50
+    assert bench.numbers() == list(range(60))
+
+
+def test_the_position_is_a_record_for_people_too(bench: Bench) -> None:
+    with bench.opened(transactional=True, prefix="mine", source="7123") as sink:
+        sink.write(bench.rows(range(5)))
+        sink.flush()
+    (found,) = bench.held(f"mine-positions-{bench.topic}")
+    record = json.loads(found.value)
+    assert record["position"] == str(position(4))
+    assert (record["lane"], record["lanes"], record["source"]) == (0, 1, "7123")
+    assert record["count"] == 5
+
+
+def test_positions_are_found_behind_many_that_were_given_up(bench: Bench) -> None:
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(10)))
+        sink.flush()
+    for _ in range(10):
+        with bench.opened(transactional=True) as sink:
+            for _ in range(3):
+                sink.open(ORIGIN)
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(10)))
+        assert sink.flush().duplicates == 10
+
+
+def test_another_source_is_not_measured_by_the_old_positions(bench: Bench) -> None:
+    with bench.opened(transactional=True, source="old") as sink:
+        sink.write(bench.rows(range(100)))
+        sink.flush()
+    with (
+        structlog.testing.capture_logs() as logs,
+        bench.opened(transactional=True, source="new") as sink,
+    ):
+        sink.write(bench.rows(range(10)))
+        assert sink.flush() == Receipt(messages=10, bytes=sink_bytes(10))
+    assert [line["was"] for line in logs if line["event"] == "kafka.other-source"] == ["old"]
+
+
+def sink_bytes(count: int) -> int:
+    return sum(len(b"%d\r\nMSG + OK\r\n\x00\xff" % number) for number in range(count))
+
+
+def test_forgetting_delivers_again(bench: Bench) -> None:
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(10)))
+        sink.flush()
+    forget(bench.settings(), name=bench.topic)
+    with bench.opened(transactional=True) as sink:
+        sink.write(bench.rows(range(10)))
+        assert sink.flush().messages == 10
+    assert bench.numbers() == [*range(10), *range(10)]
+
+
+def test_lanes_have_positions_of_their_own(bench: Bench) -> None:
+    even, odd = range(0, 100, 2), range(1, 100, 2)
+    with bench.opened(transactional=True, lane=0, lanes=2) as sink:
+        sink.write(bench.rows(even))
+        sink.flush()
+    for lane, numbers, duplicates in ((0, even, 50), (1, odd, 0)):
+        with bench.opened(transactional=True, lane=lane, lanes=2) as sink:
+            sink.write(bench.rows(numbers))
+            assert sink.flush().duplicates == duplicates
+    assert sorted(bench.numbers()) == list(range(100))
+
+
+def test_an_open_transaction_of_another_lane_hides_nothing(bench: Bench) -> None:
+    with bench.opened(transactional=True, lane=1, lanes=2) as other:
+        other.write(bench.rows(range(1, 20, 2)))
+        with bench.opened(transactional=True, lane=0, lanes=2) as sink:
+            sink.write(bench.rows(range(0, 20, 2)))
+            sink.flush()
+        with bench.opened(transactional=True, lane=0, lanes=2) as sink:
+            sink.write(bench.rows(range(0, 20, 2)))
+            assert sink.flush().duplicates == 10
+        other.flush()
+    assert sorted(bench.numbers()) == list(range(20))
+
+
+def test_messages_that_changed_lanes_are_refused_and_not_lost(bench: Bench) -> None:
+    with bench.opened(transactional=True, lane=0, lanes=2) as sink:
+        sink.write(bench.rows(range(0, 50, 2)))
+        sink.flush()
+    with (
+        bench.opened(transactional=True, lane=0, lanes=2) as sink,
+        pytest.raises(SinkRefusedError, match="not those that come now"),
+    ):
+        delivered(sink, bench.rows(range(60)))
+
+
+def test_the_number_of_lanes_changes_between_batches_only(bench: Bench) -> None:
+    with bench.opened(transactional=True, lane=2, lanes=3) as sink:
+        sink.write(bench.rows(range(2, 30, 3)))
+        sink.flush()
+    with pytest.raises(SinkRefusedError, match="lane 2 of 3") as caught:
+        bench.sink(transactional=True).open(ORIGIN)
+    assert "lanes: 3" in caught.value.hint
+    with bench.opened(position(29), transactional=True, lane=4, lanes=5) as sink:
+        sink.write(bench.rows(range(30, 40)))
+        assert sink.flush().messages == 10
+
+
+def test_a_topic_of_positions_that_would_not_last_is_refused(bench: Bench) -> None:
+    positions = type(bench)(bench.bootstrap, f"tailrace-positions-{bench.topic}")
+    positions.make()
+    with pytest.raises(SinkRefusedError, match=r"cleanup\.policy"):
+        bench.sink(transactional=True).open(ORIGIN)

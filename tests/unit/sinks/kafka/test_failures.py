@@ -1,0 +1,89 @@
+"""What librdkafka says, and what we make of it."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tailrace.errors import (
+    FencedError,
+    PoisonedError,
+    SinkFullError,
+    SinkRefusedError,
+    SinkUnreachableError,
+    TailraceError,
+)
+from tailrace.sinks.kafka.failures import Events, cause, failure
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._TRANSPORT, SinkUnreachableError),
+        (KafkaError._TIMED_OUT, SinkUnreachableError),
+        (KafkaError._ALL_BROKERS_DOWN, SinkUnreachableError),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, SinkUnreachableError),
+        (KafkaError.NOT_ENOUGH_REPLICAS, SinkUnreachableError),
+        (KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, SinkUnreachableError),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, SinkUnreachableError),
+        (KafkaError.THROTTLING_QUOTA_EXCEEDED, SinkFullError),
+        (KafkaError._AUTHENTICATION, SinkRefusedError),
+        (KafkaError._SSL, SinkRefusedError),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, SinkRefusedError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, SinkRefusedError),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, SinkRefusedError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, SinkRefusedError),
+        (KafkaError._UNKNOWN_PARTITION, SinkRefusedError),
+        (KafkaError.INVALID_REPLICATION_FACTOR, SinkRefusedError),
+        (KafkaError.MSG_SIZE_TOO_LARGE, PoisonedError),
+        (KafkaError.INVALID_RECORD, PoisonedError),
+        (KafkaError._FENCED, FencedError),
+        (KafkaError.INVALID_PRODUCER_EPOCH, FencedError),
+        (KafkaError.PRODUCER_FENCED, FencedError),
+    ],
+)
+def test_every_kind_has_its_error(code: int, kind: type[TailraceError]) -> None:
+    made = failure(KafkaError(code), "topic orders")
+    assert type(made) is kind
+    assert str(made).startswith("topic orders: ")
+    assert made.hint
+
+
+def test_events_explain_a_timeout() -> None:
+    events = Events()
+    late = KafkaError(KafkaError._TIMED_OUT)
+    assert not events.hopeless
+    assert "no answer" in str(events.failure(None, "Kafka"))
+    events(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    assert not events.hopeless
+    assert "connection refused" in str(events.failure(late, "Kafka"))
+    events(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert events.hopeless
+    assert isinstance(events.failure(late, "Kafka"), SinkUnreachableError)
+    events(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    assert isinstance(events.failure(late, "Kafka"), SinkRefusedError)
+    events.clear()
+    assert not events.hopeless
+
+
+def test_a_brokers_tls_alert_is_a_refusal() -> None:
+    events = Events()
+    events(KafkaError(KafkaError._TRANSPORT, "ssl/tls alert bad certificate"))
+    assert events.hopeless
+    assert isinstance(events.failure(None, "Kafka"), SinkRefusedError)
+
+
+def test_an_answer_is_not_explained_away() -> None:
+    events = Events()
+    events(KafkaError(KafkaError._TRANSPORT, "one broker of three is gone"))
+    assert isinstance(events.failure(KafkaError(KafkaError._FENCED), "Kafka"), FencedError)
+
+
+def test_the_cause_is_found_behind_what_it_broke() -> None:
+    said = KafkaError(KafkaError._FENCED)
+    broken = SystemError("returned a result with an exception set")
+    broken.__cause__ = KafkaException(said)
+    found = cause(broken)
+    assert found is not None
+    assert found.code() == KafkaError._FENCED
+    assert cause(ValueError()) is None
