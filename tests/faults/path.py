@@ -115,10 +115,7 @@ class System(Source):
 
     def pid(self, name: str) -> int | None:
         """The process the supervisor runs under a name, if it runs."""
-        run = status.read(status.folder(self.data), "run")
-        found = run.fields["processes"].get(name, {}) if run and run.up else {}
-        pid = found.get("pid")
-        return int(pid) if pid else None
+        return running(self.data, name)
 
     def progress(self, name: str) -> dict[str, Any]:
         """What the status file says of a pipeline."""
@@ -259,12 +256,20 @@ def command(pid: int) -> str:
         return ""
 
 
-def victims(system: System) -> dict[str, list[int]]:
+def running(data: Path, name: str) -> int | None:
+    """The process that a supervisor runs under a name, if it runs."""
+    run = status.read(status.folder(data), "run")
+    found = run.fields["processes"].get(name, {}) if run and run.up else {}
+    pid = found.get("pid")
+    return int(pid) if pid else None
+
+
+def victims(data: Path) -> dict[str, list[int]]:
     """The processes of a running system that may die, by what they are."""
     found: dict[str, list[int]] = collections.defaultdict(list)
-    if (capture := system.pid("capture")) is not None:
+    if (capture := running(data, "capture")) is not None:
         found["capture"].append(capture)
-    if (driver := system.pid("pipelines")) is not None:
+    if (driver := running(data, "pipelines")) is not None:
         found["driver"].append(driver)
         known = parents()
         for pid in descendants(driver):

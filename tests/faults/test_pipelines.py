@@ -72,7 +72,7 @@ class Killer:
 
     def strike(self) -> None:
         """Each kind has its turn before any comes again; what is not there is passed over."""
-        found = victims(self._system)
+        found = victims(self._system.data)
         while True:
             self._next = self._next or self._rng.sample(KINDS, len(KINDS))
             kind = self._next.pop()

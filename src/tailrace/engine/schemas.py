@@ -66,7 +66,7 @@ class Publisher:
 
     def __init__(self, config: Config, pipeline: Pipeline) -> None:
         self._config = config
-        self._sink: NatsSink = pipeline.sink
+        self._sink: NatsSink = pipeline.nats
         self._tables = Tables(pipeline.tables)
         assert pipeline.format != "avro"
         self._encoding: Encoding = pipeline.format

@@ -13,17 +13,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import orjson
 import structlog
 import uvicorn
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -38,12 +35,15 @@ from tailrace.engine.monitor import Monitor
 from tailrace.engine.overview import Overview, problems, status_document
 from tailrace.engine.silent.watcher import Watcher
 from tailrace.errors import ConfigError, SinkError, TailraceError
+from tailrace.observe.endpoints import GRACE_S, application, listening, reply, settings
 from tailrace.observe.metrics import exposition, metrics_line
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from types import FrameType
 
+    from starlette.applications import Starlette
     from starlette.requests import Request
 
     from tailrace.capture.publication import TableName
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from tailrace.engine.backfills.order import Wish
 
 METRICS_S = 15.0
-_GRACE_S = 2
 _ENDPOINTS = {
     "GET /health": "whether this server answers",
     "GET /ready": "whether everything works; 503 and the problems otherwise",
@@ -91,8 +90,8 @@ class Endpoints:
 
     def application(self) -> Starlette:
         """The ASGI application."""
-        return Starlette(
-            routes=[
+        return application(
+            [
                 Route("/health", self._health),
                 Route("/ready", self._ready),
                 Route("/status", self._status),
@@ -103,21 +102,21 @@ class Endpoints:
                 Route("/backfills/{id}/{wish}", self._wish, methods=["POST"]),
                 Route("/shutdown", self._shutdown, methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _refusal, Exception: _failure},
+            _ENDPOINTS,
         )
 
     async def _health(self, _request: Request) -> Response:
-        return _json({"status": "ok"})
+        return reply({"status": "ok"})
 
     async def _ready(self, _request: Request) -> Response:
         found = problems(await run_in_threadpool(self._overview.look))
         if found:
-            return _json({"status": "degraded", "problems": found}, 503)
-        return _json({"status": "ready"})
+            return reply({"status": "degraded", "problems": found}, 503)
+        return reply({"status": "ready"})
 
     async def _status(self, _request: Request) -> Response:
         figures = await run_in_threadpool(self._overview.look)
-        return _json(status_document(figures, self._config))
+        return reply(status_document(figures, self._config))
 
     async def _metrics(self, request: Request) -> Response:
         accept = request.headers.get("accept", "")
@@ -135,10 +134,10 @@ class Endpoints:
             raise HTTPException(502, f"{error.code}: {error}") from error
         if info is None:
             raise HTTPException(404, f"there is no stream {name!r}")
-        return _json(info)
+        return reply(info)
 
     async def _backfills(self, _request: Request) -> Response:
-        return _json(await run_in_threadpool(desk.listing, self._config))
+        return reply(await run_in_threadpool(desk.listing, self._config))
 
     async def _backfill(self, request: Request) -> Response:
         self._refuse_strangers(request)
@@ -155,7 +154,7 @@ class Endpoints:
             )  # fmt: skip
         except ConfigError as error:
             raise HTTPException(400, f"{error} {error.hint}".strip()) from error
-        return _json({"id": order.id, "table": str(order.table)}, 202)
+        return reply({"id": order.id, "table": str(order.table)}, 202)
 
     async def _wish(self, request: Request) -> Response:
         self._refuse_strangers(request)
@@ -168,7 +167,7 @@ class Endpoints:
             )
         except ConfigError as error:
             raise HTTPException(404, str(error)) from error
-        return _json({"id": order.id, "wish": order.wish}, 202)
+        return reply({"id": order.id, "wish": order.wish}, 202)
 
     def _refuse_strangers(self, request: Request) -> None:
         if not from_here(request.headers, self._config.http.host):
@@ -179,7 +178,7 @@ class Endpoints:
         if self._shut_down is None:
             raise HTTPException(409, "not run by `tailrace run`: stop each process by itself")
         structlog.get_logger().info("serve.shutdown_requested")
-        return _json({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
+        return reply({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
 
 
 def from_here(headers: Any, own_host: str) -> bool:
@@ -222,33 +221,13 @@ def _first_sink(config: Config) -> NatsSink | None:
     return None
 
 
-def _json(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
-    # LSNs are ints that people read as text.
-    body = orjson.dumps(content, default=str, option=orjson.OPT_PASSTHROUGH_SUBCLASS) + b"\n"
-    return Response(body, code, media_type="application/json", background=after)
-
-
-async def _refusal(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    content: dict[str, object] = {"error": error.detail}
-    if error.status_code in (404, 405):
-        content["endpoints"] = _ENDPOINTS
-    response = _json(content, error.status_code)
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _failure(_request: Request, error: Exception) -> Response:
-    code = error.code if isinstance(error, TailraceError) else "ERROR"
-    return _json({"error": f"{code}: {error}"}, 500)
-
-
 def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool = False) -> None:
     """Serve until SIGTERM or SIGINT."""
     monitor = Monitor(config)
     overview = Overview(config, lambda: monitor.figures)
     shut_down = _parent_stopper() if supervised else None
-    server = _server(config, Endpoints(config, overview, shut_down).application())
+    app = Endpoints(config, overview, shut_down).application()
+    server = uvicorn.Server(settings(app)) if config.http.port else None
     serving = _Serving(server)
     serving.beside("monitor", monitor.run)
     serving.beside("schemas", lambda stop: schemas.run(config, stop))
@@ -257,7 +236,7 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
     serving.beside("silent changes", _watcher(config).run)
     if metrics_lines:
         serving.beside("metrics", lambda stop: _print_metrics(overview, stop))
-    with _listening(config) as listener:
+    with listening(config.http.host, config.http.port) as listener:
         serving.run(listener)
 
 
@@ -278,37 +257,6 @@ def _parent_stopper() -> Callable[[], None]:
             os.kill(supervisor, signal.SIGTERM)
 
     return stop
-
-
-def _server(config: Config, application: Starlette) -> uvicorn.Server | None:
-    if not config.http.port:
-        return None
-    settings = uvicorn.Config(
-        application,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_GRACE_S,
-    )
-    return uvicorn.Server(settings)
-
-
-def _listening(config: Config) -> socket.socket:
-    """The listening socket; one that listens to nobody when HTTP is off."""
-    host, port = config.http.host, config.http.port
-    if not port:
-        return socket.socket()
-    try:
-        [family, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise TailraceError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="Set http.port (or --port) to a free one; 0 is no HTTP server.",
-        ) from error
-    structlog.get_logger().info("serve.listening", host=host, port=port)
-    return listener
 
 
 class _Serving:
@@ -357,7 +305,7 @@ class _Serving:
         self._stop.set()
         for thread in self._threads:
             # Daemons: one that hangs in a connection attempt does not hold the process.
-            thread.join(_GRACE_S)
+            thread.join(GRACE_S)
         if self._broken:
             raise TailraceError(f"these parts failed: {', '.join(self._broken)}")
 

@@ -57,7 +57,7 @@ class Shelf:
     def __init__(self, name: str, pipeline: Pipeline) -> None:
         self._name = name
         self._pipeline = pipeline
-        namespace, sink = pipeline.namespace, pipeline.sink
+        namespace, sink = pipeline.namespace, pipeline.nats
         self._stream = NatsStream(
             name=creek.stream(namespace, "schema"),
             subjects=(f"{namespace}.*.schema.>",),
@@ -71,7 +71,7 @@ class Shelf:
 
     def open(self) -> None:
         """See that all streams are there that clients look for when they connect."""
-        namespace, sink = self._pipeline.namespace, self._pipeline.sink
+        namespace, sink = self._pipeline.namespace, self._pipeline.nats
         Parcels(sink, name=self._name, owner=self._name).close()
         subject = f"{namespace}.{{database}}.schema.{{schema}}.{{table}}"
         Parcels(self._of(sink, self._stream, subject), name=self._name, owner=self._name).close()
@@ -90,7 +90,7 @@ class Shelf:
         The last of a subject's items is the newest, and will be its last message.
         """
         changed = []
-        async with connected(self._pipeline.sink) as client:
+        async with connected(self._pipeline.nats) as client:
             try:
                 info = await client.jetstream().stream_info(self._stream.name)
                 edition = info.created, info.state.first_seq or 1

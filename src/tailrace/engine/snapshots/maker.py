@@ -260,7 +260,7 @@ class Maker:
         try:
             edition = self._prepared(record, snapshot)
             # Consumers follow the changes from before the snapshot on: the stream has to be there.
-            Parcels(self._pipeline.sink, name=self._name, owner=self._name).close()
+            Parcels(self._pipeline.nats, name=self._name, owner=self._name).close()
             with Parcels(self._sink, name=record.id) as parcels:
                 record.last = parcels.last()
         except BaseException:
@@ -362,7 +362,7 @@ def _sink(pipeline: Pipeline) -> NatsSink:
     if pipeline.shape == "creek":
         subject = f"{pipeline.namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
     changed = {"stream": pipeline.snapshots.stream, "subject": subject, "atomic": "none"}
-    return pipeline.sink.model_copy(update=changed)
+    return pipeline.nats.model_copy(update=changed)
 
 
 def new_id() -> str:

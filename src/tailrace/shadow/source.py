@@ -1,0 +1,141 @@
+"""The broker's tables: which topics are copied, and records by their offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.capture.connection import VALUES_SQL, connect, translate
+from tailrace.decode.typed import to_arrow
+from tailrace.decode.types import Kind, Type
+from tailrace.errors import ConfigError
+from tailrace.snapshot.copy import copy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Self
+
+    from psycopg import Connection
+
+_CONNECT_S = 10
+_TOPICS = """
+SELECT t.id, t.uuid::text, t.name, t.partitions, coalesce(s.enabled, true),
+       coalesce(s.append, false), coalesce(s.starts, '{}'), t.config
+FROM kafka.topics t LEFT JOIN kafka.shadow s ON s.topic_id = t.id
+WHERE NOT t.unlogged
+"""
+_EXTENTS = """
+SELECT topic_id, partition_id, log_start, next_offset FROM kafka.partitions
+"""
+_RECORDS = """
+SELECT "offset", "timestamp", key, value, headers FROM kafka.messages
+WHERE topic_id = {topic} AND partition_id = {partition}
+  AND "offset" >= {first} AND "offset" < {end}
+ORDER BY "offset"
+"""
+_TYPES = [Kind.INT8, Kind.TIMESTAMPTZ, Kind.BYTEA, Kind.BYTEA, Kind.TEXT]
+STORED = pa.schema(
+    [
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.string()),
+    ]
+)
+"""Records of one partition, in order of their offsets."""
+
+Place = tuple[int, int]
+"""A topic's id, and one of its partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic of the broker's, and whether it is copied."""
+
+    id: int
+    uuid: str
+    name: str
+    partitions: int
+    enabled: bool = True
+    append: bool = False
+    """Whether records of others may be before ours over there."""
+    starts: Sequence[int] = ()
+    config: dict[str, str] = field(default_factory=dict)
+
+    def start(self, partition: int) -> int:
+        """The first offset to copy."""
+        return self.starts[partition] if partition < len(self.starts) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """The first offset a partition holds, and the next it will give."""
+
+    first: int
+    next: int
+
+
+class Source:
+    """A session that reads topics and records."""
+
+    def __init__(self, dsn: str) -> None:
+        self.connection: Connection[Any] = connect(dsn, connect_timeout_s=_CONNECT_S)
+        try:
+            self._execute(VALUES_SQL)
+            (there,) = self._execute("SELECT to_regclass('kafka.shadow')")
+        except BaseException:
+            self.close()
+            raise
+        if there[0] is None:
+            self.close()
+            raise ConfigError(
+                "the database has no tables for topics",
+                hint="Make them, or bring them up to date: tailrace broker --init",
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session."""
+        self.connection.close()
+
+    def _execute(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            found = self.connection.execute(query.encode())
+            return found.fetchall() if found.description is not None else []
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def topics(self) -> dict[int, Topic]:
+        """All topics whose records are in the WAL, by id."""
+        names = ("id", "uuid", "name", "partitions", "enabled", "append", "starts", "config")
+        made = (Topic(**dict(zip(names, row, strict=True))) for row in self._execute(_TOPICS))
+        return {topic.id: topic for topic in made}
+
+    def extents(self) -> dict[Place, Extent]:
+        """What each partition holds."""
+        return {
+            (topic, partition): Extent(first=first, next=end)
+            for topic, partition, first, end in self._execute(_EXTENTS)
+        }
+
+    def records(self, place: Place, first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The records of `[first, end)` that are there."""
+        select = _RECORDS.format(topic=place[0], partition=place[1], first=first, end=end)
+        for _, image in copy(self.connection, select, len(STORED)):
+            values = [
+                to_arrow(cells.values, Type(kind=kind))[0]
+                for cells, kind in zip(image, _TYPES, strict=True)
+                if cells is not None
+            ]
+            values[1] = pc.divide(pc.cast(values[1], pa.int64()), 1000)
+            yield pa.RecordBatch.from_arrays(values, schema=STORED)

@@ -1,0 +1,252 @@
+"""The broker's topics in a real Kafka while everything between them is killed.
+
+A librdkafka producer writes to the broker; `tailrace shadow` copies. Capture, Spark's driver, its
+JVM and workers, PostgreSQL and Kafka die. In the end Kafka has the records of the table, each once
+and in order; the command says so; and a group goes on in Kafka behind the last record it read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tailrace.testing import EmbeddedKafka
+from tests.faults.path import descendants, kill, victims
+from tests.fix_broker import BrokerProcess
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace.testing.process import Server
+    from tests.fix_postgres import Database
+
+TOPIC, PARTITIONS = "orders", 4
+OLD, NEW, READ = 60_000, 140_000, 50_000
+KILLS = ("capture", "kafka", "postgres", "driver", "worker", "jvm")
+LONG_S = 240
+
+
+class Shadowing:
+    """`tailrace shadow` as a process, over a broker's database and a Kafka."""
+
+    def __init__(self, database: Database, folder: Path, bootstrap: str) -> None:
+        self._to = bootstrap
+        self.data = folder / "shadow"
+        self.output = folder / "shadow.out"
+        self._environment = os.environ | {
+            "TAILRACE_DSN": database.dsn,
+            "TAILRACE_SHADOW_DATA": str(self.data),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command("--to", self._to, "--port", "0", "--replicas", "1"),
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+            )
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "tailrace.cli", "shadow", *words]
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._command(*words),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self._environment,
+        )
+
+    def has(self, name: str) -> bool:
+        return name in victims(self.data)
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(90)
+
+    def end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            for pid in [self._process.pid, *descendants(self._process.pid)]:
+                kill(pid)
+            self._process.wait()
+
+
+@pytest.fixture
+def kafka(kafka_available: None) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka() as server:
+        yield server
+
+
+@pytest.fixture
+def broker(victim_database: Database, tmp_path: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(victim_database, tmp_path)
+    made.init()
+    made.start()
+    admin = AdminClient({"bootstrap.servers": made.bootstrap})
+    # The records have times of 2023.
+    wanted = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
+    admin.create_topics([wanted])[TOPIC].result(30)
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def shadow(broker: BrokerProcess, kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Shadowing]:
+    made = Shadowing(broker.database, tmp_path, kafka.bootstrap)
+    yield made
+    made.end()
+
+
+def produce(bootstrap: str, numbers: range, *, pause_s: float = 0.0) -> None:
+    """Numbered records with keys and headers, the older before the newer in each partition."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+    )
+    for number in numbers:
+        while True:
+            try:
+                producer.produce(
+                    TOPIC,
+                    b"value %d" % number,
+                    b"key %d" % (number % 1000),
+                    partition=number % PARTITIONS,
+                    timestamp=1_700_000_000_000 + number,
+                    headers=[("n", b"%d" % number)] if number % 10 == 0 else None,
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if pause_s and number % 500 == 0:
+            producer.poll(0)
+            time.sleep(pause_s)
+    assert producer.flush(LONG_S) == 0
+
+
+def consume(bootstrap: str, group: str, count: int) -> list[tuple[int, bytes]]:
+    """So many records as a member of a group, which commits them and leaves."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([TOPIC])
+    found: list[Any] = []
+    deadline = time.monotonic() + LONG_S
+    try:
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count}"
+            for message in consumer.consume(min(1000, count - len(found)), 0.2):
+                assert message.error() is None, message.error()
+                found.append((message.partition(), message.value()))
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return found
+
+
+def held(bootstrap: str) -> list[list[tuple[Any, ...]]]:
+    """What Kafka has, by partition: milliseconds, key, value, headers."""
+    found: list[list[tuple[Any, ...]]] = []
+    for partition in range(PARTITIONS):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "reading",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition(TOPIC, partition, 0)])
+        found.append([])
+        over = False
+        while not over:
+            for message in consumer.consume(5000, 0.2):
+                error = message.error()
+                if error is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    over = True
+                    continue
+                headers: Any = message.headers() or []
+                found[-1].append(
+                    (message.timestamp()[1], message.key(), message.value(), list(headers))
+                )
+        consumer.close()
+    return found
+
+
+def stored(database: Database) -> list[list[tuple[Any, ...]]]:
+    """What the table has, likewise."""
+    rows = database.query(
+        'SELECT partition_id, floor(extract(epoch FROM "timestamp") * 1000)::bigint, key, value, '
+        "coalesce(headers, '[]') FROM kafka.messages ORDER BY partition_id, \"offset\""
+    )
+    found: list[list[tuple[Any, ...]]] = [[] for _ in range(PARTITIONS)]
+    for partition, moment, key, value, headers in rows:
+        plain = [(name, text.encode()) for name, text in headers]
+        found[partition].append((moment, key, value, plain))
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_records_are_in_kafka_once_whatever_dies(
+    broker: BrokerProcess, kafka: EmbeddedKafka, shadow: Shadowing, seed: int
+) -> None:
+    rng = random.Random(seed)
+    produce(broker.bootstrap, range(OLD))
+    first = consume(broker.bootstrap, "readers", READ)
+    shadow.start()
+    wait_for(partial(shadow.has, "worker"), "Spark to run", LONG_S)
+    writing = threading.Thread(
+        target=produce, args=(broker.bootstrap, range(OLD, OLD + NEW)), kwargs={"pause_s": 0.1}
+    )
+    writing.start()
+    for name in rng.sample(KILLS, len(KILLS)):
+        time.sleep(rng.uniform(1, 4))
+        if name in ("kafka", "postgres"):
+            server: Server = kafka if name == "kafka" else broker.database.server
+            server.kill()
+            server.start()
+            continue
+        wait_for(partial(shadow.has, name), f"a {name} to run", LONG_S)
+        kill(rng.choice(victims(shadow.data)[name]))
+    writing.join(LONG_S)
+    assert not writing.is_alive()
+    done = shadow.call("verify", "--json", "--wait", str(LONG_S))
+    assert done.returncode == 0, done.stdout + done.stderr + shadow.output.read_text()[-3000:]
+    compared = json.loads(done.stdout)
+    assert compared["safe"]
+    assert sum(each["compared"] for each in compared["partitions"]) == OLD + NEW
+    assert held(kafka.bootstrap) == stored(broker.database)
+    moved = shadow.call("cutover", "--json")
+    assert moved.returncode == 0, moved.stdout + moved.stderr
+    rest = consume(kafka.bootstrap, "readers", OLD + NEW - READ)
+    both = first + rest
+    for partition in range(PARTITIONS):
+        read = [value for place, value in both if place == partition]
+        assert read == [value for _, _, value, _ in stored(broker.database)[partition]]
+    assert shadow.stop() == 0

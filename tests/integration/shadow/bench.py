@@ -1,0 +1,163 @@
+"""Both sides of a shadow: topics in tables, and what consumers of Kafka find."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tailrace.broker import headers
+from tailrace.broker.broker import install
+from tailrace.config import ShadowSink
+from tailrace.encode.records import RECORDS
+from tailrace.position import ORIGIN
+from tailrace.shadow.sink import Shadow
+from tailrace.shadow.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.shadow.verify import Comparison
+    from tailrace.sinks.contract import Receipt
+    from tests.fix_postgres import Database
+
+Record = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""Milliseconds, key, value, headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A database with the broker's tables, a Kafka, and a topic of one name in both."""
+
+    database: Database
+    bootstrap: str
+    topic: str
+    _sinks: list[Shadow] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The pipeline's."""
+        return self.topic
+
+    def settings(self, **given: Any) -> ShadowSink:
+        return ShadowSink.model_validate(
+            {
+                "type": "shadow",
+                "bootstrap": self.bootstrap,
+                "dsn": self.database.dsn,
+                "replicas": 1,
+                **given,
+            }
+        )
+
+    def sink(self, **given: Any) -> Shadow:
+        made = Shadow(self.settings(**given), name=self.name)
+        self._sinks.append(made)
+        return made
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def verify(self, wait_s: float = 0) -> Comparison:
+        return verify(self.settings(), name=self.name, wait_s=wait_s)
+
+    def install(self) -> None:
+        asyncio.run(install(self.database.dsn))
+
+    def make(self, partitions: int = 1) -> None:
+        # The records are of 2023.
+        named = json.dumps({"retention.ms": "-1"})
+        self.database.query(f"SELECT kafka.create_topic('{self.topic}', {partitions}, '{named}')")
+
+    def produce(self, count: int, *, partition: int = 0) -> None:
+        self.database.query(
+            f"SELECT count(kafka.produce('{self.topic}', 'k' || n, 'v' || n, partition => "
+            f'{partition}, "timestamp" => to_timestamp(1700000000 + n))) '
+            f"FROM generate_series(1, {count}) n"
+        )
+
+    def stream(self, first: int = 0, end: int = 1 << 40) -> pa.RecordBatch:
+        """The records of these offsets as the stream brings them."""
+        rows = self.database.query(
+            'SELECT topic_id, partition_id, "offset", '
+            'floor(extract(epoch FROM "timestamp") * 1000)::bigint, key, value, headers::text '
+            f'FROM kafka.messages WHERE "offset" >= {first} AND "offset" < {end} '
+            'ORDER BY topic_id, partition_id, "offset"'
+        )
+        numbered = [(*row, 100 + number, 0, 0) for number, row in enumerate(rows)]
+        return batch(numbered)
+
+    def here(self, partition: int = 0) -> list[Record]:
+        """The records of the table."""
+        rows = self.database.query(
+            'SELECT floor(extract(epoch FROM "timestamp") * 1000)::bigint, key, value, '
+            "headers::text FROM kafka.records "
+            f"WHERE topic = '{self.topic}' AND partition = {partition} ORDER BY \"offset\""
+        )
+        return [(moment, key, value, headers.read(text)) for moment, key, value, text in rows]
+
+    def there(self, partition: int = 0, *, committed: bool = True) -> list[Record]:
+        """The records of Kafka's topic."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "reading",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition(self.topic, partition, 0)])
+        found: list[Record] = []
+        try:
+            while True:
+                for message in consumer.consume(1000, 0.1):
+                    error = message.error()
+                    if error is not None:
+                        assert error.code() == KafkaError._PARTITION_EOF, error
+                        return found
+                    given: Any = message.headers() or []
+                    key: Any = message.key()
+                    value: Any = message.value()
+                    found.append((message.timestamp()[1], key, value, list(given)))
+        finally:
+            consumer.close()
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def make_there(self, partitions: int = 1) -> None:
+        admin = self.admin()
+        admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
+
+
+def batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [()] * len(RECORDS)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(list(values), field.type)
+            for values, field in zip(columns, RECORDS, strict=True)
+        ],
+        schema=RECORDS,
+    )
+
+
+def asking(*places: tuple[int, int, int]) -> pa.RecordBatch:
+    """What `kafka.shadow_sweep` writes."""
+    content = json.dumps(places).encode()
+    return batch([(None, None, None, None, None, content, None, 99, 0, 0)])
+
+
+def delivered(sink: Shadow, given: pa.RecordBatch) -> Receipt:
+    sink.open(ORIGIN)
+    sink.write(given)
+    return sink.flush()

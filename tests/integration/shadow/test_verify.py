@@ -1,0 +1,134 @@
+"""Comparing both sides, and moving groups: what is wrong is found, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tailrace.errors import TailraceError
+from tailrace.shadow.verify import commit
+from tests.integration.shadow.bench import delivered
+
+if TYPE_CHECKING:
+    from tests.integration.shadow.bench import Bench
+
+
+@pytest.fixture
+def copied(bench: Bench) -> Bench:
+    """Thirty records in three transactions."""
+    bench.make()
+    bench.produce(30)
+    sink = bench.sink()
+    for first in (0, 10, 20):
+        delivered(sink, bench.stream(first, first + 10))
+    sink.close()
+    return bench
+
+
+def test_a_record_that_differs(copied: Bench) -> None:
+    copied.database.query(
+        "UPDATE kafka.messages SET value = 'other' WHERE \"offset\" = 17 RETURNING 1"
+    )
+    compared = copied.verify()
+    assert not compared.safe
+    assert compared.partitions[0].difference == "offset 17 differs"
+    assert compared.partitions[0].checksum != compared.partitions[0].checksum_there
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "key = NULL",
+        'headers = \'[["a", "b"]]\'',
+        '"timestamp" = "timestamp" + interval \'1 ms\'',
+    ],
+)
+def test_all_of_a_record_counts(copied: Bench, change: str) -> None:
+    copied.database.query(f'UPDATE kafka.messages SET {change} WHERE "offset" = 3 RETURNING 1')
+    assert copied.verify().partitions[0].difference == "offset 3 differs"
+
+
+def test_a_record_that_is_missing_here(copied: Bench) -> None:
+    copied.database.query('DELETE FROM kafka.messages WHERE "offset" = 5 RETURNING 1')
+    assert copied.verify().partitions[0].difference == "offset 5 is there, and not here"
+
+
+def test_a_record_that_is_not_there_yet(copied: Bench) -> None:
+    copied.produce(4)
+    compared = copied.verify()
+    assert (compared.safe, compared.partitions[0].behind) == (False, 4)
+    assert compared.partitions[0].difference == ""
+
+
+def test_nothing_was_copied(bench: Bench) -> None:
+    bench.make()
+    bench.produce(4)
+    compared = bench.verify()
+    assert (compared.safe, compared.partitions[0].behind) == (False, 4)
+
+
+def test_records_that_kafka_has_dropped(copied: Bench) -> None:
+    admin = copied.admin()
+    # In Kafka, the tenth record is followed by the end of its transaction.
+    asked = admin.delete_records([TopicPartition(copied.topic, 0, 15)])
+    for future in asked.values():
+        future.result(30)
+    compared = copied.verify()
+    assert compared.safe
+    assert compared.partitions[0].compared == len(copied.there()) < 30
+
+
+@pytest.mark.parametrize("offset", [0, 1, 9, 10, 11, 20, 29, 30])
+def test_a_group_goes_on_where_it_was(copied: Bench, offset: int) -> None:
+    copied.database.query(
+        'INSERT INTO kafka.consumer_offsets (group_id, topic_id, partition_id, "offset") '
+        f"SELECT '{copied.topic}', id, 0, {offset} FROM kafka.topics RETURNING 1"
+    )
+    compared = copied.verify()
+    commit(copied.settings(), compared.groups, name=copied.name)
+    copied.produce(2)
+    delivered(copied.sink(), copied.stream(30))
+    consumer = Consumer(
+        {
+            "bootstrap.servers": copied.bootstrap,
+            "group.id": copied.topic,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([copied.topic])
+    wanted = [value for _, _, value, _ in copied.here()[offset:]]
+    found: list[object] = []
+    try:
+        while len(found) < len(wanted):
+            for message in consumer.consume(100, 0.2):
+                assert message.error() is None, message.error()
+                found.append(message.value())
+    finally:
+        consumer.close()
+    assert found == wanted
+
+
+def test_a_group_that_runs_over_there_is_left_alone(copied: Bench) -> None:
+    copied.database.query(
+        'INSERT INTO kafka.consumer_offsets (group_id, topic_id, partition_id, "offset") '
+        f"SELECT '{copied.topic}', id, 0, 3 FROM kafka.topics RETURNING 1"
+    )
+    consumer = Consumer(
+        {
+            "bootstrap.servers": copied.bootstrap,
+            "group.id": copied.topic,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([copied.topic])
+    try:
+        assert consumer.poll(30) is not None
+        with pytest.raises(TailraceError, match=f"group {copied.topic}"):
+            commit(copied.settings(), copied.verify().groups, name=copied.name)
+    finally:
+        consumer.close()
