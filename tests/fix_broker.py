@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedPostgres
 
 
+KAFKA_MESSAGE_BYTES = 1_048_588
+"""The largest record batch of a Kafka that nobody has told otherwise."""
+
+
 class BrokerProcess:
     """`tailrace broker`, which may be killed and started again on its port."""
 
@@ -36,6 +41,16 @@ class BrokerProcess:
 
     def init(self) -> None:
         subprocess.run([*self._command(), "--init"], check=True, stdout=subprocess.DEVNULL)
+
+    def account(self, *arguments: str, password: str = "") -> str:
+        """`tailrace broker user` or `acl`, with a password on standard input."""
+        command = [*self._command(), *arguments]
+        done = subprocess.run(command, input=password, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def log(self) -> str:
+        return self.output.read_text()
 
     def start(self) -> None:
         with self.output.open("ab") as output:
@@ -70,6 +85,10 @@ class BrokerProcess:
         self._process.terminate()
         return self._process.wait(30)
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
 
 @pytest.fixture(scope="session")
 def broker(
@@ -78,7 +97,8 @@ def broker(
     """A broker that tests share; each has topics of its own."""
     database = Database(name=postgres.create_database("broker"), server=postgres)
     folder = tmp_path_factory.mktemp("broker")
-    process = BrokerProcess(database, folder, "--retention-check", "0.5")
+    limits = ("--max-message-bytes", str(KAFKA_MESSAGE_BYTES), "--no-auto-create")
+    process = BrokerProcess(database, folder, "--retention-check", "0.5", *limits)
     process.init()
     process.start()
     try:
@@ -87,3 +107,37 @@ def broker(
         code = process.stop()
         postgres.drop_database(database.name)
     assert code == 0, process.output.read_text()[-3000:]
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two authorities, `ca` and `other`; a server and a client signed by the first."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl command makes the certificates")
+    folder = tmp_path_factory.mktemp("certificates")
+    for name in ("ca", "other"):
+        openssl(
+            folder, "req", "-x509", *NEW_KEY, "-days", "2", "-subj", f"/CN={name}",
+            "-keyout", f"{name}.key", "-out", f"{name}.crt",
+        )  # fmt: skip
+    (folder / "names.cnf").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for name in ("server", "client"):
+        signed(folder, name)
+    return folder
+
+
+NEW_KEY = ("-newkey", "rsa:2048", "-nodes")
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def signed(folder: Path, name: str) -> None:
+    """A new key, and a certificate for it."""
+    files = ("-keyout", f"{name}.key", "-out", f"{name}.csr")
+    openssl(folder, "req", *NEW_KEY, "-subj", "/CN=localhost", *files)
+    openssl(
+        folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+        "-CAcreateserial", "-days", "2", "-extfile", "names.cnf", "-out", f"{name}.crt",
+    )  # fmt: skip

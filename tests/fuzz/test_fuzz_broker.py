@@ -1,30 +1,31 @@
 """Mutated requests of every kind and version, each on a connection of its own.
 
 The broker closes that connection or answers; it lives, does not grow, and serves others as before.
+Before and during a login as well, and nobody gets in by accident.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from kio.index import load_request_schema
-from kio.serial import entity_writer
 
-from tailrace.broker import wire
-from tailrace.broker.api import APIS
+from tailrace.broker.api import API_VERSIONS, APIS, LOGIN
 from tests.fix_broker import BrokerProcess
 from tests.fuzz.mutate import Mutator
-from tests.integration.broker.clients import Librdkafka
-from tests.integration.broker.test_conformance import make_topic, some
+from tests.integration.broker.clients import Librdkafka, Login
+from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.raw import Raw, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Database
 
 FRAMES = int(os.environ.get("TAILRACE_FUZZ", "2000"))
+TOGETHER = 64
 GROWTH_MB = 64
 SOON = timedelta(milliseconds=1)
 
@@ -87,6 +89,7 @@ VALUES: dict[int, dict[str, Any]] = {
     14: MEMBER | {"assignments": [{"member_id": "m", "assignment": b"\0"}]},
     15: {"groups": ("fuzz",), "include_authorized_operations": False},
     16: {},
+    17: {"mechanism": "SCRAM-SHA-256"},
     19: {
         "topics": [{
             "name": "fuzz-made", "num_partitions": 1, "replication_factor": 1, "assignments": [],
@@ -102,6 +105,13 @@ VALUES: dict[int, dict[str, Any]] = {
     32: {"resources": [
         {"resource_type": 2, "resource_name": "fuzz", "configuration_keys": ("retention.ms",)},
     ]},
+    33: {
+        "resources": [{"resource_type": 2, "resource_name": "fuzz", "configs": [
+            {"name": "retention.ms", "value": "1"},
+        ]}],
+        "validate_only": False,
+    },
+    36: {"auth_bytes": b"n,,n=ann,r=abc"},
     37: {
         "topics": [{"name": "fuzz", "count": 2, "assignments": None}],
         "timeout": SOON, "validate_only": False,
@@ -116,21 +126,9 @@ VALUES: dict[int, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def request(api: int, version: int) -> bytes:
-    kind: Any = load_request_schema(api, version)
-    buffer = io.BytesIO()
-    header = {
-        "request_api_key": api, "request_api_version": version, "correlation_id": 7,
-        "client_id": "fuzz",
-    }  # fmt: skip
-    entity_writer(kind.__header_schema__)(buffer, wire.build(kind.__header_schema__, header))
-    entity_writer(kind)(buffer, wire.build(kind, VALUES[api]))
-    return buffer.getvalue()
-
-
 def corpus() -> list[bytes]:
     return [
-        request(api.key, version)
+        request(api.key, version, VALUES[api.key])
         for api in APIS.values()
         for version in range(api.least, api.most + 1)
     ]
@@ -174,14 +172,70 @@ def test_mutated_requests(process: BrokerProcess) -> None:
     frames = Mutator(corpus(), seed=1)
     broker = psutil.Process(process.pid)
     before = 0.0
-    for number in range(FRAMES):
-        send(process.port, next(frames))
-        if number == FRAMES // 10:
-            before = broker.memory_info().rss / 2**20
-        if number % (FRAMES // 10) == 0:
-            first = number // (FRAMES // 10)
-            assert client.produce(calm, some(1, first=first)) == [first]
+    # Some wait for their answer, or for being turned away; others go on meanwhile.
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for part in range(10):
+            sent = islice(frames, FRAMES // 10)
+            assert sum(1 for _ in pool.map(partial(send, process.port), sent)) == FRAMES // 10
+            before = before or broker.memory_info().rss / 2**20
+            assert client.produce(calm, some(1, first=part)) == [part]
     assert client.consume(calm, 10) == some(10)
     after = broker.memory_info().rss / 2**20
     assert after < before + GROWTH_MB
     assert "broker.failed" not in process.output.read_text()
+
+
+def login() -> list[bytes]:
+    """What a client sends before it is let in, and what it might send instead."""
+    first = b"n,,n=ann,r=fyko+d2lbbFgONRv9qkxdawL"
+    final = b"c=biws,r=fyko+d2lbbFgONRv9qkxdawLabc,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts="
+    tokens = (first, final, b"\0ann\0secret", b"", b"n,a=ann,n=ann,r=x", b"y,,n=a=2Cn,r=x")
+    frames = [request(36, version, {"auth_bytes": token}) for token in tokens for version in (0, 2)]
+    mechanisms = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "GSSAPI", "")
+    return [
+        *frames,
+        *(request(17, version, {"mechanism": each}) for each in mechanisms for version in (0, 1)),
+        *(request(API_VERSIONS, version, {"client_software_name": "x"}) for version in (0, 2)),
+    ]
+
+
+@pytest.mark.timeout(7200)
+def test_mutated_logins(process: BrokerProcess) -> None:
+    """Two frames at a time: a token means something behind a handshake."""
+    process.account("user", "add", "ann", "--superuser", password="secret")
+    calm = "calm"
+    process.database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', calm)
+    client = Librdkafka(process.bootstrap, Login(user="ann", password="secret"))
+    assert client.produce(calm, some(1)) == [0]
+    handshake = [request(17, 1, {"mechanism": "SCRAM-SHA-256"})]
+    mutated = Mutator(login(), seed=1)
+    others = Mutator(corpus(), seed=2)
+    metadata = request(3, 9, {"topics": None})
+    broker = psutil.Process(process.pid)
+    before = 0.0
+    for number in range(FRAMES):
+        frames = [next(mutated) if number % 3 else next(others)]
+        said = b""
+        with Raw(process.port) as raw, contextlib.suppress(OSError):
+            for frame in (*handshake, *frames, metadata):
+                raw.link.sendall(struct.pack(">i", len(frame)) + frame)
+            raw.link.shutdown(socket.SHUT_WR)
+            # Those who fail hear of it later; now and then that is waited for.
+            raw.link.settimeout(5 if number % 50 == 0 else 0.01)
+            while piece := raw.link.recv(65536):
+                said += piece
+        assert calm.encode() not in said
+        if number == FRAMES // 10:
+            before = broker.memory_info().rss / 2**20
+    assert client.consume(calm, 1) == some(1)
+    assert broker.memory_info().rss / 2**20 < before + GROWTH_MB
+    assert "broker.failed" not in process.log()
+
+
+def test_nothing_is_answered_before_the_login(process: BrokerProcess) -> None:
+    process.account("user", "add", "ann", "--superuser", password="secret")
+    for frame in corpus():
+        (api,) = struct.unpack_from(">h", frame)
+        if api not in LOGIN:
+            assert send(process.port, frame) == b""
+    assert "broker.failed" not in process.log()

@@ -2,7 +2,11 @@
 
     schema.sql   the tables, and functions to write to topics with SQL
     serving      the process
-    server       connections: frames in, frames out
+    server       the listener: who may connect, for how long; `tls`
+    connection   one client: frames in, frames out
+    login        users prove who they are, by `scram`
+    access       what they may do; `accounts` changes it
+    limits       connections, memory, time
     wire         requests and responses of every version; `bounds` looks at their counts first
     api          an answer for each kind of request
     broker       what connections share
@@ -11,6 +15,7 @@
     writer       producing     reader    consuming
     groups       consumer groups
     pool         connections to PostgreSQL
+    figures      what it tells of itself, from a `tally`; `endpoints` serve it
 
 It is a process of its own and not part of the server's, so it serves managed PostgreSQL as well.
 """

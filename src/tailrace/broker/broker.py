@@ -1,6 +1,8 @@
 """The broker: what its connections share, and what goes on beside them.
 
     catalog   the topics
+    access    users, and what they may do
+    room      the memory that requests share
     writer    producing
     reader    consuming, with `tails` in memory
     groups    who consumes what
@@ -15,23 +17,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import structlog
 
 from tailrace.broker import retention
+from tailrace.broker.access import Access
 from tailrace.broker.catalog import Catalog, Topic
 from tailrace.broker.groups import Coordinator
+from tailrace.broker.limits import Limits, Room
 from tailrace.broker.pool import Pool, connect
 from tailrace.broker.reader import Reader, Tails
+from tailrace.broker.tally import Tally
 from tailrace.broker.writer import Writer
 from tailrace.errors import ConfigError, FencedError, TailraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from tailrace.broker.pool import Connection
     from tailrace.broker.writer import Place, Waiting
@@ -40,6 +45,8 @@ _CHANNEL = "tailrace_kafka"
 _LOCK = 0x7461696C_6B61666B
 _RETRY_S = 1.0
 _TICK_S = 0.2
+_INSTALLED = "SELECT to_regclass('kafka.secrets')"
+"""The youngest of the tables."""
 _HINT = "Make the tables: tailrace broker --init"
 
 
@@ -53,12 +60,12 @@ class Settings:
     """Of a topic that is made because somebody asked for it."""
     most_message_bytes: int = 8 << 20
     """Of a record batch, packed and unpacked."""
-    most_request_bytes: int = 64 << 20
     tail_bytes: int = 64 << 20
     connections: int = 4
     """To PostgreSQL, beside the two that write and listen."""
     retention_s: float = 60.0
     """How often old records are looked for."""
+    limits: Limits = field(default_factory=Limits)
 
 
 class Signals:
@@ -78,7 +85,7 @@ class Signals:
             self.wake(place)
 
     @contextlib.contextmanager
-    def watch(self, places: Iterable[Place]) -> Any:
+    def watch(self, places: Iterable[Place]) -> Iterator[asyncio.Event]:
         """An event that is set whenever there is something new in one of these."""
         event, watched = asyncio.Event(), list(places)
         for place in watched:
@@ -98,6 +105,9 @@ class Broker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.catalog = Catalog()
+        self.access = Access()
+        self.room = Room(settings.limits.memory_bytes)
+        self.tally = Tally()
         self.signals = Signals()
         self.groups = Coordinator()
         self.pool = Pool(settings.dsn, settings.connections)
@@ -105,6 +115,10 @@ class Broker:
         self.reader = Reader(self.pool, self.tails)
         self.writer = Writer(settings.dsn, self._written)
         self.cluster = ""
+        self.connected = False
+        """Whether PostgreSQL answers, and holds the lock for us."""
+        self.on_access: Callable[[], None] = lambda: None
+        """Called when users or rules have changed."""
         self._tasks: list[asyncio.Task[None]] = []
         self._events = structlog.get_logger()
 
@@ -127,6 +141,9 @@ class Broker:
         await self.pool.close()
 
     def _written(self, each: Waiting, offset: int) -> None:
+        self.tally.batches += 1
+        self.tally.produced_records += len(each.batch.records)
+        self.tally.produced_bytes += each.batch.size
         if each.data:
             self.tails.add(each.place, offset, len(each.batch.records), each.data)
         self.signals.wake(each.place)
@@ -142,13 +159,15 @@ class Broker:
                     "another broker serves this database",
                     hint="Stop it first; pg_locks names its connection.",
                 )
-            there = await (await listener.execute("SELECT to_regclass('kafka.topics')")).fetchone()
+            there = await (await listener.execute(_INSTALLED)).fetchone()
             if there is None or there[0] is None:
                 raise ConfigError("the database has no tables for topics", hint=_HINT)
             await listener.execute(f"LISTEN {_CHANNEL}")
             found = await listener.execute("SELECT system_identifier FROM pg_control_system()")
             (self.cluster,) = map(str, await found.fetchone() or ("",))
             await self.catalog.refresh(listener)
+            await self._learn_access(listener)
+            self.connected = True
         except BaseException:
             await listener.close()
             raise
@@ -160,9 +179,11 @@ class Broker:
             try:
                 async for notice in listener.notifies():
                     await self._heed(notice.payload)
-            except psycopg.Error as error:
+            except (psycopg.Error, TailraceError) as error:
                 self._events.warning("broker.listener-lost", reason=str(error).strip())
-            await listener.close()
+            finally:
+                self.connected = False
+                await listener.close()
             await self.pool.close()
             # What was kept may be more than what a crash has left.
             self.tails.clear()
@@ -182,6 +203,9 @@ class Broker:
         topic, _, partition = payload.partition(":")
         if topic.isdecimal() and partition.isdecimal():
             self.signals.wake((int(topic), int(partition)))
+        elif topic == "access":
+            async with self.pool.connection() as connection:
+                await self._learn_access(connection)
         else:
             await self.refresh()
 
@@ -189,6 +213,10 @@ class Broker:
         """Learn the topics again."""
         async with self.pool.connection() as connection:
             await self.catalog.refresh(connection)
+
+    async def _learn_access(self, connection: Connection) -> None:
+        await self.access.refresh(connection)
+        self.on_access()
 
     async def topic(self, name: str) -> Topic | None:
         """A topic, if there is one; tables are asked before nobody knows it."""

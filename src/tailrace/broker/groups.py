@@ -12,7 +12,7 @@ import asyncio
 import enum
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class Joined:
     member: str
     members: tuple[tuple[str, str | None, bytes], ...] = ()
     """Id, instance and metadata of all; for the leader alone."""
+    settled: bool = False
+    """The shares are what they were: the leader need not divide the partitions."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,9 +102,8 @@ class Group:
 class Coordinator:
     """All groups of this broker."""
 
-    def __init__(self, *, first_delay_s: float = 0.0) -> None:
+    def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
-        self._first_delay_s = first_delay_s
 
     def find(self, name: str) -> Group | None:
         """A group that has, or had, members."""
@@ -119,16 +120,25 @@ class Coordinator:
             raise GroupError("non_empty_group")
         self._groups.pop(name, None)
 
-    async def join(self, name: str, member: Member, *, known_ids: bool) -> Joined:
-        """Wait until all members are there. `known_ids`: a new member is given an id first."""
+    async def join(self, name: str, member: Member, *, known_ids: bool, may_rest: bool) -> Joined:
+        """Wait until all members are there. `known_ids`: a new member is given an id first.
+        `may_rest`: a leader understands that it has nothing to divide.
+        """
         if not name:
             raise GroupError("invalid_group_id")
         if not _LEAST_SESSION_S <= member.session_s <= _MOST_SESSION_S:
             raise GroupError("invalid_session_timeout")
+        if member.id and name not in self._groups:
+            raise GroupError("unknown_member_id")
         group = self._groups.setdefault(name, Group(id=name))
         if not member.protocols or not _agree(group, member):
             raise GroupError("inconsistent_group_protocol")
+        holder = group.instance(member.instance) if member.instance and not member.id else None
         old = self._identify(group, member, known_ids=known_ids)
+        if holder is not None and group.state is State.STABLE:
+            group.members[member.id] = member
+            if _elected(group) == group.protocol:
+                return _resumed(group, member, holder, may_rest=may_rest)
         unchanged = old is not None and (old.protocols, old.protocol_type) == (
             member.protocols, member.protocol_type,
         )  # fmt: skip
@@ -176,7 +186,7 @@ class Coordinator:
     def _rebalance(self, group: Group, *, first: bool = False) -> None:
         group.state = State.JOINING
         longest = max((member.rebalance_s for member in group.members.values()), default=0.0)
-        group.due = time.monotonic() + (self._first_delay_s if first else longest)
+        group.due = time.monotonic() + (0.0 if first else longest)
         for member in group.members.values():
             if member.syncing is not None and not member.syncing.done():
                 member.syncing.set_exception(GroupError("rebalance_in_progress"))
@@ -187,8 +197,6 @@ class Coordinator:
         waiting = [m for m in group.members.values() if m.joining is None]
         late = now is not None and now >= group.due
         if group.state is not State.JOINING or ((waiting or group.pending) and not late):
-            return
-        if self._first_delay_s and not late and not group.generation:
             return
         for member in waiting:
             del group.members[member.id]
@@ -210,10 +218,13 @@ class Coordinator:
 
     async def sync(
         self, name: str, generation: int, found: str, assignments: dict[str, bytes],
-        *, instance: str | None = None,
+        *, instance: str | None, protocol_type: str | None, protocol: str | None,
     ) -> bytes:  # fmt: skip
         """A member's share, once the leader has told them all."""
         group, member = self._checked(name, generation, found, instance)
+        agreed = (group.protocol_type, group.protocol)
+        if (protocol_type or agreed[0], protocol or agreed[1]) != agreed:
+            raise GroupError("inconsistent_group_protocol")
         if group.state is State.JOINING:
             raise GroupError("rebalance_in_progress")
         if group.state is State.STABLE:
@@ -323,6 +334,18 @@ def _elected(group: Group) -> str:
     common = set.intersection(*({n for n, _ in m.protocols} for m in group.members.values()))
     votes = [next(n for n, _ in m.protocols if n in common) for m in group.members.values()]
     return max(dict.fromkeys(votes), key=votes.count)
+
+
+def _resumed(group: Group, member: Member, holder: Member, *, may_rest: bool) -> Joined:
+    """A static member comes again: it has the share of its old self, and nobody else notices."""
+    member.seen, member.assignment = time.monotonic(), holder.assignment
+    joined = _joined(group, member)
+    if member.id != group.leader:
+        return joined
+    if may_rest:
+        return replace(joined, settled=True)
+    # It would divide the partitions, and nobody would ask for a share: it is not told to lead.
+    return replace(joined, leader=holder.id, members=())
 
 
 def _joined(group: Group, member: Member) -> Joined:

@@ -65,10 +65,10 @@ class Tails:
 
     def add(self, place: Place, first: int, count: int, data: bytes) -> None:
         """A batch that is committed."""
-        tail = self._tails.setdefault(place, _Tail())
-        if tail.end != first:
-            self._forget(place)
-            tail = self._tails.setdefault(place, _Tail())
+        tail = self._tails.get(place)
+        if tail is None or tail.end != first:
+            self._size -= tail.size if tail is not None else 0
+            tail = self._tails[place] = _Tail()
         tail.firsts.append(first)
         tail.batches.append(records.moved(data, first))
         tail.end = first + count
@@ -103,10 +103,6 @@ class Tails:
         self._tails.clear()
         self._size = 0
 
-    def _forget(self, place: Place) -> None:
-        tail = self._tails.pop(place)
-        self._size -= tail.size
-
 
 class Reader:
     """Reads partitions for consumers."""
@@ -122,6 +118,11 @@ class Reader:
             cursor = await connection.execute(_EXTENTS, columns)
             rows = await cursor.fetchall()
         return {(row[0], row[1]): Extent(start=row[2], end=row[3]) for row in rows}
+
+    async def extent(self, topic: Topic, partition: int) -> Extent | None:
+        """The committed offsets of a partition, if there is one."""
+        place = (topic.id, partition)
+        return (await self.extents([place])).get(place)
 
     async def read(self, topic: Topic, partition: int, offset: int, most_bytes: int) -> bytes:
         """Record batches from an offset on: at least one record if there is any."""

@@ -7,7 +7,6 @@ client has compressed is unpacked by Arrow, which reads no further than it is as
 
 from __future__ import annotations
 
-import base64
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,10 +17,11 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
+from tailrace.broker.headers import meant, shown
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
@@ -174,32 +174,13 @@ def copied(batch: Batch, topic_id: int, partition: int, first: int) -> bytes:
                 add(size(len(cell)))
                 add(cell)
         if headers:
-            text = b"\x01" + orjson.dumps([[name, _shown(held)] for name, held in headers])
+            text = b"\x01" + orjson.dumps([[name, shown(held)] for name, held in headers])
             add(size(len(text)))
             add(text)
         else:
             add(_NULL)
         offset += 1
     return b"".join(parts)
-
-
-def _shown(value: bytes | None) -> object:
-    """A header's value as JSON: text where it is text, else an object with its bytes."""
-    if value is None:
-        return None
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    return {"base64": base64.b64encode(value).decode()} if "\0" in text else text
-
-
-def _meant(value: object) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, dict) and set(value) == {"base64"}:
-        return base64.b64decode(value["base64"])
-    return value.encode() if isinstance(value, str) else orjson.dumps(value)
 
 
 def built(rows: Sequence[Row]) -> bytes:
@@ -211,7 +192,7 @@ def built(rows: Sequence[Row]) -> bytes:
     )  # fmt: skip
     append = builder.append
     for offset, timestamp, key, value, headers in rows:
-        found = [(name, _meant(held)) for name, held in headers] if headers else []
+        found = [(name, meant(held)) for name, held in headers] if headers else []
         append(offset - first, timestamp, key, value, found)
     data = builder.build()
     _BASE_OFFSET.pack_into(data, 0, first)
@@ -221,13 +202,3 @@ def built(rows: Sequence[Row]) -> bytes:
 def moved(data: bytes, first: int) -> bytes:
     """A producer's own batch at the offset it was given. The checksum does not cover that."""
     return _BASE_OFFSET.pack(first) + data[_BASE_OFFSET.size :]
-
-
-def batches(data: bytes) -> Iterator[tuple[int, int]]:
-    """The first and the last offset of each batch."""
-    at = 0
-    while at + _HEADER.size <= len(data):
-        first, length = struct.unpack_from(">qi", data, at)
-        (delta,) = struct.unpack_from(">i", data, at + 23)
-        yield first, first + delta
-        at += _AFTER_LENGTH + length

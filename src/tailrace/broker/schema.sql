@@ -68,6 +68,74 @@ CREATE TABLE IF NOT EXISTS kafka.consumer_offsets (
     PRIMARY KEY (group_id, topic_id, partition_id)
 ) WITH (fillfactor = 50);
 
+-- What `tailrace shadow` copies to a real Kafka, and from which offset of each partition on. Topics
+-- without a row are copied from their first record.
+CREATE TABLE IF NOT EXISTS kafka.shadow (
+    topic_id int PRIMARY KEY REFERENCES kafka.topics ON DELETE CASCADE,
+    enabled boolean NOT NULL DEFAULT true,
+    append boolean NOT NULL DEFAULT false,
+    starts bigint[] NOT NULL DEFAULT '{}'
+);
+
+-- Asks for the records that are there by now. Whoever reads it in the WAL knows that they are
+-- durable: they stand before it.
+CREATE OR REPLACE FUNCTION kafka.shadow_sweep() RETURNS pg_lsn LANGUAGE sql AS $$
+    SELECT pg_logical_emit_message(true, 'tailrace.shadow', coalesce(jsonb_agg(
+        jsonb_build_array(p.topic_id, p.partition_id, p.next_offset)), '[]')::text)
+    FROM kafka.partitions p JOIN kafka.topics t ON t.id = p.topic_id
+    WHERE NOT t.unlogged AND p.next_offset > 0
+$$;
+
+-- Who may log in. Of a password there are keys alone (SCRAM, RFC 5802): they prove who knows it, and
+-- nobody can log in with them.
+CREATE TABLE IF NOT EXISTS kafka.users (
+    name text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 256),
+    superuser boolean NOT NULL DEFAULT false,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE IF NOT EXISTS kafka.credentials (
+    user_name text NOT NULL REFERENCES kafka.users ON DELETE CASCADE ON UPDATE CASCADE,
+    mechanism text NOT NULL CHECK (mechanism IN ('SCRAM-SHA-256', 'SCRAM-SHA-512')),
+    salt bytea NOT NULL,
+    iterations int NOT NULL CHECK (iterations >= 4096),
+    stored_key bytea NOT NULL,
+    server_key bytea NOT NULL,
+    PRIMARY KEY (user_name, mechanism)
+);
+
+-- What users may do; nothing else. A pattern is a name, the beginning of one with * behind it, or *.
+CREATE TABLE IF NOT EXISTS kafka.acls (
+    principal text NOT NULL REFERENCES kafka.users ON DELETE CASCADE ON UPDATE CASCADE,
+    resource text NOT NULL CHECK (resource IN ('topic', 'group', 'cluster')),
+    pattern text NOT NULL CHECK (pattern <> ''),
+    operation text NOT NULL CHECK (operation IN (
+        'read', 'write', 'create', 'delete', 'alter', 'describe', 'describe_configs',
+        'alter_configs', 'idempotent_write', 'all')),
+    PRIMARY KEY (principal, resource, pattern, operation)
+);
+
+-- Salts for users that there are not: those who try names learn nothing, after a restart either.
+CREATE TABLE IF NOT EXISTS kafka.secrets (name text PRIMARY KEY, value bytea NOT NULL);
+INSERT INTO kafka.secrets
+VALUES ('salts', uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
+ON CONFLICT DO NOTHING;
+
+REVOKE ALL ON kafka.users, kafka.credentials, kafka.acls, kafka.secrets FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION kafka.tell_access() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NOTIFY tailrace_kafka, 'access';
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON kafka.users
+    FOR EACH STATEMENT EXECUTE FUNCTION kafka.tell_access();
+CREATE OR REPLACE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON kafka.credentials
+    FOR EACH STATEMENT EXECUTE FUNCTION kafka.tell_access();
+CREATE OR REPLACE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON kafka.acls
+    FOR EACH STATEMENT EXECUTE FUNCTION kafka.tell_access();
+
 CREATE OR REPLACE FUNCTION kafka.create_topic(
     name text, partitions int DEFAULT 1, config jsonb DEFAULT '{}', unlogged boolean DEFAULT false
 ) RETURNS int LANGUAGE plpgsql AS $$

@@ -1,149 +1,190 @@
-"""The listener: frames in, frames out, in order.
+"""The listener: who may connect, for how long, and what becomes of those who misbehave.
 
-A connection's requests are begun in the order they come, each in a task of its own, and answered in
-that order: a client may send the next batch before the last one is durable. A frame that is too
-large, cut off or no request at all closes its connection, and nothing else.
+A frame that is too large, cut off or no request at all closes its connection, with a line in the
+log, and nothing else. So does a login that fails, or does not come.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
+import socket
+import ssl
+import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
-from kio.schema.errors import ErrorCode
 
-from tailrace.broker import wire
-from tailrace.broker.api import API_VERSIONS, APIS, Call, served
+from tailrace.broker.connection import Connection, TurnedAwayError
 from tailrace.errors import MalformedError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.broker.broker import Broker
+    from tailrace.broker.tls import Certificate
 
-_LENGTH = struct.Struct(">i")
-_IN_FLIGHT = 32
+_BACKLOG = 512
+_BUFFER = 1 << 16
+_LOOK_S = 1.0
+_NO_DESCRIPTORS_S = 0.5
 
 
 class Server:
-    """Listens for clients of a broker."""
+    """Listens for clients of a broker. `strict`: without users nobody gets in."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        certificate: Certificate | None = None,
+        strict: bool = False,
+        advertised: tuple[str, int] | None = None,
+    ) -> None:
+        self._broker, self._limits = broker, broker.settings.limits
+        self._certificate = certificate
+        self._tls = certificate.context() if certificate is not None else None
+        self._strict = strict
+        self._advertised = advertised
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clients: dict[asyncio.Task[None], Connection | None] = {}
+        """None where the TLS handshake is not over."""
+        self._open = not broker.access.users
+        self._complained = 0.0
         self._events = structlog.get_logger()
+        broker.on_access = self._part
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._clients)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port it is."""
-        self._server = await asyncio.start_server(self._accept, host, port, limit=1 << 18)
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        listeners = []
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            listener.setblocking(False)
+            listeners.append(listener)
+        self._tasks = [asyncio.create_task(self._accept(listener)) for listener in listeners]
+        self._tasks.append(asyncio.create_task(self._look()))
+        bound: int = listeners[0].getsockname()[1]
+        return bound
 
     async def stop(self) -> None:
         """Close the port and all connections."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._connections):
+        for task in (*self._tasks, *self._clients):
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._clients, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def reload(self) -> None:
+        """Read the certificate again; those who are connected keep theirs."""
+        if self._certificate is not None:
+            try:
+                self._tls = self._certificate.context()
+                self._events.info("broker.certificate-read")
+            except TailraceError as error:
+                self._events.error("broker.certificate-kept", reason=str(error))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                try:
+                    link, _ = await loop.sock_accept(listener)
+                except OSError as error:
+                    self._complain("descriptors", error=str(error))
+                    await asyncio.sleep(_NO_DESCRIPTORS_S)
+                    continue
+                if len(self._clients) >= self._limits.connections:
+                    link.close()
+                    self._complain("connections", most=self._limits.connections)
+                    continue
+                task = asyncio.create_task(self._serve(link))
+                self._clients[task] = None
+                task.add_done_callback(lambda ended: self._clients.pop(ended, None))
+
+    def _complain(self, limit: str, **about: object) -> None:
+        """A line a second at most: there may be thousands at the door."""
+        self._broker.tally.refused[limit] += 1
+        now = time.monotonic()
+        if now > self._complained + 1:
+            self._complained = now
+            self._events.warning("broker.full", limit=limit, **about)
+
+    async def _serve(self, link: socket.socket) -> None:
+        peer = ""
+        try:
+            peer = str(link.getpeername()[0])
+            reader, writer = await self._open_streams(link)
+        except (OSError, asyncio.CancelledError) as error:
+            link.close()
+            if isinstance(error, ssl.SSLError | TimeoutError):
+                self._turn_away(peer, TurnedAwayError("tls", str(error) or "no handshake in time"))
+            return
+        connection = Connection(
+            self._broker, reader, writer, strict=self._strict, advertised=self._advertised
+        )
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._clients[task] = connection
         try:
-            await Connection(self._broker, reader, writer).serve()
+            await connection.serve()
         except MalformedError as error:
-            peer = writer.get_extra_info("peername")
-            self._events.warning("broker.malformed", peer=str(peer), reason=str(error)[:200])
+            self._broker.tally.refused["malformed"] += 1
+            self._events.warning("broker.malformed", peer=peer, reason=str(error)[:200])
+        except TurnedAwayError as error:
+            self._turn_away(peer, error)
         except TailraceError as error:
             self._events.warning("broker.unanswered", reason=str(error)[:200])
         except (OSError, asyncio.IncompleteReadError):
             pass
         except asyncio.CancelledError:
-            # The server stops: there is nobody to tell.
+            # It was told to end, or the server stops: there is nobody to tell.
             pass
         except Exception:
             self._events.error("broker.failed", trace=traceback.format_exc())
         finally:
-            self._connections.discard(task)
             writer.transport.abort()
 
-
-class Connection:
-    """One client."""
-
-    def __init__(
-        self, broker: Broker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._broker = broker
-        self._reader, self._writer = reader, writer
-        self._host, self._port = writer.get_extra_info("sockname")[:2]
-        self._peer: str = writer.get_extra_info("peername")[0]
-        self._answers: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue(_IN_FLIGHT)
-
-    async def serve(self) -> None:
-        """Until the client goes, or sends what no client sends."""
-        sender = asyncio.create_task(self._send())
-        receiver = asyncio.create_task(self._receive())
-        try:
-            done, _ = await asyncio.wait({sender, receiver}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in (sender, receiver):
-                task.cancel()
-            await asyncio.gather(sender, receiver, return_exceptions=True)
-            while not self._answers.empty():
-                self._answers.get_nowait().cancel()
-
-    async def _receive(self) -> None:
-        while True:
-            try:
-                (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            except asyncio.IncompleteReadError as error:
-                if error.partial:
-                    raise MalformedError("a frame that is cut off") from error
-                return
-            if not 0 < size <= self._broker.settings.most_request_bytes:
-                raise MalformedError(f"a frame of {size} bytes")
-            frame = await self._reader.readexactly(size)
-            await self._answers.put(asyncio.create_task(self._answer(frame)))
-
-    async def _send(self) -> None:
-        while True:
-            found = await (await self._answers.get())
-            if found is not None:
-                body = wire.response(*found)
-                self._writer.writelines((_LENGTH.pack(len(body)), body))
-                await self._writer.drain()
-
-    async def _answer(self, frame: bytes) -> tuple[wire.Head, Any] | None:
-        head = wire.head(frame)
-        if head.api == API_VERSIONS:
-            return self._versions(head)
-        api = APIS.get(head.api)
-        if api is None or not api.least <= head.version <= api.most:
-            raise MalformedError(f"request {head.api} in version {head.version} is not served")
-        client, request = wire.request(frame, head)
-        call = Call(
-            broker=self._broker,
-            request=request,
-            version=head.version,
-            client=client,
-            peer=self._peer,
-            host=self._host,
-            port=self._port,
+    async def _open_streams(
+        self, link: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_BUFFER, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        handshake_s = self._limits.login_s if self._tls is not None else None
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, link, ssl=self._tls, ssl_handshake_timeout=handshake_s
         )
-        values = await api.answer(call)
-        return None if values is None else (head, values)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    @staticmethod
-    def _versions(head: wire.Head) -> tuple[wire.Head, Any]:
-        """A client that is newer than us is told so in a version that all understand."""
-        if 0 <= head.version <= 4:
-            return head, served()
-        oldest = wire.Head(api=head.api, version=0, correlation=head.correlation)
-        return oldest, served() | {"error_code": ErrorCode.unsupported_version}
+    def _turn_away(self, peer: str, error: TurnedAwayError) -> None:
+        self._broker.tally.refused[error.reason] += 1
+        self._events.warning(
+            "broker.turned-away", peer=peer, why=error.reason, reason=str(error)[:200]
+        )
+
+    async def _look(self) -> None:
+        """Close those that have waited for too long."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = time.monotonic()
+            for task, connection in list(self._clients.items()):
+                late = connection.overdue(now) if connection is not None else None
+                if connection is not None and late is not None:
+                    if late.reason == "idle":
+                        self._broker.tally.refused["idle"] += 1
+                    else:
+                        self._turn_away(connection.peer, late)
+                    task.cancel()
+
+    def _part(self) -> None:
+        """Users have changed. Those who are gone go, and so do those who came without a login."""
+        opened, self._open = self._open, not self._broker.access.users
+        for task, connection in list(self._clients.items()):
+            if connection is not None and (connection.stale or (opened and not self._open)):
+                self._events.info(
+                    "broker.parted", peer=connection.peer, user=connection.login.user or ""
+                )
+                task.cancel()

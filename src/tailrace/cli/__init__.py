@@ -15,7 +15,7 @@ from rich.text import Text
 from tailrace import __version__
 from tailrace.cli.backfill import backfill, backfills_app
 from tailrace.cli.bridge import bridge
-from tailrace.cli.broker import broker
+from tailrace.cli.broker import broker_app
 from tailrace.cli.capture import capture
 from tailrace.cli.check import check
 from tailrace.cli.creek import creek
@@ -27,6 +27,7 @@ from tailrace.cli.mirror import mirror
 from tailrace.cli.pipelines import pipelines
 from tailrace.cli.run import run
 from tailrace.cli.serve import serve
+from tailrace.cli.shadow import shadow_app
 from tailrace.cli.table import table_app
 from tailrace.cli.tail import tail
 from tailrace.errors import TailraceError
@@ -44,7 +45,8 @@ app.command()(check)
 app.command()(run)
 app.command()(bridge)
 app.command()(creek)
-app.command()(broker)
+app.add_typer(broker_app)
+app.add_typer(shadow_app)
 app.command()(capture)
 app.command()(pipelines)
 app.command()(tail)

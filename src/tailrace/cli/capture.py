@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -20,11 +20,8 @@ def capture(
             help="Stop in order once everything up to this LSN is durable and acknowledged.",
         ),
     ] = None,
-    log_format: Annotated[
-        Literal["auto", "console", "json"],
-        typer.Option(help="auto is console on a terminal and json elsewhere."),
-    ] = "auto",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    log_format: options.LogFormat = "auto",
+    verbose: options.Verbose = False,
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
     slot: options.Slot = None,

@@ -6,7 +6,7 @@ The help texts are the descriptions in `tailrace.config`: one source for file an
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -42,6 +42,18 @@ Publication = Annotated[
 LogPath = Annotated[
     Path | None, typer.Option("--log", envvar="TAILRACE_LOG", help=_help(Log, "path"))
 ]
+LogFormat = Annotated[
+    Literal["auto", "console", "json"],
+    typer.Option(help="auto is console on a terminal and json elsewhere."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+
+
+class Chosen(NamedTuple):
+    """What was given to a command, for the commands under it."""
+
+    config: Path | None = None
+    dsn: str | None = None
 
 
 def settings(

@@ -4,20 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import typer
-
 from tailrace.cli import options
 
 
 def pipelines(
     *,
-    log_format: Annotated[
-        Literal["auto", "console", "json"],
-        typer.Option(help="auto is console on a terminal and json elsewhere."),
-    ] = "auto",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    log_format: options.LogFormat = "auto",
+    verbose: options.Verbose = False,
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:

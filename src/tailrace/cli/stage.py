@@ -159,7 +159,7 @@ class Stage:
     @property
     def sink(self) -> NatsSink:
         """Where the messages go."""
-        return self.config.pipelines[PIPELINE].sink
+        return self.config.pipelines[PIPELINE].nats
 
     def places(self) -> Iterator[tuple[str, str]]:
         """What runs where, as commands that show it."""

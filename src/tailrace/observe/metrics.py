@@ -236,9 +236,14 @@ class Collector(Base):
 
 def exposition(look: Callable[[], Figures], accept: str = "") -> tuple[bytes, str]:
     """The metrics in the form a scraper accepts, and its content type."""
+    return encoded(Collector(look), accept)
+
+
+def encoded(collector: Base, accept: str = "") -> tuple[bytes, str]:
+    """The same for any collector."""
     # Without auto_describe: it would ask for the metrics' names with a look of its own.
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(look))
+    registry.register(collector)
     encoder, content_type = choose_encoder(accept)
     return encoder(registry), content_type
 

@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
-from tailrace.testing.kafka import EmbeddedKafka
+from tests.fix_broker import KAFKA_MESSAGE_BYTES
 from tests.integration.broker.clients import CLIENTS, Librdkafka, Record
+from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.refusals import refused
 
 if TYPE_CHECKING:
     from tests.fix_broker import BrokerProcess
     from tests.integration.broker.clients import Acks, Client
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-@pytest.fixture(params=CLIENTS)
-def kind(request: pytest.FixtureRequest) -> type[Client]:
-    if request.param == "java" and (reason := no_java()):
-        pytest.skip(reason)
-    return CLIENTS[request.param]
-
-
-@pytest.fixture
-def client(kind: type[Client], bootstrap: str) -> Client:
-    return kind(bootstrap)
-
-
-def no_java() -> str | None:
-    return EmbeddedKafka.unavailable() if shutil.which("javac") else "there is no javac"
-
-
-@pytest.fixture
-def topic(bootstrap: str) -> str:
-    return make_topic(bootstrap)
-
-
-def make_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
-    name = f"t-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    # The times of the records are of long ago.
-    given = {"retention_ms": "-1"} | config
-    settings = {key.replace("_", "."): value for key, value in given.items()}
-    made = admin.create_topics([NewTopic(name, partitions, 1, config=settings)])
-    made[name].result(30)
-    return name
-
-
-def some(count: int, *, first: int = 0, size: int = 50) -> list[Record]:
-    return [
-        Record(
-            # Some clients want one of the two.
-            key=None if number % 10 == 3 else f"key {number}".encode(),
-            value=None if number % 10 == 5 else (f"value {number} " * size)[:size].encode(),
-            headers=(("a", b"1"), ("a", b""), ("b", b"\xff\0")) if number % 3 == 0 else (),
-            timestamp=1_700_000_000_000 + number,
-        )
-        for number in range(first, first + count)
-    ]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -117,12 +69,13 @@ def test_partitions(client: Client, bootstrap: str) -> None:
 
 
 def test_large_messages(client: Client, topic: str) -> None:
-    records = some(3, size=900_000)
+    """Up to what a batch may have; all but a few bytes are the record's."""
+    records = some(3, size=KAFKA_MESSAGE_BYTES - 150)
     client.produce(topic, records)
     assert client.consume(topic, 3) == records
-    with pytest.raises(Exception, match=r"(?i)size|large"):
-        client.produce(topic, some(1, size=9_000_000))
-    assert client.consume(topic, 3) == records
+    with refused(client, "MESSAGE_TOO_LARGE"):
+        client.produce(topic, some(1, size=KAFKA_MESSAGE_BYTES))
+    assert client.bounds(topic) == (0, 3)
 
 
 def test_rows_are_the_records(broker: BrokerProcess, kind: type[Client]) -> None:
@@ -146,15 +99,3 @@ def test_nothing_at_all(bootstrap: str, topic: str, kind: type[Client]) -> None:
     records = [Record(headers=(("none", None), ("some", b"")))]
     Librdkafka(bootstrap).produce(topic, records)
     assert kind(bootstrap).consume(topic, 1) == records
-
-
-def test_times(bootstrap: str, topic: str) -> None:
-    Librdkafka(bootstrap).produce(topic, some(10))
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
-    at = [
-        confluent_kafka.TopicPartition(topic, 0, 1_700_000_000_000 + ms) for ms in (-5, 4, 10, 11)
-    ]
-    found = [consumer.offsets_for_times([each], timeout=30)[0].offset for each in at]
-    assert found == [0, 4, -1, -1]
-    assert consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0)) == (0, 10)
-    consumer.close()

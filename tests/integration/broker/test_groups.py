@@ -2,143 +2,171 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 
-from tests.integration.broker.clients import Librdkafka
-from tests.integration.broker.test_conformance import make_topic, some
+from tests.integration.broker.clients import MEMBERS, Shown, able
+from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.refusals import refused
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tests.integration.broker.clients import Client
+    from tests.integration.broker.members import Members
 
-    from confluent_kafka.admin import AdminClient
-
-
-class Members:
-    """Consumers of one group that are polled together, as nobody else does it for them."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.group = f"g-{uuid.uuid4().hex[:8]}"
-        self._bootstrap, self._topic = bootstrap, topic
-        self.all: list[Consumer] = []
-
-    def add(self, **settings: Any) -> Consumer:
-        member = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": self.group,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 200,
-                **settings,
-            }
-        )
-        member.subscribe([self._topic])
-        self.all.append(member)
-        return member
-
-    def remove(self, member: Consumer) -> None:
-        self.all.remove(member)
-        member.close()
-
-    def shares(self) -> list[int]:
-        """How many partitions each has; no partition has two readers."""
-        for member in self.all:
-            member.poll(0.1)
-        shares = [{part.partition for part in member.assignment()} for member in self.all]
-        found = [partition for share in shares for partition in share]
-        assert len(found) == len(set(found)) or len(self.all) > 1
-        return sorted(len(share) for share in shares)
-
-    def settled(self, *counts: int) -> None:
-        wait_for(lambda: self.shares() == list(counts), f"shares of {counts}", 60)
-        found = [part.partition for member in self.all for part in member.assignment()]
-        assert sorted(found) == list(range(sum(counts)))
+LONG_SESSION = {"session.timeout.ms": 60_000}
 
 
-@pytest.fixture
-def members(bootstrap: str) -> Iterator[Members]:
-    made = Members(bootstrap, make_topic(bootstrap, 4))
-    yield made
-    for member in made.all:
-        member.close()
-
-
-def test_partitions_are_shared_out_again(members: Members) -> None:
-    first = members.add()
-    members.settled(4)
-    second = members.add()
+def test_members_come_and_go(members: Members) -> None:
+    """One is killed, one is held still until it is no member any more, one leaves: each record is
+    read once.
+    """
+    first, second = members.add(), members.add()
     members.settled(2, 2)
+    members.write()
+    members.done()
     third = members.add()
     members.settled(1, 1, 2)
-    members.remove(second)
-    members.settled(2, 2)
-    members.remove(third)
+    members.write()
+    members.done()
+    members.committed()
+    members.living.remove(third)
+    third.hold()
+    members.kill(second)
     members.settled(4)
-    assert members.all == [first]
+    members.write()
+    members.done()
+    third.go_on()
+    members.living.append(third)
+    members.settled(2, 2)
+    members.write()
+    members.done()
+    members.leave(first)
+    members.settled(4)
+    members.write()
+    members.done()
 
 
+@pytest.mark.parametrize("members", able("cooperative", among=MEMBERS), indirect=True)
 def test_cooperative_members(members: Members) -> None:
-    sticky = {"partition.assignment.strategy": "cooperative-sticky"}
-    members.add(**sticky)
+    """Who is joined by another gives up half, and never all."""
+    first = members.add(LONG_SESSION, strategy="cooperative-sticky")
     members.settled(4)
-    members.add(**sticky)
+    second = members.add(LONG_SESSION, strategy="cooperative-sticky")
     members.settled(2, 2)
+    members.write()
+    members.done()
+    had = first.shares()
+    assert all(len(share) >= 2 for share in had[had.index({0, 1, 2, 3}) :])
+    members.leave(second)
+    members.settled(4)
+    members.write()
+    members.done()
 
 
 def test_members_with_names_of_their_own(members: Members) -> None:
-    """A static member that comes again has its share without a rebalance."""
-    members.add(**{"group.instance.id": "one"})
-    members.settled(4)
-    left = members.add(**{"group.instance.id": "two"})
+    """A static member that ends or dies, and comes again, has its share; nobody else notices."""
+    first = members.add({"group.instance.id": "one", **LONG_SESSION})
+    second = members.add({"group.instance.id": "two", **LONG_SESSION})
     members.settled(2, 2)
-    held = {part.partition for part in left.assignment()}
-    members.remove(left)
-    back = members.add(**{"group.instance.id": "two"})
-    members.settled(2, 2)
-    assert {part.partition for part in back.assignment()} == held
+    members.write()
+    members.done()
+    members.committed()
+    for member, name, end in ((second, "two", members.kill), (first, "one", members.leave)):
+        held = member.share()
+        (other,) = (each for each in members.living if each is not member)
+        before = other.shares()
+        end(member)
+        again = members.add({"group.instance.id": name, **LONG_SESSION})
+        members.settled(2, 2)
+        members.write()
+        members.done()
+        assert again.share() == held
+        assert other.shares() == before
 
 
-def test_a_silent_member_is_taken_out(members: Members) -> None:
-    members.add()
-    silent = members.add(**{"max.poll.interval.ms": 6000})
-    members.settled(2, 2)
-    members.all.remove(silent)
+def test_a_reader_that_waits_is_woken(members: Members) -> None:
+    """A fetch may wait for longer than this test: a record that comes ends it."""
+    members.write()
+    reader = members.add(
+        {
+            "auto.offset.reset": "latest",
+            "fetch.max.wait.ms": 170_000,
+            "request.timeout.ms": 200_000,
+            **LONG_SESSION,
+        }
+    )
     members.settled(4)
-    silent.close()
+
+    def begun() -> bool:
+        members.write(1)
+        return bool(reader.reads())
+
+    wait_for(begun, "a record to be read", 60)
+    for _ in range(3):
+        count = len(reader.reads())
+        members.write(1)
+        wait_for(lambda: len(reader.reads()) >= count + 4, "the next records", 60)  # noqa: B023
+    assert min(offset for _, offset in reader.reads()) >= 3
 
 
-def test_groups_are_shown(members: Members, admin: AdminClient) -> None:
-    members.add(**{"client.id": "somebody"})
-    members.settled(4)
-    listed = admin.list_consumer_groups().result(30).valid
-    assert members.group in {group.group_id for group in listed}
-    shown = admin.describe_consumer_groups([members.group])[members.group].result(30)
-    assert shown.state is ConsumerGroupState.STABLE
-    (member,) = shown.members
-    assert member.client_id == "somebody"
-    assert len(member.assignment.topic_partitions) == 4
-    with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
-        admin.delete_consumer_groups([members.group])[members.group].result(30)
+def test_a_silent_member_is_taken_out(bootstrap: str) -> None:
+    """One that lives and does not ask for records."""
+    topic, readers = make_topic(bootstrap, 4), []
+    for _ in range(2):
+        reader = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"g-{topic}",
+                "session.timeout.ms": 2000,
+                "max.poll.interval.ms": 2000,
+                "heartbeat.interval.ms": 200,
+            }
+        )
+        reader.subscribe([topic])
+        readers.append(reader)
+    speaking, silent = readers
+
+    def shares(*asked: Consumer) -> list[int]:
+        for each in asked:
+            each.poll(0.1)
+        return [len(each.assignment()) for each in asked]
+
+    wait_for(lambda: shares(speaking, silent) == [2, 2], "two shares", 60)
+    wait_for(lambda: shares(speaking) == [4], "one share", 60)
+    for each in readers:
+        each.close()
 
 
-def test_offsets_of_a_group(bootstrap: str, admin: AdminClient) -> None:
+def test_groups_are_shown(client: Client, bootstrap: str) -> None:
     topic = make_topic(bootstrap)
-    client = Librdkafka(bootstrap)
-    client.produce(topic, some(5))
     group = f"g-{topic}"
+    assert group not in client.groups()
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": "somebody"})
+    reader.subscribe([topic])
+    wait_for(lambda: (reader.poll(0.1), reader.assignment())[1], "a share", 60)
+    assert group in client.groups()
+    assert client.group(group) == Shown("Stable", ("somebody",))
+    reader.close()
+    client.commit(group, topic, 1)
+    assert client.group(group) == Shown("Empty")
+
+
+@pytest.mark.parametrize("kind", able("delete_group"), indirect=True)
+def test_a_group_is_deleted(client: Client, bootstrap: str) -> None:
+    topic = make_topic(bootstrap)
+    group = f"g-{topic}"
+    client.produce(topic, some(5))
     client.consume(topic, 3, group=group)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    (held,) = consumer.committed([TopicPartition(topic, 0)], 30)
-    assert held.offset == 3
-    (none,) = consumer.committed([TopicPartition(topic, 0, 0)][:1], 30)
-    assert none.offset == 3
-    consumer.close()
-    admin.delete_consumer_groups([group])[group].result(30)
-    with pytest.raises(KafkaException, match="GROUP_ID_NOT_FOUND"):
-        admin.delete_consumer_groups([group])[group].result(30)
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    reader.subscribe([topic])
+    wait_for(lambda: (reader.poll(0.1), reader.assignment())[1], "a share", 60)
+    with refused(client, "NON_EMPTY_GROUP"):
+        client.delete_group(group)
+    reader.close()
+    client.delete_group(group)
+    with refused(client, "GROUP_ID_NOT_FOUND"):
+        client.delete_group(group)
     assert client.consume(topic, 5, group=group) == some(5)

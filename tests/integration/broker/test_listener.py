@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.broker.clients import Librdkafka
-from tests.integration.broker.test_conformance import make_topic, some
+from tests.integration.broker.given import make_topic, some
 
 if TYPE_CHECKING:
     from tests.fix_broker import BrokerProcess

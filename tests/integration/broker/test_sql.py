@@ -10,7 +10,7 @@ from kafka.partitioner.default import murmur2
 from psycopg.errors import RaiseException
 
 from tests.integration.broker.clients import Librdkafka, Record
-from tests.integration.broker.test_conformance import make_topic, some
+from tests.integration.broker.given import make_topic, some
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:

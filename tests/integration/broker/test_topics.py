@@ -3,56 +3,93 @@
 from __future__ import annotations
 
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
-from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewTopic
 
+from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka, Record
-from tests.integration.broker.test_conformance import make_topic, some
+from tests.integration.broker.clients.aiokafka import Aiokafka
+from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.refusals import refused
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.fix_broker import BrokerProcess
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+    from tests.integration.broker.clients import Client
 
 
 @pytest.mark.parametrize(
-    ("topic", "error"),
+    ("name", "partitions", "settings", "error"),
     [
-        (NewTopic("bad name", 1, 1), "TOPIC_EXCEPTION"),
-        (NewTopic("x" * 250, 1, 1), "TOPIC_EXCEPTION"),
-        (NewTopic("fine", 0, 1), "INVALID_PARTITIONS"),
-        (NewTopic("fine", 1, 3), "INVALID_REPLICATION_FACTOR"),
-        (NewTopic("fine", 1, 1, config={"retention.ms": "soon"}), "INVALID_CONFIG"),
-        (NewTopic("fine", 1, 1, config={"no.such.setting": "1"}), "INVALID_CONFIG"),
+        ("bad name", 1, {}, "INVALID_TOPIC_EXCEPTION"),
+        ("x" * 250, 1, {}, "INVALID_TOPIC_EXCEPTION"),
+        ("fine", 0, {}, "INVALID_PARTITIONS"),
+        ("fine", 1, {"retention.ms": "soon"}, "INVALID_CONFIG"),
+        ("fine", 1, {"no.such.setting": "1"}, "INVALID_CONFIG"),
     ],
 )
-def test_what_is_no_topic(admin: AdminClient, topic: NewTopic, error: str) -> None:
-    with pytest.raises(KafkaException, match=error):
-        admin.create_topics([topic])[topic.topic].result(30)
+def test_what_is_no_topic(
+    client: Client, name: str, partitions: int, settings: dict[str, str], error: str
+) -> None:
+    with refused(client, error):
+        client.create(name, partitions, settings)
 
 
-def test_a_topic_is_made_once(admin: AdminClient, bootstrap: str) -> None:
-    topic = make_topic(bootstrap)
-    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+def test_more_copies_than_brokers(admin: AdminClient) -> None:
+    with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
+        admin.create_topics([NewTopic("fine", 1, 3)])["fine"].result(30)
 
 
-def test_a_topic_grows(admin: AdminClient, bootstrap: str) -> None:
-    topic = make_topic(bootstrap)
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
-    assert len(admin.list_topics(topic, 30).topics[topic].partitions) == 3
-    with pytest.raises(KafkaException, match="INVALID_PARTITIONS"):
-        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
-    Librdkafka(bootstrap).produce(topic, [Record(value=b"1", partition=2)])
+def test_a_topic_is_made_once(client: Client) -> None:
+    topic = f"t-{uuid.uuid4().hex[:12]}"
+    with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
+        client.partitions(topic)
+    client.create(topic, 3, {"retention.ms": "-1"})
+    # Kafka answers before all of it know.
+    wait_for(lambda: known(client, topic) == 3, "the topic", 30)
+    with refused(client, "TOPIC_ALREADY_EXISTS"):
+        client.create(topic, 1, {})
+    client.produce(topic, [Record(value=b"v", partition=2)], acks=1)
+    assert client.consume(topic, 1) == [Record(value=b"v", partition=2)]
+
+
+def known(client: Client, topic: str) -> int:
+    """How many partitions a client sees; 0 if there is no such topic."""
+    try:
+        return client.partitions(topic)
+    except Exception as error:
+        if client.refusal(error) != "UNKNOWN_TOPIC_OR_PARTITION":
+            raise
+        return 0
+
+
+def test_a_topic_grows(client: Client, topic: str) -> None:
+    client.grow(topic, 3)
+    wait_for(lambda: client.partitions(topic) == 3, "more partitions", 30)
+    for count in (2, 3):
+        with refused(client, "INVALID_PARTITIONS"):
+            client.grow(topic, count)
+    with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
+        client.grow(f"no-{topic}", 3)
+    client.produce(topic, [Record(value=b"1", partition=2)], acks=1)
+
+
+def test_a_topic_is_deleted(client: Client, topic: str) -> None:
+    client.produce(topic, some(3), acks=1)
+    client.delete(topic)
+    wait_for(lambda: known(client, topic) == 0, "the topic to go", 30)
+    with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
+        client.delete(topic)
+    client.create(topic, 1, {"retention.ms": "-1"})
+    wait_for(lambda: known(client, topic) == 1, "the topic", 30)
+    assert client.bounds(topic) == (0, 0)
 
 
 def test_a_topic_goes_with_all_it_has(broker: BrokerProcess) -> None:
@@ -71,30 +108,38 @@ def test_a_topic_goes_with_all_it_has(broker: BrokerProcess) -> None:
     assert Librdkafka(broker.bootstrap).consume(topic, 1, group=f"g-{topic}") == fresh
 
 
-def test_records_before_an_offset_go(admin: AdminClient, bootstrap: str) -> None:
-    topic = make_topic(bootstrap)
-    client = Librdkafka(bootstrap)
-    client.produce(topic, some(10))
-    at = TopicPartition(topic, 0, 4)
-    assert admin.delete_records([at])[at].result(30).low_watermark == 4
+def test_records_before_an_offset_go(client: Client, topic: str) -> None:
+    client.produce(topic, some(10), acks=1)
+    assert client.cut(topic, 4) == 4
     assert client.consume(topic, 6) == some(6, first=4)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), 30) == (4, 10)
-    consumer.close()
+    assert client.cut(topic, 2) == 4
+    with refused(client, "OFFSET_OUT_OF_RANGE"):
+        client.cut(topic, 11)
+    assert client.cut(topic, -1) == 10
+    assert client.bounds(topic) == (10, 10)
 
 
-def test_settings_of_a_topic(admin: AdminClient, bootstrap: str) -> None:
+def test_settings_of_a_topic(client: Client, bootstrap: str) -> None:
     topic = make_topic(bootstrap, retention_ms="1000")
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(30)
-    assert found["retention.ms"].value == "1000"
-    assert found["cleanup.policy"].value == "delete"
-    change = ConfigEntry("retention.bytes", "5000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    admin.incremental_alter_configs([resource])[resource].result(30)
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(30)
-    assert (found["retention.ms"].value, found["retention.bytes"].value) == ("1000", "5000")
+    found = client.settings(topic)
+    assert (found["retention.ms"], found["cleanup.policy"]) == ("1000", "delete")
+    client.alter(topic, "retention.bytes", "5000")
+    wait_for(lambda: client.settings(topic)["retention.bytes"] == "5000", "the setting", 30)
+    # aiokafka says what all of them are to be.
+    others = "604800000" if isinstance(client, Aiokafka) else "1000"
+    assert client.settings(topic)["retention.ms"] == others
+    with refused(client, "INVALID_CONFIG"):
+        client.alter(topic, "retention.ms", "soon")
+
+
+def test_a_topic_is_made_when_it_is_asked_for(database: Database, tmp_path: Path) -> None:
+    process = BrokerProcess(database, tmp_path, "--partitions", "2")
+    process.init()
+    process.start()
+    client = Librdkafka(process.bootstrap)
+    assert client.produce("asked-for", [Record(value=b"v", partition=1)], acks=1) == [0]
+    assert client.partitions("asked-for") == 2
+    assert process.stop() == 0
 
 
 def test_old_records_go(broker: BrokerProcess) -> None:

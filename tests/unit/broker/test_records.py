@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cramjam
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.broker import records
+from tailrace.broker.headers import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,7 @@ def test_a_batch_is_read_as_it_was_written(found: Found) -> None:
 def test_rows_make_the_same_records(found: Found, first: int) -> None:
     rows: list[records.Row] = [
         (first + 2 * number, timestamp, key, value,
-         [[name, records._shown(held)] for name, held in headers] or None)
+         [[name, shown(held)] for name, held in headers] or None)
         for number, (timestamp, key, value, headers) in enumerate(found)
     ]  # fmt: skip
     built = DefaultRecordBatch(records.built(rows))
@@ -85,13 +86,13 @@ def test_compression(codec: int) -> None:
     found: Found = [(1_700_000_000_000 + n, None, b"value %d" % n * 20, []) for n in range(100)]
     plain = batch_of(found)
     body = plain[61:]
-    compress: dict[int, Callable[[bytes], object]] = {
+    compress: dict[int, Callable[[bytes], Any]] = {
         1: gzip.compress,
         2: cramjam.snappy.compress_raw,
         3: cramjam.lz4.compress,
         4: cramjam.zstd.compress,
     }
-    data = packed(plain, codec, bytes(memoryview(compress[codec](body))))  # type: ignore[arg-type]
+    data = packed(plain, codec, bytes(memoryview(compress[codec](body))))
     assert list(records.parse(data, most_bytes=MOST).records) == found
     with pytest.raises(records.BadBatchError) as caught:
         records.parse(data, most_bytes=len(body) - 1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from tailrace.broker.access import Operation
 from tailrace.broker.groups import GroupError, Member, MemberIdError, State
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ async def find_coordinator(call: Call) -> Answer:
             "host": "",
             "port": -1,
         }
+    if not call.may_group(Operation.DESCRIBE, call.request.key):
+        error = ErrorCode.group_authorization_failed
+        return {"error_code": error, "error_message": None, "node_id": -1, "host": "", "port": -1}
     return {"error_message": None, "node_id": NODE, "host": call.host, "port": call.port}
 
 
@@ -47,8 +51,9 @@ async def join(call: Call) -> Answer:
     )
     failed = {"generation_id": -1, "protocol_name": "", "leader": "", "members": ()}
     try:
+        _check(call)
         joined = await call.broker.groups.join(
-            request.group_id, member, known_ids=call.version >= 4
+            request.group_id, member, known_ids=call.version >= 4, may_rest=call.version >= 9
         )
     except MemberIdError as error:
         return failed | {"error_code": ErrorCode.member_id_required, "member_id": error.member}
@@ -59,6 +64,7 @@ async def join(call: Call) -> Answer:
         "protocol_type": joined.protocol_type,
         "protocol_name": joined.protocol,
         "leader": joined.leader,
+        "skip_assignment": joined.settled,
         "member_id": joined.member,
         "members": [
             {"member_id": name, "group_instance_id": instance, "metadata": metadata}
@@ -72,9 +78,12 @@ async def sync(call: Call) -> Answer:
     request = call.request
     shares = {each.member_id: bytes(each.assignment) for each in request.assignments}
     try:
+        _check(call)
         share = await call.broker.groups.sync(
             request.group_id, request.generation_id, request.member_id, shares,
             instance=getattr(request, "group_instance_id", None),
+            protocol_type=getattr(request, "protocol_type", None),
+            protocol=getattr(request, "protocol_name", None),
         )  # fmt: skip
     except GroupError as error:
         return {"error_code": ErrorCode[str(error)], "assignment": b""}
@@ -91,6 +100,7 @@ async def heartbeat(call: Call) -> Answer:
     """Whether the member is still one."""
     request = call.request
     try:
+        _check(call)
         call.broker.groups.heartbeat(
             request.group_id, request.generation_id, request.member_id,
             instance=getattr(request, "group_instance_id", None),
@@ -103,6 +113,8 @@ async def heartbeat(call: Call) -> Answer:
 async def leave(call: Call) -> Answer:
     """One member, or several in later versions."""
     request = call.request
+    if not call.may_group(Operation.READ, request.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed, "members": ()}
     if hasattr(request, "member_id"):
         return {"error_code": _leave(call, request.member_id, None)}
     return {
@@ -115,6 +127,12 @@ async def leave(call: Call) -> Answer:
             for each in request.members
         ]
     }
+
+
+def _check(call: Call) -> None:
+    """An error unless the user may be a member."""
+    if not call.may_group(Operation.READ, call.request.group_id):
+        raise GroupError("group_authorization_failed")
 
 
 def _leave(call: Call, member: str, instance: str | None) -> ErrorCode:
@@ -131,8 +149,11 @@ async def list_groups(call: Call) -> Answer:
     async with call.broker.pool.connection() as connection:
         rows = await (await connection.execute(_STORED)).fetchall()
     states = getattr(call.request, "states_filter", ())
+    all_of_them = call.may_cluster(Operation.DESCRIBE)
     listed = []
     for name in sorted({*found, *(row[0] for row in rows)}):
+        if not all_of_them and not call.may_group(Operation.DESCRIBE, name):
+            continue
         group = found.get(name)
         state = group.state.value if group is not None else State.EMPTY.value
         if not states or state in states:
@@ -147,6 +168,15 @@ async def describe(call: Call) -> Answer:
 
 
 async def _described(call: Call, name: str) -> dict[str, Any]:
+    if not call.may_group(Operation.DESCRIBE, name):
+        return {
+            "error_code": ErrorCode.group_authorization_failed,
+            "group_id": name,
+            "group_state": "",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": (),
+        }
     group = call.broker.groups.find(name)
     if group is None:
         async with call.broker.pool.connection() as connection:
@@ -185,6 +215,8 @@ async def delete(call: Call) -> Answer:
     for name in call.request.groups_names:
         error = ErrorCode.none
         try:
+            if not call.may_group(Operation.DELETE, name):
+                raise GroupError("group_authorization_failed")
             call.broker.groups.forget(name)
             async with call.broker.pool.connection() as connection:
                 query = "DELETE FROM kafka.consumer_offsets WHERE group_id = %s"

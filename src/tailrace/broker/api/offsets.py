@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from tailrace.broker.access import Operation
 from tailrace.broker.groups import GroupError
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
 
 _MOST_METADATA = 4096
+_ERROR_AT_TOP = 2
+"""The version of OffsetFetch from which a request as a whole can fail."""
+_NOTHING = (-1, -1, "")
 _COMMIT = """
 INSERT INTO kafka.consumer_offsets
     (group_id, topic_id, partition_id, "offset", leader_epoch, metadata)
@@ -31,6 +35,8 @@ async def commit(call: Call) -> Answer:
     """All of a request's offsets in one statement."""
     request = call.request
     try:
+        if not call.may_group(Operation.READ, request.group_id):
+            raise GroupError("group_authorization_failed")
         call.broker.groups.may_commit(
             request.group_id,
             request.generation_id_or_member_epoch,
@@ -43,12 +49,17 @@ async def commit(call: Call) -> Answer:
     rows: list[tuple[int, int, int, int, str]] = []
     answers = []
     for topic in request.topics:
-        known = await call.broker.topic(topic.name)
+        allowed = call.may_topic(Operation.READ, topic.name)
+        known = await call.broker.topic(topic.name) if allowed else None
         parts = []
         for each in topic.partitions:
             error = refused
             metadata = each.committed_metadata or ""
-            if known is None or not 0 <= each.partition_index < known.partitions:
+            if error is ErrorCode.group_authorization_failed:
+                pass
+            elif not allowed:
+                error = ErrorCode.topic_authorization_failed
+            elif known is None or not 0 <= each.partition_index < known.partitions:
                 error = ErrorCode.unknown_topic_or_partition
             elif len(metadata) > _MOST_METADATA:
                 error = ErrorCode.offset_metadata_too_large
@@ -68,36 +79,50 @@ async def commit(call: Call) -> Answer:
 async def fetch(call: Call) -> Answer:
     """What is committed; -1 where nothing is."""
     request = call.request
+    if not call.may_group(Operation.DESCRIBE, request.group_id):
+        return _refused(call)
     async with call.broker.pool.connection() as connection:
         cursor = await connection.execute(_FETCH, (request.group_id,))
         rows = await cursor.fetchall()
     held: dict[str, dict[int, Any]] = {}
     for name, partition, *committed in rows:
         held.setdefault(name, {})[partition] = committed
-    wanted = (
-        {name: list(parts) for name, parts in held.items()}
-        if request.topics is None
-        else {topic.name: list(topic.partition_indexes) for topic in request.topics}
-    )
-    nothing = (-1, -1, "")
+    if request.topics is None:
+        wanted = [(name, list(parts)) for name, parts in held.items()]
+        wanted = [each for each in wanted if call.may_topic(Operation.DESCRIBE, each[0])]
+    else:
+        wanted = [(topic.name, list(topic.partition_indexes)) for topic in request.topics]
+    topics = []
+    for name, indexes in wanted:
+        allowed = call.may_topic(Operation.DESCRIBE, name)
+        error = ErrorCode.none if allowed else ErrorCode.topic_authorization_failed
+        found = held.get(name, {}) if allowed else {}
+        parts = [_part(index, error, *found.get(index, _NOTHING)) for index in indexes]
+        topics.append({"name": name, "partitions": parts})
+    return {"topics": topics}
+
+
+def _refused(call: Call) -> Answer:
+    """At the top, or before there was such a place with every partition."""
+    error = ErrorCode.group_authorization_failed
+    topics = call.request.topics if call.version < _ERROR_AT_TOP else None
     return {
+        "error_code": error,
         "topics": [
             {
-                "name": name,
-                "partitions": [
-                    _part(index, *held.get(name, {}).get(index, nothing)) for index in indexes
-                ],
+                "name": topic.name,
+                "partitions": [_part(index, error, *_NOTHING) for index in topic.partition_indexes],
             }
-            for name, indexes in wanted.items()
-        ]
+            for topic in topics or ()
+        ],
     }
 
 
-def _part(index: int, offset: int, epoch: int, metadata: str) -> dict[str, Any]:
+def _part(index: int, error: ErrorCode, offset: int, epoch: int, metadata: str) -> dict[str, Any]:
     return {
         "partition_index": index,
         "committed_offset": offset,
         "committed_leader_epoch": epoch,
         "metadata": metadata,
-        "error_code": ErrorCode.none,
+        "error_code": error,
     }

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from tailrace.broker import records
+from tailrace.broker.access import Operation, Resource
 from tailrace.broker.writer import Written
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
 
 _ACKS = {-1, 0, 1}
+_RECORD_BYTES = 200
+"""What a record takes in memory beside its key and value."""
 
 
 async def produce(call: Call) -> Answer:
@@ -40,27 +43,42 @@ async def produce(call: Call) -> Answer:
 
 def _begin(call: Call, name: str, data: Any) -> asyncio.Future[Written]:
     """Batches are put in line before anything is waited for: the order of requests is kept."""
-    broker = call.broker
+    if not call.may_topic(Operation.WRITE, name):
+        return _refused("topic_authorization_failed")
+    broker, most = call.broker, call.broker.settings.most_message_bytes
     topic = broker.catalog.topics.get(name)
-    if call.request.acks not in _ACKS:
-        return _refused("invalid_required_acks")
-    if getattr(call.request, "transactional_id", None) is not None:
-        return _refused("transactional_id_authorization_failed", "transactions are not served")
     if topic is None or not 0 <= data.index < topic.partitions:
         return _refused("unknown_topic_or_partition")
-    most = broker.settings.most_message_bytes
-    if not data.records or len(data.records) > most:
-        return _refused("message_too_large" if data.records else "invalid_record")
-    sent = bytes(data.records)
     try:
+        _check(call, data.records, most)
+        sent = bytes(data.records)
         batch = records.parse(sent, most_bytes=most)
     except records.BadBatchError as error:
         return _refused(error.kind, str(error))
+    call.share.grow(batch.size + _RECORD_BYTES * len(batch.records))
     if topic.config.get("message.timestamp.type") == "LogAppendTime":
         now = int(time.time() * 1000)
         batch = replace(batch, records=tuple((now, *record[1:]) for record in batch.records))
         sent = b""
     return broker.writer.put(topic, data.index, batch, sent)
+
+
+def _check(call: Call, data: bytes | None, most: int) -> None:
+    """An error for what is not even looked into."""
+    if call.request.acks not in _ACKS:
+        raise records.BadBatchError("", kind="invalid_required_acks")
+    if getattr(call.request, "transactional_id", None) is not None:
+        raise records.BadBatchError(
+            "transactions are not served", kind="transactional_id_authorization_failed"
+        )
+    if not data:
+        raise records.BadBatchError("", kind="invalid_record")
+    if len(data) > most:
+        raise records.BadBatchError("", kind="message_too_large")
+    if call.share.size > 2 * call.broker.settings.limits.request_bytes:
+        raise records.BadBatchError(
+            "too much in one request, once it is unpacked", kind="message_too_large"
+        )
 
 
 def _refused(error: str, message: str = "") -> asyncio.Future[Written]:
@@ -82,12 +100,11 @@ def _result(index: int, written: Written) -> dict[str, Any]:
 async def init_producer(call: Call) -> Answer:
     """A new id, or the next epoch of the one that is told."""
     request = call.request
+    nothing = {"producer_id": -1, "producer_epoch": -1}
     if request.transactional_id is not None:
-        return {
-            "error_code": ErrorCode.transactional_id_authorization_failed,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
+        return nothing | {"error_code": ErrorCode.transactional_id_authorization_failed}
+    if not _may_write(call):
+        return nothing | {"error_code": ErrorCode.cluster_authorization_failed}
     known, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     if known >= 0 and 0 <= epoch < 0x7FFE:
         return {"producer_id": known, "producer_epoch": epoch + 1}
@@ -95,3 +112,12 @@ async def init_producer(call: Call) -> Answer:
         cursor = await connection.execute("SELECT nextval('kafka.producer_ids')")
         (made,) = await cursor.fetchone() or (-1,)
     return {"producer_id": made, "producer_epoch": 0}
+
+
+def _may_write(call: Call) -> bool:
+    """Who may write to some topic may do so once for each record."""
+    return (
+        call.user is None
+        or call.may_cluster(Operation.IDEMPOTENT_WRITE)
+        or call.user.may_any(Operation.WRITE, Resource.TOPIC)
+    )

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from psycopg.types.json import Jsonb
 
 from tailrace.broker import configs, retention
+from tailrace.broker.access import Operation
 from tailrace.broker.api.groups import NODE
 from tailrace.errors import MalformedError, PostgresError
 
@@ -24,6 +25,7 @@ _BY_ID = 12
 """The version from which topics are asked for by their ids."""
 _SET, _DELETE = 0, 1
 _OF_TOPIC, _DEFAULT = 1, 5
+_CLUSTER_DENIED = {"error_code": ErrorCode.cluster_authorization_failed}
 
 
 async def metadata(call: Call) -> Answer:
@@ -31,9 +33,14 @@ async def metadata(call: Call) -> Answer:
     request, broker = call.request, call.broker
     if request.topics is None or (call.version == 0 and not request.topics):
         await broker.refresh()
-        topics = [_shown(topic) for topic in broker.catalog.topics.values()]
+        topics = [
+            _shown(topic)
+            for topic in broker.catalog.topics.values()
+            if call.may_topic(Operation.DESCRIBE, topic.name)
+        ]
     else:
-        topics = [await _asked(call, each) for each in request.topics]
+        # Once each: the answer to a name may be a thousand times its size.
+        topics = [await _asked(call, each) for each in dict.fromkeys(request.topics)]
     return {
         "brokers": [{"node_id": NODE, "host": call.host, "port": call.port, "rack": None}],
         "cluster_id": broker.cluster,
@@ -44,14 +51,12 @@ async def metadata(call: Call) -> Answer:
 
 async def _asked(call: Call, asked: Any) -> dict[str, Any]:
     broker, name = call.broker, asked.name
-    if name is None and call.version < _BY_ID:
-        raise MalformedError("metadata of a topic without a name")
     if name is None:
-        known = next((t for t in broker.catalog.topics.values() if t.uuid == asked.topic_id), None)
-        missing = {"name": None, "topic_id": asked.topic_id, "partitions": ()}
-        return _shown(known) if known else missing | {"error_code": ErrorCode.unknown_topic_id}
-    topic = await broker.topic(name)
+        return _asked_by_id(call, asked)
     missing = {"name": name, "topic_id": None, "partitions": ()}
+    if not call.may_topic(Operation.DESCRIBE, name):
+        return missing | {"error_code": ErrorCode.topic_authorization_failed}
+    topic = await broker.topic(name)
     if topic is None and _NAME.fullmatch(name) is None:
         return missing | {"error_code": ErrorCode.invalid_topic_exception}
     if (
@@ -59,6 +64,8 @@ async def _asked(call: Call, asked: Any) -> dict[str, Any]:
         and broker.settings.auto_create
         and getattr(call.request, "allow_auto_topic_creation", True)
     ):
+        if not _may_create(call, name):
+            return missing | {"error_code": ErrorCode.topic_authorization_failed}
         # Somebody else may be quicker.
         with contextlib.suppress(PostgresError):
             await _make(call, name, broker.settings.partitions, {})
@@ -66,6 +73,17 @@ async def _asked(call: Call, asked: Any) -> dict[str, Any]:
     if topic is None:
         return missing | {"error_code": ErrorCode.unknown_topic_or_partition}
     return _shown(topic)
+
+
+def _asked_by_id(call: Call, asked: Any) -> dict[str, Any]:
+    if call.version < _BY_ID:
+        raise MalformedError("metadata of a topic without a name")
+    topics = call.broker.catalog.topics.values()
+    known = next((topic for topic in topics if topic.uuid == asked.topic_id), None)
+    if known is None or not call.may_topic(Operation.DESCRIBE, known.name):
+        missing = {"name": None, "topic_id": asked.topic_id, "partitions": ()}
+        return missing | {"error_code": ErrorCode.unknown_topic_id}
+    return _shown(known)
 
 
 def _shown(topic: Topic) -> dict[str, Any]:
@@ -84,6 +102,10 @@ def _shown(topic: Topic) -> dict[str, Any]:
             for number in range(topic.partitions)
         ],
     }
+
+
+def _may_create(call: Call, name: str) -> bool:
+    return call.may_cluster(Operation.CREATE) or call.may_topic(Operation.CREATE, name)
 
 
 async def _make(call: Call, name: str, partitions: int, config: dict[str, str]) -> None:
@@ -110,8 +132,17 @@ async def _created(call: Call, each: Any) -> dict[str, Any]:
         "name": each.name, "topic_id": None, "error_message": None, "num_partitions": partitions,
         "replication_factor": 1, "configs": (),
     }  # fmt: skip
+    if not call.may_topic(Operation.DESCRIBE_CONFIGS, each.name):
+        # It was told with the settings, which are not for everybody.
+        result |= {
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "topic_config_error_code": ErrorCode.topic_authorization_failed,
+        }
     error, said = ErrorCode.none, ""
-    if _NAME.fullmatch(each.name) is None:
+    if not _may_create(call, each.name):
+        error = ErrorCode.topic_authorization_failed
+    elif _NAME.fullmatch(each.name) is None:
         error = ErrorCode.invalid_topic_exception
     elif await call.broker.topic(each.name) is not None:
         error, said = ErrorCode.topic_already_exists, f"topic {each.name} exists"
@@ -137,9 +168,14 @@ async def delete(call: Call) -> Answer:
     """A topic and all of its records."""
     answers = []
     for name in call.request.topic_names:
-        topic = await call.broker.topic(name)
-        error = ErrorCode.none if topic is not None else ErrorCode.unknown_topic_or_partition
-        if topic is not None:
+        seen = call.may_topic(Operation.DESCRIBE, name)
+        topic = await call.broker.topic(name) if seen else None
+        error = ErrorCode.none
+        if seen and topic is None:
+            error = ErrorCode.unknown_topic_or_partition
+        elif topic is None or not call.may_topic(Operation.DELETE, name):
+            error = ErrorCode.topic_authorization_failed
+        else:
             async with call.broker.pool.connection() as connection, connection.transaction():
                 await connection.execute("DELETE FROM kafka.topics WHERE id = %s", (topic.id,))
                 await connection.execute(
@@ -158,9 +194,12 @@ async def create_partitions(call: Call) -> Answer:
 
 
 async def _grown(call: Call, each: Any) -> dict[str, Any]:
-    topic = await call.broker.topic(each.name)
+    allowed = call.may_topic(Operation.ALTER, each.name)
+    topic = await call.broker.topic(each.name) if allowed else None
     error = ErrorCode.none
-    if topic is None:
+    if not allowed:
+        error = ErrorCode.topic_authorization_failed
+    elif topic is None:
         error = ErrorCode.unknown_topic_or_partition
     elif not topic.partitions < each.count <= _MOST_PARTITIONS:
         error = ErrorCode.invalid_partitions
@@ -184,19 +223,25 @@ async def delete_records(call: Call) -> Answer:
     """Everything before an offset; -1 means all there is."""
     answers = []
     for topic in call.request.topics:
-        known = await call.broker.topic(topic.name)
-        parts = [await _cut(call, known, each) for each in topic.partitions]
+        if call.may_topic(Operation.DELETE, topic.name):
+            known = await call.broker.topic(topic.name)
+            parts = [await _cut(call, known, each) for each in topic.partitions]
+        else:
+            error = ErrorCode.topic_authorization_failed
+            parts = [
+                {"partition_index": each.partition_index, "low_watermark": -1, "error_code": error}
+                for each in topic.partitions
+            ]
         answers.append({"name": topic.name, "partitions": parts})
     return {"topics": answers}
 
 
 async def _cut(call: Call, topic: Topic | None, each: Any) -> dict[str, Any]:
     part = {"partition_index": each.partition_index, "low_watermark": -1}
-    place = (topic.id, each.partition_index) if topic is not None else None
-    extents = await call.broker.reader.extents([place]) if place is not None else {}
-    if topic is None or place not in extents:
+    reader = call.broker.reader
+    extent = await reader.extent(topic, each.partition_index) if topic is not None else None
+    if topic is None or extent is None:
         return part | {"error_code": ErrorCode.unknown_topic_or_partition}
-    extent = extents[place]
     upto = extent.end if each.offset == -1 else each.offset
     if not 0 <= upto <= extent.end:
         return part | {"error_code": ErrorCode.offset_out_of_range}
@@ -206,7 +251,8 @@ async def _cut(call: Call, topic: Topic | None, each: Any) -> dict[str, Any]:
 
 async def describe_configs(call: Call) -> Answer:
     """The settings of topics."""
-    return {"results": [await _configs(call, each) for each in call.request.resources]}
+    asked = dict.fromkeys(call.request.resources)
+    return {"results": [await _configs(call, each) for each in asked]}
 
 
 async def _configs(call: Call, each: Any) -> dict[str, Any]:
@@ -215,7 +261,10 @@ async def _configs(call: Call, each: Any) -> dict[str, Any]:
         "resource_name": each.resource_name, "configs": (),
     }  # fmt: skip
     if each.resource_type != _TOPIC:
-        return result
+        allowed = call.may_cluster(Operation.DESCRIBE_CONFIGS)
+        return result if allowed else result | _CLUSTER_DENIED
+    if not call.may_topic(Operation.DESCRIBE_CONFIGS, each.resource_name):
+        return result | {"error_code": ErrorCode.topic_authorization_failed}
     topic = await call.broker.topic(each.resource_name)
     if topic is None:
         return result | {"error_code": ErrorCode.unknown_topic_or_partition}
@@ -244,22 +293,68 @@ async def alter_configs(call: Call) -> Answer:
     return {"responses": [await _altered(call, each) for each in call.request.resources]}
 
 
+async def replace_configs(call: Call) -> Answer:
+    """Settings of topics, all at once: those that are not named are as by default."""
+    return {"responses": [await _replaced(call, each) for each in call.request.resources]}
+
+
 async def _altered(call: Call, each: Any) -> dict[str, Any]:
-    result = {
-        "error_message": None, "resource_type": each.resource_type,
-        "resource_name": each.resource_name,
-    }  # fmt: skip
-    topic = await call.broker.topic(each.resource_name) if each.resource_type == _TOPIC else None
+    if denied := _no_right(call, each):
+        return denied
+    topic = await _configured(call, each)
     if topic is None:
-        return result | {"error_code": ErrorCode.unknown_topic_or_partition}
-    config = dict(topic.config)
+        return _resource(each) | {"error_code": ErrorCode.unknown_topic_or_partition}
+    config: dict[str, str | None] = {**topic.config}
     for change in each.configs:
         if change.config_operation not in {_SET, _DELETE} or change.name == "tailrace.unlogged":
-            return result | {"error_code": ErrorCode.invalid_config}
+            return _resource(each) | {"error_code": ErrorCode.invalid_config}
         if change.config_operation == _SET:
             config[change.name] = change.value
         else:
             config.pop(change.name, None)
+    return await _stored(call, each, topic, config)
+
+
+async def _replaced(call: Call, each: Any) -> dict[str, Any]:
+    if denied := _no_right(call, each):
+        return denied
+    topic = await _configured(call, each)
+    if topic is None:
+        return _resource(each) | {"error_code": ErrorCode.unknown_topic_or_partition}
+    config = {change.name: change.value for change in each.configs}
+    kept = topic.config.get("tailrace.unlogged")
+    if config.get("tailrace.unlogged", kept) != kept:
+        return _resource(each) | {"error_code": ErrorCode.invalid_config}
+    if kept is not None:
+        config["tailrace.unlogged"] = kept
+    return await _stored(call, each, topic, config)
+
+
+def _no_right(call: Call, each: Any) -> dict[str, Any] | None:
+    """The answer to who may not alter these settings."""
+    if each.resource_type != _TOPIC:
+        allowed = call.may_cluster(Operation.ALTER_CONFIGS)
+        return None if allowed else _resource(each) | _CLUSTER_DENIED
+    if call.may_topic(Operation.ALTER_CONFIGS, each.resource_name):
+        return None
+    return _resource(each) | {"error_code": ErrorCode.topic_authorization_failed}
+
+
+async def _configured(call: Call, each: Any) -> Topic | None:
+    return await call.broker.topic(each.resource_name) if each.resource_type == _TOPIC else None
+
+
+def _resource(each: Any) -> dict[str, Any]:
+    return {
+        "error_message": None, "resource_type": each.resource_type,
+        "resource_name": each.resource_name,
+    }  # fmt: skip
+
+
+async def _stored(
+    call: Call, each: Any, topic: Topic, config: dict[str, str | None]
+) -> dict[str, Any]:
+    result = _resource(each)
     if said := configs.wrong(config):
         return result | {"error_code": ErrorCode.invalid_config, "error_message": said}
     if not call.request.validate_only:

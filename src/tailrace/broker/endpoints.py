@@ -1,0 +1,73 @@
+"""`/health`, `/ready`, `/status` and `/metrics` of a broker, beside its clients in one loop."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tailrace.broker.figures import Collector, document
+from tailrace.observe.endpoints import application, reply, settings
+from tailrace.observe.metrics import encoded
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+    from tailrace.broker.broker import Broker
+    from tailrace.broker.server import Server
+
+_ENDPOINTS = {
+    "GET /health": "whether this server answers",
+    "GET /ready": "whether PostgreSQL answers and this is its broker; 503 otherwise",
+    "GET /status": "connections, topics, groups, counts",
+    "GET /metrics": "the same for Prometheus",
+}
+
+
+class Endpoints(uvicorn.Server):
+    """The HTTP side of a broker."""
+
+    def __init__(self, broker: Broker, server: Server) -> None:
+        super().__init__(settings(self._application()))
+        self._broker, self._listener = broker, server
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are for the broker, which ends this."""
+        yield
+
+    async def run_on(self, listener: socket.socket) -> None:
+        """Until `should_exit`."""
+        await self.serve(sockets=[listener])
+
+    def _application(self) -> Starlette:
+        routes = [
+            Route("/health", self._health),
+            Route("/ready", self._ready),
+            Route("/status", self._status),
+            Route("/metrics", self._metrics),
+        ]
+        return application(routes, _ENDPOINTS)
+
+    async def _health(self, _request: Request) -> Response:
+        return reply({"status": "ok"})
+
+    async def _ready(self, _request: Request) -> Response:
+        if self._broker.connected:
+            return reply({"status": "ready"})
+        return reply({"status": "degraded", "problems": ["PostgreSQL does not answer"]}, 503)
+
+    async def _status(self, _request: Request) -> Response:
+        return reply(document(self._broker, self._listener))
+
+    async def _metrics(self, request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        body, kind = encoded(Collector(self._broker, self._listener), accept)
+        return Response(body, headers={"content-type": kind})

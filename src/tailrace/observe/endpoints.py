@@ -1,0 +1,84 @@
+"""HTTP endpoints that tell what a process does: how they answer, fail and listen.
+
+They have no login and listen on loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from starlette.background import BackgroundTask
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+GRACE_S = 2
+
+
+def application(routes: Sequence[Route], endpoints: Mapping[str, str]) -> Starlette:
+    """The ASGI application; whoever asks for something else is told of the endpoints."""
+
+    async def refusal(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        content: dict[str, object] = {"error": error.detail}
+        if error.status_code in (404, 405):
+            content["endpoints"] = endpoints
+        response = reply(content, error.status_code)
+        response.headers.update(error.headers or {})
+        return response
+
+    return Starlette(
+        routes=routes, exception_handlers={HTTPException: refusal, Exception: _failure}
+    )
+
+
+def reply(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
+    """JSON, and what is to be done once it is sent."""
+    # LSNs are ints that people read as text.
+    body = orjson.dumps(content, default=str, option=orjson.OPT_PASSTHROUGH_SUBCLASS) + b"\n"
+    return Response(body, code, media_type="application/json", background=after)
+
+
+async def _failure(_request: Request, error: Exception) -> Response:
+    code = error.code if isinstance(error, TailraceError) else "ERROR"
+    return reply({"error": f"{code}: {error}"}, 500)
+
+
+def settings(app: Starlette) -> uvicorn.Config:
+    """For uvicorn: quiet, and quick to end."""
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """The listening socket; one that listens to nobody when HTTP is off."""
+    if not port:
+        return socket.socket()
+    try:
+        [family, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise TailraceError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="Set http.port (or --port) to a free one; 0 is no HTTP server.",
+        ) from error
+    structlog.get_logger().info("serve.listening", host=host, port=port)
+    return listener

@@ -1,0 +1,141 @@
+"""A member of a group as a process of its own, so that it can be killed or held still.
+
+    python member.py LIBRARY TOPIC SETTINGS
+
+Settings are Kafka's, as JSON. It says what happens to it, a line each:
+
+    share <tab> 0,1            the partitions it has, whenever it gets or gives up some
+    read <tab> 0 <tab> 17      partition and offset of a record, once that is committed
+
+What it may not commit it has not read: whoever has the partition now will read it. It leaves the
+group when its standard input ends.
+"""
+
+# ruff: noqa: PLC0415 - a process needs one of the libraries, and is quicker without the others
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+LEAVING = threading.Event()
+
+
+def watch() -> None:
+    sys.stdin.read()
+    LEAVING.set()
+    # Whoever waits for records wakes up.
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def said(*fields: object) -> None:
+    print(*fields, sep="\t", flush=True)
+
+
+class Share:
+    """Listens to rebalances."""
+
+    def __init__(self) -> None:
+        self._parts: set[int] = set()
+
+    def on_partitions_revoked(self, parts: Any) -> None:
+        self._parts -= {part.partition for part in parts}
+        said("share", ",".join(map(str, self._parts)))
+
+    def on_partitions_assigned(self, parts: Any) -> None:
+        self._parts |= {part.partition for part in parts}
+        said("share", ",".join(map(str, self._parts)))
+
+
+def librdkafka(topic: str, settings: dict[str, Any]) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    share = Share()
+    consumer = Consumer(settings)
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda _, parts: share.on_partitions_assigned(parts),
+        on_revoke=lambda _, parts: share.on_partitions_revoked(parts),
+    )
+    while not LEAVING.is_set():
+        message = consumer.poll(0.1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        try:
+            consumer.commit(message=message, asynchronous=False)
+        except KafkaException:
+            continue
+        said("read", message.partition(), message.offset())
+    consumer.close()
+
+
+def aiokafka(topic: str, settings: dict[str, Any]) -> None:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.errors import KafkaError
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    class Listener(Share, ConsumerRebalanceListener):  # type: ignore[misc]
+        """Of the class that is asked for."""
+
+    async def run() -> None:
+        consumer = AIOKafkaConsumer(**settings)
+        consumer.subscribe([topic], listener=Listener())
+        await consumer.start()
+        while not LEAVING.is_set():
+            found = await consumer.getmany(timeout_ms=100, max_records=1)
+            for part, messages in found.items():
+                for message in messages:
+                    try:
+                        await consumer.commit({part: message.offset + 1})
+                    except KafkaError:
+                        continue
+                    said("read", message.partition, message.offset)
+        await consumer.stop()
+
+    asyncio.run(run())
+
+
+def kafka_python(topic: str, settings: dict[str, Any]) -> None:
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.errors import KafkaError
+    from kafka.structs import OffsetAndMetadata
+
+    class Listener(Share, ConsumerRebalanceListener):  # type: ignore[misc]
+        """Of the class that is asked for."""
+
+    assignors = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+    chosen = assignors[settings.pop("partition_assignment_strategy")]
+    consumer = KafkaConsumer(**settings, partition_assignment_strategy=[chosen])
+    consumer.subscribe([topic], listener=Listener())
+    try:
+        while not LEAVING.is_set():
+            # A poll that ends while its member joins may forget about it, so it ends with a record.
+            for part, messages in consumer.poll(timeout_ms=600_000, max_records=1).items():
+                for message in messages:
+                    try:
+                        consumer.commit({part: OffsetAndMetadata(message.offset + 1, "", -1)})
+                    except KafkaError:
+                        continue
+                    said("read", message.partition, message.offset)
+    except KeyboardInterrupt:
+        assert LEAVING.is_set()
+    consumer.close()
+
+
+if __name__ == "__main__":
+    threading.Thread(target=watch, daemon=True).start()
+    library, given_topic, given = sys.argv[1:]
+    {"librdkafka": librdkafka, "aiokafka": aiokafka, "kafka-python": kafka_python}[library](
+        given_topic, json.loads(given)
+    )

@@ -1,0 +1,22 @@
+"""What a client says when it is refused."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.integration.broker.clients import Client
+
+
+@contextmanager
+def refused(client: Client, name: str | Mapping[str, str]) -> Iterator[None]:
+    """The block fails with this error: Kafka's name, or the own one of each library."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - `refusal` knows which
+        yield
+    wanted = name if isinstance(name, str) else name[type(client).__name__]
+    assert client.refusal(caught.value) == wanted, caught.value

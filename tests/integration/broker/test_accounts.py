@@ -1,0 +1,121 @@
+"""`tailrace broker user` and `tailrace broker acl`, as commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tailrace.cli", "broker", *arguments]
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def done(*arguments: str, given: str = "") -> str:
+    found = run(*arguments, given=given)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+@pytest.fixture
+def dsn(database: Database) -> str:
+    done("--init", "--dsn", database.dsn)
+    return database.dsn
+
+
+def test_users(database: Database, dsn: str, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("from a file\nand no more\n")
+    assert done("user", "add", "ann", "--dsn", dsn, given="secret\n") == "user ann: added\n"
+    # The connection may be given to the command above as well.
+    assert "added" in done("--dsn", dsn, "user", "add", "root", "--superuser", given="x")
+    changed = done("user", "add", "ann", "--password-file", str(file), "--dsn", dsn)
+    assert changed == "user ann: password changed\n"
+    done("acl", "add", "--user", "ann", "--topic", "a", "--allow", "all", "--dsn", dsn)
+    assert done("user", "list", "--dsn", dsn) == "ann\t1 rules\nroot\tsuperuser\n"
+    # A new password says nothing of being a superuser.
+    done("user", "add", "root", "--dsn", dsn, given="y")
+    assert "root\tsuperuser" in done("user", "list", "--dsn", dsn)
+    done("user", "add", "root", "--no-superuser", "--dsn", dsn, given="y")
+    assert "root\t0 rules" in done("user", "list", "--dsn", dsn)
+    ((salts, mechanisms),) = database.query(
+        "SELECT count(DISTINCT salt), array_agg(DISTINCT mechanism ORDER BY mechanism)"
+        " FROM kafka.credentials"
+    )
+    assert (salts, mechanisms) == (4, ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+    done("user", "remove", "ann", "--dsn", dsn)
+    last = run("user", "remove", "root", "--dsn", dsn)
+    assert "no users left" in last.stderr
+    assert done("user", "list", "--dsn", dsn) == done("acl", "list", "--dsn", dsn) == ""
+
+
+def test_rules(dsn: str) -> None:
+    done("user", "add", "ann", "--dsn", dsn, given="1")
+    both = ("--topic", "orders*", "--topic", "bills", "--group", "g*", "--allow", "read,write")
+    added = done("acl", "add", "--user", "ann", *both, "--dsn", dsn)
+    # A group has no write: that was for the topics.
+    expected = ["ann\ttopic orders*\tread,write", "ann\ttopic bills\tread,write"]
+    assert added.splitlines() == [*expected, "ann\tgroup g*\tread"]
+    done("acl", "add", "--user", "ann", "--cluster", "--allow", "create", "--dsn", dsn)
+    assert "ann\tcluster\tcreate\n" in done("acl", "list", "--user", "ann", "--dsn", dsn)
+    gone = ("acl", "remove", "--user", "ann", "--topic", "orders*")
+    assert done(*gone, "--allow", "write", "--dsn", dsn) == "1 removed\n"
+    assert "ann\ttopic orders*\tread\n" in done("acl", "list", "--dsn", dsn)
+    assert done(*gone, "--dsn", dsn) == "1 removed\n"
+    assert "no such rule" in run(*gone, "--dsn", dsn).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("user", "add", "ann"), "the password is empty"),
+        (("user", "add", ""), "1 to 256 letters"),
+        (("user", "add", "ann", "--password-file", "/nowhere"), "cannot be read"),
+        (("user", "remove", "nobody"), "there is no user nobody"),
+        (("acl", "add", "--user", "nobody", "--topic", "t", "--allow", "read"), "there is no user"),
+        (("acl", "add", "--user", "ann", "--allow", "read"), "--topic, --group or --cluster"),
+        (("acl", "add", "--user", "ann", "--topic", "t", "--allow", "fly"), "Operations are"),
+        (("acl", "add", "--user", "ann", "--group", "g", "--allow", "write"), "no group has"),
+        (("acl", "add", "--user", "ann", "--topic", "a*b", "--allow", "read"), "is no pattern"),
+    ],
+)
+def test_what_cannot_be(dsn: str, arguments: tuple[str, ...], said: str) -> None:
+    found = run(*arguments, "--dsn", dsn)
+    assert found.returncode == 2
+    assert said in found.stderr
+
+
+def test_the_tables_are_asked_for(database: Database) -> None:
+    found = run("user", "list", "--dsn", database.dsn)
+    assert found.returncode == 2
+    assert "tailrace broker --init" in found.stderr
+
+
+def test_an_older_database_is_made_new(database: Database, dsn: str) -> None:
+    """Running the script again adds what is missing, and keeps what is there."""
+    database.query("SELECT kafka.create_topic('t')")
+    database.execute("DROP TABLE kafka.users, kafka.credentials, kafka.acls, kafka.secrets")
+    assert "tailrace broker --init" in run("--dsn", dsn).stderr
+    done("--init", "--dsn", dsn)
+    ((before,),) = database.query("SELECT value FROM kafka.secrets")
+    done("--init", "--dsn", dsn)
+    assert database.query("SELECT value FROM kafka.secrets") == [(before,)]
+    assert database.query("SELECT name FROM kafka.topics") == [("t",)]
+
+
+@pytest.mark.parametrize("command", [("user",), ("acl",), ("user", "add"), ("acl", "add")])
+def test_help_teaches(command: tuple[str, ...]) -> None:
+    found = run(*command, "--help")
+    assert found.returncode == 0
+    assert "--password " not in found.stdout
+    assert len(command) == 1 or "Examples:" in found.stdout

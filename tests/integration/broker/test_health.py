@@ -1,0 +1,124 @@
+"""The broker's HTTP endpoints, with clients beside them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tailrace.testing import EmbeddedPostgres
+from tailrace.testing.process import free_port
+from tests.fix_broker import BrokerProcess
+from tests.fix_postgres import Database
+from tests.integration.broker.clients import Librdkafka, Login
+from tests.integration.broker.given import some
+from tests.integration.broker.raw import Raw
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    """One that may be stopped."""
+    with EmbeddedPostgres(18) as started:
+        yield started
+
+
+@pytest.fixture
+def watched(server: EmbeddedPostgres, tmp_path: Path) -> Iterator[tuple[BrokerProcess, str]]:
+    name = server.create_database(f"health_{uuid.uuid4().hex[:8]}")
+    port = free_port()
+    broker = BrokerProcess(Database(name=name, server=server), tmp_path, "--port", str(port))
+    broker.init()
+    broker.start()
+    yield broker, f"http://127.0.0.1:{port}"
+    assert broker.stop() == 0, broker.log()
+    assert "broker.failed" not in broker.log()
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Every sample, by its name and labels."""
+    text = httpx.get(f"{url}/metrics").raise_for_status().text
+    return {
+        sample.name + "".join(f",{key}={value}" for key, value in sample.labels.items()): float(
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_figures(watched: tuple[BrokerProcess, str]) -> None:
+    broker, url = watched
+    broker.account("user", "add", "ann", "--superuser", password="1")
+    broker.database.query("SELECT kafka.create_topic('t', 3, '{\"retention.ms\": \"-1\"}')")
+    client = Librdkafka(broker.bootstrap, Login(user="ann", password="1"))
+    client.produce("t", some(100), compression="gzip")
+    assert len(client.consume("t", 100, group="g")) == 100
+    with Raw(broker.port) as raw:
+        assert raw.login("ann", "2").error_code
+    with Raw(broker.port) as raw:
+        raw.link.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert raw.closed()
+    with Raw(broker.port) as raw:
+        raw.send(3, 9, {"topics": []})
+        assert raw.closed()
+    found = metrics(url)
+    prefix = "tailrace_broker_"
+    expected = {
+        "up": 1, "topics": 1, "partitions": 3, "users": 1, "produced_records_total": 100,
+        "logins_total,result=refused": 1, "refused_total,reason=malformed": 1,
+        "refused_total,reason=login": 1, "request_memory_bytes": 0, "request_memory_waiting": 0,
+    }  # fmt: skip
+    assert {name: found[prefix + name] for name in expected} == expected
+    assert found[prefix + "fetched_bytes_total"] > 0
+    assert 0 < found[prefix + "batches_total"] <= 100
+    assert found[prefix + "produced_bytes_total"] > 100 * 50
+    assert found[prefix + "logins_total,result=accepted"] >= 2
+    for api in ("Produce", "Fetch", "Metadata", "SaslAuthenticate", "ApiVersions", "JoinGroup"):
+        count = found[f"{prefix}requests_total,api={api}"]
+        assert count > 0
+        assert found[f"{prefix}request_seconds_count,api={api}"] == count
+        assert found[f"{prefix}request_seconds_bucket,api={api},le=+Inf"] == count
+    status = httpx.get(f"{url}/status").json()
+    assert (status["status"], status["topics"], status["users"]) == ("connected", 1, 1)
+    with Raw(broker.port):
+        wait_for(lambda: httpx.get(f"{url}/status").json()["connections"] == 1, "it", 10)
+    assert "endpoints" in httpx.get(f"{url}/nowhere").json()
+    assert httpx.get(f"{url}/nowhere").status_code == 404
+
+
+def test_documented(watched: tuple[BrokerProcess, str]) -> None:
+    """The page names every metric, and no other."""
+    from pathlib import Path  # noqa: PLC0415 - only this test reads the page
+
+    broker, url = watched
+    with Raw(broker.port) as raw:
+        raw.link.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert raw.closed()
+    text = httpx.get(f"{url}/metrics").text
+    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    page = Path(__file__).parents[3] / "docs/reference/http.md"
+    named = set(re.findall(r"`(tailrace_broker_\w+)", page.read_text()))
+    assert named == {name for name in told if name.startswith("tailrace_broker_")}
+
+
+def test_health_without_postgres(
+    server: EmbeddedPostgres, watched: tuple[BrokerProcess, str]
+) -> None:
+    _, url = watched
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    assert httpx.get(f"{url}/ready").json() == {"status": "ready"}
+    server.stop()
+    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 503, "trouble", 30)
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    assert metrics(url)["tailrace_broker_up"] == 0
+    server.start()
+    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, "no trouble", 30)

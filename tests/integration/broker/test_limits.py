@@ -1,0 +1,323 @@
+"""Limits: who takes too much waits or goes, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import struct
+import threading
+import time
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import cramjam
+import psutil
+import pytest
+from crc32c import crc32c
+
+from tailrace.broker.broker import Broker, Settings, install
+from tailrace.broker.limits import Limits
+from tailrace.broker.server import Server
+from tests.fix_broker import BrokerProcess
+from tests.integration.broker.raw import ClosedError, Raw, batch, fetch, produce
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+MB = 1 << 20
+
+
+class Inside:
+    """A broker in a thread of this process, whose limits may be anything."""
+
+    def __init__(self, dsn: str, limits: Limits) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._do(install(dsn))
+        self.broker = self._do(self._make(Settings(dsn=dsn, limits=limits)))
+        self._do(self.broker.start())
+        self.server = Server(self.broker)
+        self.port: int = self._do(self.server.start("127.0.0.1", 0))
+
+    @staticmethod
+    async def _make(settings: Settings) -> Broker:
+        return Broker(settings)
+
+    def _do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def close(self) -> None:
+        self._do(self.server.stop())
+        self._do(self.broker.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def inside(database: Database) -> Iterator[Callable[[Limits], Inside]]:
+    made: list[Inside] = []
+
+    def make(limits: Limits) -> Inside:
+        made.append(Inside(database.dsn, limits))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        assert each.broker.room.used == 0
+
+
+def topic(database: Database, port: int) -> str:
+    """One that the broker knows of."""
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', name)
+    with Raw(port) as raw:
+        assert not raw.ask(3, 9, {"topics": [{"name": name}]}).topics[0].error_code
+    return name
+
+
+def alive(port: int) -> bool:
+    with Raw(port) as raw:
+        return bool(raw.ask(3, 9, {"topics": []}).brokers)
+
+
+def refused(served: Inside, reason: str) -> int:
+    found: int = served.broker.tally.refused[reason]
+    return found
+
+
+def test_a_frame_that_never_ends(inside: Callable[[Limits], Inside]) -> None:
+    served = inside(Limits(request_s=0.5, memory_bytes=MB))
+    with Raw(served.port) as slow, Raw(served.port) as idle:
+        # It has room for ten megabytes, and sends one byte at a time.
+        slow.link.sendall(struct.pack(">i", 10 * MB))
+        with contextlib.suppress(OSError):
+            for _ in range(60):
+                slow.link.sendall(b"\0")
+                time.sleep(0.1)
+        assert slow.closed()
+        assert refused(served, "slow") == 1
+        assert idle.ask(3, 9, {"topics": []}).brokers
+    wait_for(lambda: not served.broker.room.used, "its memory", 10)
+
+
+def test_idle_connections_go(inside: Callable[[Limits], Inside], database: Database) -> None:
+    served = inside(Limits(idle_s=0.5))
+    name = topic(database, served.port)
+    with Raw(served.port) as idle, Raw(served.port) as half, Raw(served.port) as waiting:
+        half.link.sendall(b"\0\0")
+        # Who waits for an answer is not idle.
+        waiting.send(1, 11, fetch(name, wait=timedelta(seconds=4)))
+        assert idle.closed()
+        assert half.closed()
+        assert waiting.receive()
+    assert refused(served, "idle") >= 2
+
+
+def test_logins_take_no_time(inside: Callable[[Limits], Inside], database: Database) -> None:
+    served = inside(Limits(login_s=0.5))
+    database.execute("INSERT INTO kafka.users VALUES ('ann')")
+    wait_for(lambda: bool(served.broker.access.users), "the user", 10)
+    with Raw(served.port) as raw:
+        raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
+        assert raw.closed()
+    assert refused(served, "login") == 1
+
+
+def test_so_many_connections(database: Database, tmp_path: Path) -> None:
+    broker = BrokerProcess(database, tmp_path, "--max-connections", "20")
+    broker.init()
+    broker.start()
+    with contextlib.ExitStack() as held:
+        kept: list[Raw] = []
+        while len(kept) < 20:
+            raw = held.enter_context(Raw(broker.port))
+            # What asked whether it listens may still be there.
+            with contextlib.suppress(ClosedError):
+                assert raw.ask(3, 9, {"topics": []}).brokers
+                kept.append(raw)
+        for _ in range(50):
+            with Raw(broker.port) as more:
+                assert more.closed()
+        assert all(raw.ask(3, 9, {"topics": []}).brokers for raw in kept)
+    wait_for(lambda: alive_again(broker.port), "room", 10)
+    assert 1 <= broker.log().count("broker.full") <= 10
+    assert broker.stop() == 0
+
+
+def alive_again(port: int) -> bool:
+    try:
+        return alive(port)
+    except ClosedError:
+        return False
+
+
+def test_producers_wait_for_memory(inside: Callable[[Limits], Inside], database: Database) -> None:
+    """Many at once, each with more than the budget: all of them get through."""
+    served = inside(Limits(memory_bytes=MB))
+    name = topic(database, served.port)
+    most = 0
+
+    def one(results: list[int], number: int) -> None:
+        with Raw(served.port) as raw:
+            for round_ in range(3):
+                values = produce(name, batch(bytes([number, round_]) * MB))
+                done = raw.ask(0, 9, values).responses[0].partition_responses[0]
+                results.append(done.error_code.value)
+
+    results: list[int] = []
+    threads = [threading.Thread(target=one, args=(results, number)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        most = max(most, served.broker.room.used)
+        time.sleep(0.002)
+    assert results == [0] * 36
+    # One at a time: a request of two megabytes, and what is made of it.
+    assert most <= 5 * MB
+    rows = database.query("SELECT count(*), count(DISTINCT value) FROM kafka.messages")
+    assert rows == [(36, 36)]
+
+
+def test_small_requests_pass_large_ones(
+    inside: Callable[[Limits], Inside], database: Database
+) -> None:
+    served = inside(Limits(memory_bytes=MB))
+    with Raw(served.port) as large, Raw(served.port) as small, Raw(served.port) as other:
+        large.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
+        wait_for(lambda: bool(served.broker.room.used), "the first", 10)
+        other.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
+        wait_for(lambda: bool(served.broker.room.waiting), "the second", 10)
+        assert small.ask(3, 9, {"topics": []}).brokers
+
+
+def test_who_does_not_read(inside: Callable[[Limits], Inside], database: Database) -> None:
+    """Many fetches and no reading: they hold no more than the budget, and go when others wait."""
+    served = inside(Limits(memory_bytes=16 * MB, stalled_s=1.0))
+    name = topic(database, served.port)
+    with Raw(served.port) as raw:
+        for number in range(10):
+            done = raw.ask(0, 9, produce(name, batch(bytes([number]) * (4 * MB))))
+            assert not done.responses[0].partition_responses[0].error_code
+    # From the table, not from memory.
+    served.broker.tails.clear()
+    lazy = [Raw(served.port) for _ in range(8)]
+    most = 0
+    for each in lazy:
+        each.link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(32):
+            each.send(1, 11, fetch(name, most_bytes=40 * MB))
+    with Raw(served.port) as raw:
+        raw.send(1, 11, fetch(name, most_bytes=4 * MB))
+        receiving = threading.Thread(target=raw.receive)
+        receiving.start()
+        while receiving.is_alive():
+            most = max(most, served.broker.room.used)
+            time.sleep(0.002)
+    # One answer may be larger than the budget, and is alone then.
+    assert most <= 40 * MB + 16 * MB
+    assert refused(served, "slow") > 0
+    for each in lazy:
+        each.link.close()
+    wait_for(lambda: not served.broker.room.used, "their memory", 30)
+
+
+def test_answers_wait_for_memory_in_turn(
+    inside: Callable[[Limits], Inside], database: Database
+) -> None:
+    """A fetch behind a request that waits does not keep the memory that others need."""
+    served = inside(Limits(memory_bytes=MB))
+    name = topic(database, served.port)
+    with Raw(served.port) as raw:
+        raw.ask(0, 9, produce(name, batch(bytes(4 * MB))))
+    nothing = topic(database, served.port)
+    with Raw(served.port) as stuck, Raw(served.port) as raw:
+        stuck.send(1, 11, fetch(nothing, wait=timedelta(seconds=300)))
+        for _ in range(10):
+            stuck.send(1, 11, fetch(name, most_bytes=4 * MB))
+            stuck.send(0, 9, produce(name, batch(bytes(2 * MB))))
+        for _ in range(3):
+            found = raw.ask(1, 11, fetch(name, most_bytes=4 * MB))
+            assert len(found.responses[0].partitions[0].records) > 4 * MB
+
+
+def test_who_goes_leaves_nothing(inside: Callable[[Limits], Inside], database: Database) -> None:
+    """Producers that hang up at once: what they sent is counted until it is written."""
+    served = inside(Limits(memory_bytes=4 * MB))
+    name = topic(database, served.port)
+    for number in range(20):
+        with Raw(served.port) as raw:
+            raw.send(0, 9, produce(name, batch(bytes([number]) * MB)))
+    wait_for(lambda: not served.broker.room.used, "their memory", 30)
+    assert alive(served.port)
+    assert served.broker.tally.batches > 0
+
+
+def packed(codec: int, body: bytes, count: int = 1) -> bytes:
+    """A record batch of any codec, whatever is in it."""
+    rest = struct.pack(">hiqqqhii", codec, count - 1, 0, 0, -1, -1, -1, count) + body
+    return struct.pack(">qiib", 0, len(rest) + 9, 0, 2) + struct.pack(">I", crc32c(rest)) + rest
+
+
+BOMBS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
+    "gzip": (1, gzip.compress),
+    "snappy": (2, cramjam.snappy.compress_raw),
+    "lz4": (3, cramjam.lz4.compress),
+    "zstd": (4, cramjam.zstd.compress),
+}
+
+
+@pytest.mark.parametrize("codec", BOMBS)
+def test_bombs(broker: BrokerProcess, codec: str) -> None:
+    """Half a gigabyte in as little as it takes."""
+    number, compress = BOMBS[codec]
+    bomb = packed(number, bytes(memoryview(compress(bytes(512 * MB)))))
+    name = topic(broker.database, broker.port)
+    process = psutil.Process(broker.pid)
+    before, most = process.memory_info().rss, 0
+    with Raw(broker.port) as raw:
+        if len(bomb) > 60 * MB:
+            pytest.skip("it is no bomb: it is too large for a request")
+        raw.send(0, 9, produce(name, bomb))
+        answering = threading.Thread(target=raw.receive)
+        answering.start()
+        while answering.is_alive():
+            most = max(most, process.memory_info().rss)
+            time.sleep(0.001)
+        found = raw.ask(0, 9, produce(name, bomb)).responses[0].partition_responses[0]
+        assert found.error_code.name == "message_too_large"
+        assert raw.ask(3, 9, {"topics": []}).brokers
+    assert most - before < 160 * MB
+
+
+def test_many_small_bombs(inside: Callable[[Limits], Inside], database: Database) -> None:
+    """One request may not become more than it may be: not in pieces, either."""
+    served = inside(Limits(request_bytes=8 * MB))
+    name = topic(database, served.port)
+    # Records of nothing, seven bytes each, which take much more in memory.
+    record = bytes((12, 0, 0, 0, 1, 1, 0))
+    bomb = packed(1, gzip.compress(record * 300_000), 300_000)
+    with Raw(served.port) as raw:
+        answer = raw.ask(0, 9, produce(name, *[bomb] * 20)).responses[0]
+    codes = [part.error_code.name for part in answer.partition_responses]
+    assert codes.count("message_too_large") == 19
+    wait_for(lambda: not served.broker.room.used, "its memory", 60)
+
+
+def test_a_topic_asked_for_a_thousand_times(
+    inside: Callable[[Limits], Inside], database: Database
+) -> None:
+    served = inside(Limits())
+    database.query("SELECT kafka.create_topic('wide', 1000)")
+    with Raw(served.port) as raw:
+        found = raw.ask(3, 9, {"topics": [{"name": "wide"}] * 10_000})
+    assert [len(each.partitions) for each in found.topics] == [1000]

@@ -1,0 +1,410 @@
+"""Logging in: every client with every mechanism, and everybody who is turned away."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import uuid
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+from tests.fix_broker import BrokerProcess, signed
+from tests.fix_postgres import Database
+from tests.integration.broker.clients import Java, Login
+from tests.integration.broker.clients.java import JavaError, no_java
+from tests.integration.broker.given import some
+from tests.integration.broker.raw import ClosedError, Raw, fetch
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace.testing import EmbeddedPostgres
+    from tests.integration.broker.clients import Client
+
+PASSWORD = "correct horse, battery=staple ü"
+WAYS = [
+    ("SCRAM-SHA-256", False),
+    ("SCRAM-SHA-512", False),
+    ("SCRAM-SHA-256", True),
+    ("SCRAM-SHA-512", True),
+    ("PLAIN", True),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Path:
+    """Certificates that a test may replace."""
+    copied = tmp_path_factory.mktemp("tls") / "certificates"
+    shutil.copytree(certificates, copied)
+    return copied
+
+
+@pytest.fixture(scope="module")
+def tls_broker(postgres: EmbeddedPostgres, folder: Path) -> Iterator[BrokerProcess]:
+    yield from serving(postgres, folder, tls=True)
+
+
+@pytest.fixture(scope="module")
+def clear_broker(postgres: EmbeddedPostgres, folder: Path) -> Iterator[BrokerProcess]:
+    yield from serving(postgres, folder, tls=False)
+
+
+def serving(postgres: EmbeddedPostgres, folder: Path, *, tls: bool) -> Iterator[BrokerProcess]:
+    name = f"login_{uuid.uuid4().hex[:8]}"
+    database = Database(name=postgres.create_database(name), server=postgres)
+    files = ("--tls-cert", str(folder / "server.crt"), "--tls-key", str(folder / "server.key"))
+    (place := folder.parent / name).mkdir()
+    process = BrokerProcess(database, place, *(files if tls else ()))
+    process.init()
+    process.account("user", "add", "ann", "--superuser", password=PASSWORD)
+    process.start()
+    try:
+        yield process
+    finally:
+        code = process.stop()
+        postgres.drop_database(database.name)
+    assert code == 0, process.log()[-3000:]
+    assert "broker.failed" not in process.log()
+    assert PASSWORD not in process.log()
+
+
+def topic(broker: BrokerProcess) -> str:
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    broker.database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', name)
+    return name
+
+
+@pytest.mark.parametrize(("mechanism", "tls"), WAYS)
+def test_every_client_logs_in(
+    request: pytest.FixtureRequest, kind: type[Client], folder: Path, mechanism: str, tls: bool
+) -> None:
+    broker = request.getfixturevalue("tls_broker" if tls else "clear_broker")
+    authority = folder / "ca.crt" if tls else None
+    login = Login(user="ann", password=PASSWORD, mechanism=mechanism, authority=authority)
+    client, name = kind(broker.bootstrap, login), topic(broker)
+    client.produce(name, some(20))
+    assert client.consume(name, 20) == some(20)
+    assert client.consume(name, 20, group=f"g-{name}") == some(20)
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not on PATH")
+@pytest.mark.parametrize(("mechanism", "tls"), WAYS)
+def test_kcat_logs_in(
+    request: pytest.FixtureRequest, folder: Path, mechanism: str, tls: bool
+) -> None:
+    broker = request.getfixturevalue("tls_broker" if tls else "clear_broker")
+    authority = folder / "ca.crt" if tls else None
+    login = Login(user="ann", password=PASSWORD, mechanism=mechanism, authority=authority)
+    settings = [f"-X{name}={value}" for name, value in login.librdkafka().items()]
+    command = ["kcat", "-b", broker.bootstrap, *settings, "-t", topic(broker)]
+    subprocess.run([*command, "-P"], input=b"one\ntwo\n", timeout=60, check=True)
+    done = subprocess.run([*command, "-C", "-e", "-q"], timeout=60, check=True, capture_output=True)
+    assert done.stdout == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", PASSWORD)])
+def test_librdkafka_is_told_that_it_is_not_let_in(
+    clear_broker: BrokerProcess, user: str, password: str
+) -> None:
+    # It tries for ever, and tells of it aside.
+    seen: list[KafkaError] = []
+    login = Login(user=user, password=password).librdkafka()
+    settings: dict[str, Any] = {"bootstrap.servers": clear_broker.bootstrap} | login
+    admin = AdminClient(settings | {"error_cb": seen.append})
+    wait_for(lambda: admin.poll(0.1) is not None and bool(seen), "an error", 30)
+    assert seen[0].code() == KafkaError._AUTHENTICATION
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", PASSWORD)])
+def test_java_is_told_that_it_is_not_let_in(
+    clear_broker: BrokerProcess, user: str, password: str
+) -> None:
+    if reason := no_java():
+        pytest.skip(reason)
+    client = Java(clear_broker.bootstrap, Login(user=user, password=password))
+    with pytest.raises(JavaError, match=r"SaslAuthenticationException: the login failed"):
+        client.produce(topic(clear_broker), some(1))
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+@pytest.mark.parametrize(
+    ("user", "password"), [("ann", "wrong"), ("ann", ""), ("nobody", PASSWORD), ("ANN", PASSWORD)]
+)
+def test_wrong_passwords_and_names_look_the_same(
+    tls_broker: BrokerProcess, folder: Path, user: str, password: str, mechanism: str
+) -> None:
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    with Raw(tls_broker.port, tls=context) as raw:
+        found = raw.login(user, password, mechanism)
+        assert found.error_code.name == "sasl_authentication_failed"
+        assert found.error_message == "the login failed: the user's name or the password is wrong"
+        assert raw.closed()
+
+
+def test_salts_of_users_that_there_are_not_stay(clear_broker: BrokerProcess) -> None:
+    def salt(user: str) -> bytes:
+        with Raw(clear_broker.port) as raw:
+            raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
+            first = raw.ask(36, 2, {"auth_bytes": f"n,,n={user},r=abc".encode()})
+            found = re.fullmatch(rb"r=[^,]+,(s=[A-Za-z0-9+/]{32}),i=4096", first.auth_bytes)
+            assert found is not None
+            return found[1]
+
+    salts = [salt("ann"), salt("bob"), salt("eve")]
+    assert len(set(salts)) == 3
+    clear_broker.stop()
+    clear_broker.start()
+    assert [salt("ann"), salt("bob"), salt("eve")] == salts
+
+
+def test_plain_is_for_tls(clear_broker: BrokerProcess) -> None:
+    with Raw(clear_broker.port) as raw:
+        found = raw.login("ann", PASSWORD, "PLAIN")
+        assert found.error_code.name == "unsupported_sasl_mechanism"
+        assert found.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        assert raw.closed()
+
+
+def test_tokens_without_frames_are_not_taken(clear_broker: BrokerProcess) -> None:
+    with Raw(clear_broker.port) as raw:
+        found = raw.ask(17, 0, {"mechanism": "SCRAM-SHA-256"})
+        assert found.error_code.name == "unsupported_version"
+        assert raw.closed()
+
+
+def test_without_a_login_there_is_nothing(clear_broker: BrokerProcess) -> None:
+    with Raw(clear_broker.port) as raw:
+        assert raw.ask(18, 3, {"client_software_name": "x", "client_software_version": "1"})
+        raw.send(3, 9, {"topics": None})
+        assert raw.closed()
+    assert "Metadata before the login" in clear_broker.log()
+
+
+def test_tokens_out_of_turn(clear_broker: BrokerProcess) -> None:
+    with Raw(clear_broker.port) as raw:
+        found = raw.ask(36, 2, {"auth_bytes": b"n,,n=ann,r=abc"})
+        assert found.error_code.name == "illegal_sasl_state"
+        assert raw.closed()
+    with Raw(clear_broker.port) as raw:
+        raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
+        raw.ask(36, 2, {"auth_bytes": b"n,,n=ann,r=abc"})
+        # Begun again instead of ended: the one before counts for nothing.
+        raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
+        raw.send(3, 9, {"topics": None})
+        assert raw.closed()
+
+
+def test_a_login_may_be_done_again_by_the_same_user(clear_broker: BrokerProcess) -> None:
+    clear_broker.account("user", "add", "bob", "--superuser", password="bob's")
+    with Raw(clear_broker.port) as raw:
+        assert not raw.login("ann", PASSWORD).error_code
+        assert not raw.login("ann", PASSWORD, "SCRAM-SHA-512").error_code
+        assert not raw.ask(3, 9, {"topics": []}).topics
+        assert raw.login("bob", "bob's").error_code.name == "sasl_authentication_failed"
+        assert raw.closed()
+
+
+def test_frames_are_small_before_the_login(clear_broker: BrokerProcess) -> None:
+    with Raw(clear_broker.port) as raw:
+        raw.link.sendall((64 * 1024 + 1).to_bytes(4, "big"))
+        assert raw.closed()
+    with Raw(clear_broker.port) as raw:
+        raw.login("ann", PASSWORD)
+        names = [{"name": "x" * 200 + str(number)} for number in range(400)]
+        found = raw.ask(3, 9, {"topics": names, "allow_auto_topic_creation": False})
+        assert len(found.topics) == 400
+
+
+def test_who_is_removed_is_cut_off(clear_broker: BrokerProcess) -> None:
+    clear_broker.account("user", "add", "carl", password="1")
+    clear_broker.account("acl", "add", "--user", "carl", "--topic", "*", "--allow", "read")
+    name = topic(clear_broker)
+    with Raw(clear_broker.port) as carl, Raw(clear_broker.port) as ann:
+        assert not carl.login("carl", "1").error_code
+        assert not ann.login("ann", PASSWORD).error_code
+        asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        assert not carl.ask(3, 9, asked).topics[0].error_code
+        # In the middle of a request that waits for records.
+        carl.send(1, 11, fetch(name, wait=timedelta(seconds=300)))
+        clear_broker.account("user", "remove", "carl")
+        assert carl.closed()
+        assert ann.ask(3, 9, {"topics": []}).brokers
+    with Raw(clear_broker.port) as carl:
+        assert carl.login("carl", "1").error_code.name == "sasl_authentication_failed"
+    # Rules went with the user: one of the same name begins with nothing.
+    clear_broker.account("user", "add", "carl", password="2")
+    assert clear_broker.account("acl", "list", "--user", "carl") == ""
+
+
+def test_a_new_password_takes_the_place_of_the_old(clear_broker: BrokerProcess) -> None:
+    for password, old in (("one", "zero"), ("two", "one")):
+        clear_broker.account("user", "add", "dora", password=password)
+        wait_for(partial(_works, clear_broker, "dora", password), "the new one", 10)
+        assert not _works(clear_broker, "dora", old)
+
+
+def _works(broker: BrokerProcess, user: str, password: str) -> bool:
+    with Raw(broker.port) as raw:
+        return not raw.login(user, password).error_code
+
+
+def test_the_first_user_closes_the_door(database: Database, tmp_path: Path) -> None:
+    broker = BrokerProcess(database, tmp_path)
+    broker.init()
+    broker.start()
+    with Raw(broker.port) as before:
+        assert before.ask(3, 9, {"topics": []}).brokers
+        broker.account("user", "add", "ann", password="1")
+        assert before.closed()
+    with Raw(broker.port) as raw:
+        raw.send(3, 9, {"topics": []})
+        assert raw.closed()
+    said = broker.account("user", "remove", "ann")
+    assert "removed" in said
+    wait_for(lambda: _open(broker), "the door", 10)
+    assert broker.stop() == 0
+
+
+def _open(broker: BrokerProcess) -> bool:
+    with Raw(broker.port) as raw:
+        try:
+            return bool(raw.ask(3, 9, {"topics": []}).brokers)
+        except ClosedError:
+            return False
+
+
+def test_passwords_are_nowhere(clear_broker: BrokerProcess) -> None:
+    clear_broker.account("user", "add", "erna", password="a-secret-of-erna")
+    with Raw(clear_broker.port) as raw:
+        assert not raw.login("erna", "a-secret-of-erna").error_code
+    with Raw(clear_broker.port) as raw:
+        assert raw.login("erna", "another-secret").error_code
+    kept = "".join(
+        str(clear_broker.database.query(f"SELECT to_jsonb(t)::text FROM kafka.{table} t"))
+        for table in ("users", "credentials", "acls", "secrets")
+    )
+    for text in ("a-secret-of-erna", "another-secret"):
+        assert text not in clear_broker.log()
+        assert text not in kept
+        assert text.encode().hex() not in kept
+
+
+def test_other_users_of_the_database_cannot_read_keys(clear_broker: BrokerProcess) -> None:
+    role = f"reader_{uuid.uuid4().hex[:8]}"
+    database = clear_broker.database
+    database.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA kafka TO {role}")
+    for table in ("users", "credentials", "acls", "secrets"):
+        ((allowed,),) = database.query(
+            "SELECT has_table_privilege(%s, %s, 'SELECT')", role, f"kafka.{table}"
+        )
+        assert not allowed
+    database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_certificates_of_somebody_else(tls_broker: BrokerProcess, folder: Path) -> None:
+    wrong = ssl.create_default_context(cafile=folder / "other.crt")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Raw(tls_broker.port, tls=wrong)
+    old = ssl.create_default_context(cafile=folder / "ca.crt")
+    old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    with pytest.warns(DeprecationWarning, match=r"TLSv1_1"):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, OSError)):
+        Raw(tls_broker.port, tls=old)
+    with Raw(tls_broker.port) as raw:
+        raw.send(18, 0, {})
+        # An alert of TLS, or nothing at all.
+        assert raw.link.recv(100)[:1] in (b"", b"\x15")
+    assert _tls_works(tls_broker, folder)
+
+
+def _tls_works(broker: BrokerProcess, folder: Path) -> str:
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    with Raw(broker.port, tls=context) as raw:
+        assert not raw.login("ann", PASSWORD).error_code
+        assert isinstance(raw.link, ssl.SSLSocket)
+        found = raw.link.getpeercert()
+        assert found is not None
+        return str(found["serialNumber"])
+
+
+def test_certificates_are_read_again(tls_broker: BrokerProcess, folder: Path) -> None:
+    before = _tls_works(tls_broker, folder)
+    signed(folder, "server")
+    tls_broker.signal(signal.SIGHUP)
+    wait_for(lambda: _tls_works(tls_broker, folder) != before, "the new certificate", 10)
+    key = (folder / "server.key").read_text()
+    (folder / "server.key").write_text("nonsense")
+    tls_broker.signal(signal.SIGHUP)
+    wait_for(lambda: "broker.certificate-kept" in tls_broker.log(), "the complaint", 10)
+    assert _tls_works(tls_broker, folder)
+    (folder / "server.key").write_text(key)
+
+
+def test_certificates_of_clients(database: Database, tmp_path: Path, certificates: Path) -> None:
+    files = {"cert": "server.crt", "key": "server.key", "client-ca": "ca.crt"}
+    options = [f"--tls-{name}={certificates / file}" for name, file in files.items()]
+    broker = BrokerProcess(database, tmp_path, *options)
+    broker.init()
+    broker.account("user", "add", "ann", password="1")
+    broker.start()
+    context = ssl.create_default_context(cafile=certificates / "ca.crt")
+    with pytest.raises((OSError, ClosedError)), Raw(broker.port, tls=context) as raw:
+        raw.login("ann", "1")
+    context.load_cert_chain(certificates / "client.crt", certificates / "client.key")
+    with Raw(broker.port, tls=context) as raw:
+        raw.send(3, 9, {"topics": []})
+        assert raw.closed()
+    with Raw(broker.port, tls=context) as raw:
+        assert not raw.login("ann", "1").error_code
+    assert broker.stop() == 0
+
+
+def test_beyond_loopback(database: Database, tmp_path: Path, certificates: Path) -> None:
+    broker = BrokerProcess(database, tmp_path)
+    broker.init()
+    files = [f"--tls-cert={certificates}/server.crt", f"--tls-key={certificates}/server.key"]
+
+    def refused(*options: str) -> str:
+        everywhere = ["--dsn", database.dsn, "--listen", f"0.0.0.0:{broker.port}", *options]
+        command = [sys.executable, "-m", "tailrace.cli", "broker", *everywhere]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2, done.stderr
+        return done.stderr
+
+    assert "--tls-cert" in refused()
+    assert "tailrace broker user add" in refused(*files)
+    assert "tailrace broker user add" in refused("--insecure")
+    assert "both" in refused(files[0])
+    broker.account("user", "add", "ann", "--superuser", password="1")
+    assert "cannot be used" in refused(f"--tls-cert={os.devnull}", files[1])
+    assert "--tls-cert" in refused()
+    advertised = f"localhost:{broker.port}"
+    everywhere = BrokerProcess(
+        database, tmp_path, "--listen", f"0.0.0.0:{broker.port}", "--insecure", "--advertise",
+        advertised,
+    )  # fmt: skip
+    everywhere.port = broker.port
+    everywhere.start()
+    assert "broker.insecure" in everywhere.log()
+    with Raw(everywhere.port) as raw:
+        assert not raw.login("ann", "1").error_code
+        (found,) = raw.ask(3, 9, {"topics": []}).brokers
+        assert (found.host, found.port) == ("localhost", broker.port)
+        found = raw.ask(10, 2, {"key": "g", "key_type": 0})
+        assert (found.host, found.port) == ("localhost", broker.port)
+    everywhere.account("user", "remove", "ann")
+    wait_for(lambda: not _open(everywhere), "nobody to be let in", 10)
+    assert everywhere.stop() == 0

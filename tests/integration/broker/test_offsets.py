@@ -1,0 +1,74 @@
+"""Where a reader is, and where it may go: positions, commits, times and limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.integration.broker.given import some
+from tests.integration.broker.refusals import refused
+
+if TYPE_CHECKING:
+    from tests.integration.broker.clients import Client
+
+NO_POSITION = {
+    "Librdkafka": "_AUTO_OFFSET_RESET",
+    "Aiokafka": "NoOffsetForPartitionError",
+    "KafkaPython": "NoOffsetForPartitionError",
+    "Java": "NoOffsetForPartitionException",
+}
+OUT_OF_RANGE = {
+    "Librdkafka": "_AUTO_OFFSET_RESET",
+    "Aiokafka": "OFFSET_OUT_OF_RANGE",
+    "KafkaPython": "OFFSET_OUT_OF_RANGE",
+    "Java": "OffsetOutOfRangeException",
+}
+
+
+def test_what_is_committed(client: Client, topic: str) -> None:
+    client.produce(topic, some(9), acks=1)
+    group = f"g-{topic}"
+    assert client.committed(group, topic) is None
+    client.commit(group, topic, 4, "half of it, ½")
+    assert client.committed(group, topic) == (4, "half of it, ½")
+    assert client.consume(topic, 3, group=group) == some(3, first=4)
+    assert client.committed(group, topic) == (7, "")
+    client.commit(group, topic, 2)
+    assert client.consume(topic, 7, group=group) == some(7, first=2)
+
+
+def test_what_cannot_be_committed(client: Client, topic: str) -> None:
+    group = f"g-{topic}"
+    with refused(client, "OFFSET_METADATA_TOO_LARGE"):
+        client.commit(group, topic, 1, "x" * 4097)
+    assert client.committed(group, topic) is None
+
+
+def test_from_an_offset(client: Client, topic: str) -> None:
+    client.produce(topic, some(10), acks=1)
+    assert client.consume(topic, 3, start=5) == some(3, first=5)
+    assert client.consume(topic, 10, start=0) == some(10)
+
+
+def test_times_and_limits(client: Client, topic: str) -> None:
+    assert client.bounds(topic) == (0, 0)
+    assert client.at_times(topic, [0]) == [None]
+    client.produce(topic, some(10), acks=1)
+    times = [1_700_000_000_000 + ms for ms in (-5, 0, 4, 9, 10)]
+    assert client.at_times(topic, times) == [0, 0, 4, 9, None]
+    assert client.bounds(topic) == (0, 10)
+    client.cut(topic, 6)
+    assert client.bounds(topic) == (6, 10)
+    assert client.at_times(topic, times) == [6, 6, 6, 9, None]
+
+
+def test_nowhere_to_begin(client: Client, topic: str) -> None:
+    """Where there is no position, or none any more, it is for the reader to say what then."""
+    client.produce(topic, some(10), acks=1)
+    with refused(client, NO_POSITION):
+        client.consume(topic, 1, group=f"g-{topic}", reset="none")
+    with refused(client, OUT_OF_RANGE):
+        client.consume(topic, 1, start=1000, reset="none")
+    client.cut(topic, 6)
+    with refused(client, OUT_OF_RANGE):
+        client.consume(topic, 1, start=2, reset="none")
+    assert client.consume(topic, 4, start=2, reset="earliest") == some(4, first=6)
