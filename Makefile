@@ -25,7 +25,7 @@ demo: setup ## embedded Postgres and NATS with live traffic, streamed and shown
 	$(BIN)/tailrace demo $(DEMO_ARGS)
 
 test: setup ## the whole test suite, servers included
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(TEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

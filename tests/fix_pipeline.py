@@ -90,7 +90,7 @@ class Delivery:
         self.url = url
         self.stream = f"S{captured.database.name}"
         self.prefix = captured.database.name
-        sink = {
+        sink = pipeline.pop("kafka", None) or {
             "type": "nats",
             "url": url,
             "stream": {"name": self.stream, "subjects": [f"{self.prefix}.>"]},

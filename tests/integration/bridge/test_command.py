@@ -67,9 +67,9 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.http.port == 9090
     [(name, pipeline)] = found.pipelines.items()
     assert (name, pipeline.shape, pipeline.encoding) == ("bridge", "bridge", "msgpack")
-    assert pipeline.sink.url == "nats://localhost:4222"
-    assert pipeline.sink.stream.name == "CDC"
-    assert pipeline.sink.stream.subjects == ("cdc.>",)
+    assert pipeline.nats.url == "nats://localhost:4222"
+    assert pipeline.nats.stream.name == "CDC"
+    assert pipeline.nats.stream.subjects == ("cdc.>",)
     assert pipeline.sink.subject == "cdc.{table}.{operation}"
     assert pipeline.sink.user == ""
     assert pipeline.snapshots is not None
@@ -104,7 +104,7 @@ def test_every_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert pipeline.encoding == "json"
     assert pipeline.snapshots is not None
     assert pipeline.snapshots.compression == "zstd"
-    assert pipeline.sink.url == "nats://[::1]:4333"
+    assert pipeline.nats.url == "nats://[::1]:4333"
     assert pipeline.sink.user == "bridge_user"
     assert pipeline.sink.password.get_secret_value() == odd
     assert bridge.secrets(environment) == {"PGPASSWORD": odd}
@@ -119,7 +119,7 @@ def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     }
     found = made(tmp_path, environment, monkeypatch)
     [pipeline] = found.pipelines.values()
-    assert pipeline.sink.url == environment["NATS_URL"]
+    assert pipeline.nats.url == environment["NATS_URL"]
     assert "canary" not in (tmp_path / bridge.FILE).read_text()
     assert stat.S_IMODE((tmp_path / bridge.FILE).stat().st_mode) & 0o022 == 0
 
