@@ -18,11 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.testing import EmbeddedKafka
+from tests import topics
 from tests.faults.path import descendants, kill, victims
 from tests.fix_broker import BrokerProcess
 from tests.waiting import wait_for
@@ -169,33 +170,11 @@ def consume(bootstrap: str, group: str, count: int) -> list[tuple[int, bytes]]:
 
 def held(bootstrap: str) -> list[list[tuple[Any, ...]]]:
     """What Kafka has, by partition: milliseconds, key, value, headers."""
-    found: list[list[tuple[Any, ...]]] = []
-    for partition in range(PARTITIONS):
-        consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "reading",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "log_level": 0,
-            }
-        )
-        consumer.assign([TopicPartition(TOPIC, partition, 0)])
-        found.append([])
-        over = False
-        while not over:
-            for message in consumer.consume(5000, 0.2):
-                error = message.error()
-                if error is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    over = True
-                    continue
-                headers: Any = message.headers() or []
-                found[-1].append(
-                    (message.timestamp()[1], message.key(), message.value(), list(headers))
-                )
-        consumer.close()
+    found: list[list[tuple[Any, ...]]] = [[] for _ in range(PARTITIONS)]
+    for message in topics.messages(bootstrap, TOPIC):
+        headers: Any = message.headers() or []
+        row = (message.timestamp()[1], message.key(), message.value(), list(headers))
+        found[message.partition() or 0].append(row)
     return found
 
 

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -18,6 +19,8 @@ import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Self
+
+_OWN_PORTS = range(10_000, 32_000)
 
 
 class Server(ABC):
@@ -69,10 +72,15 @@ class Server(ABC):
 
 
 def free_port() -> int:
-    """A TCP port on loopback that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port on loopback that was free a moment ago, and will be until its server has started.
+
+    The kernel gives ports above these to whoever asks for any, so one of those could be gone by
+    then. Random, so that two processes that look at the same time do not find the same.
+    """
+    while True:
+        port = _OWN_PORTS.start + secrets.randbelow(len(_OWN_PORTS))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def private_folder(prefix: str, owner: pwd.struct_passwd | None) -> Path:

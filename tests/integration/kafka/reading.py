@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.config.kafka import KafkaSink
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.kafka import Kafka
+from tests import topics
 from tests.unit.sinks.rows import rows
 
 if TYPE_CHECKING:
@@ -85,33 +84,14 @@ class Bench:
         field = MESSAGES.get_field_index("key")
         return made.set_column(field, MESSAGES.field(field), column)
 
-    def held(
-        self, topic: str = "", *, committed: bool = True, timeout_s: float = 30
-    ) -> list[Found]:
+    def held(self, topic: str = "", *, committed: bool = True) -> list[Found]:
         """Everything in a topic, by partition and offset."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "reading",
-                "isolation.level": "read_committed" if committed else "read_uncommitted",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "log_level": 0,
-            }
-        )
-        try:
-            return _all(consumer, topic or self.topic, timeout_s)
-        finally:
-            consumer.close()
+        found = topics.messages(self.bootstrap, topic or self.topic, committed=committed)
+        return [_found(one) for one in found]
 
     def end(self) -> int:
         """Where the committed part of the topic's only partition ends."""
-        place = TopicPartition(self.topic, 0)
-        admin = self.admin()
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = admin.list_offsets({place: latest}, isolation_level=IsolationLevel.READ_COMMITTED)
-        return int(asked[place].result(20).offset)
+        return topics.end(self.bootstrap, TopicPartition(self.topic, 0))
 
     def numbers(self, *, committed: bool = True) -> list[int]:
         return [found.number for found in self.held(committed=committed)]
@@ -121,23 +101,6 @@ def delivered(sink: Kafka, batch: pa.RecordBatch) -> Receipt:
     """Write and flush."""
     sink.write(batch)
     return sink.flush()
-
-
-def _all(consumer: Consumer, topic: str, timeout_s: float) -> list[Found]:
-    partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-    found, ends = [], set(partitions)
-    deadline = time.monotonic() + timeout_s
-    while ends:
-        assert time.monotonic() < deadline, f"{topic} has no end"
-        for message in consumer.consume(1000, timeout=0.5):
-            error = message.error()
-            if error is None:
-                found.append(_found(message))
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ends.discard(message.partition())
-    return sorted(found, key=lambda one: (one.partition, one.offset))
 
 
 def _found(message: Any) -> Found:

@@ -7,13 +7,14 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import confluent_kafka
 import pytest
 
-from tests.waiting import wait_for
+from tests import topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from confluent_kafka import Message
 
     from tailrace.testing import EmbeddedKafka
     from tests.fix_capture import Captured
@@ -24,38 +25,14 @@ if TYPE_CHECKING:
     Delivering = Callable[..., Delivery]
 
 
-def received(bootstrap: str, topic: str, count: int) -> list[confluent_kafka.Message]:
+def received(bootstrap: str, topic: str, count: int) -> list[Message]:
     """Everything committed in a topic, partition by partition in its order."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"g-{uuid.uuid4()}",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    parts = consumer.list_topics(topic, 30).topics[topic].partitions
-    first = confluent_kafka.OFFSET_BEGINNING
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, first) for number in parts])
-    found: list[confluent_kafka.Message] = []
-    ended = 0
-
-    def read() -> bool:
-        nonlocal ended
-        for message in consumer.consume(1000, 1):
-            if message.error() is None:
-                found.append(message)
-            else:
-                ended += 1
-        return ended >= len(parts)
-
-    wait_for(read, "the end of all partitions")
-    consumer.close()
+    found = topics.messages(bootstrap, topic)
     assert len(found) == count
     return found
 
 
-def payload(message: confluent_kafka.Message) -> dict[str, Any]:
+def payload(message: Message) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(message.value() or b"null")
     return value
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -19,6 +18,7 @@ from tailrace.encode.records import RECORDS
 from tailrace.position import ORIGIN
 from tailrace.shadow.sink import Shadow
 from tailrace.shadow.verify import verify
+from tests import topics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,32 +105,15 @@ class Bench:
 
     def there(self, partition: int = 0, *, committed: bool = True) -> list[Record]:
         """The records of Kafka's topic."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "reading",
-                "isolation.level": "read_committed" if committed else "read_uncommitted",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "log_level": 0,
-            }
-        )
-        consumer.assign([TopicPartition(self.topic, partition, 0)])
         found: list[Record] = []
-        try:
-            while True:
-                for message in consumer.consume(1000, 0.1):
-                    error = message.error()
-                    if error is not None:
-                        assert error.code() == KafkaError._PARTITION_EOF, error
-                        return found
-                    given: Any = message.headers() or []
-                    key: Any = message.key()
-                    value: Any = message.value()
-                    found.append((message.timestamp()[1], key, value, list(given)))
-        finally:
-            consumer.close()
+        for message in topics.messages(
+            self.bootstrap, self.topic, partition=partition, committed=committed
+        ):
+            given: Any = message.headers() or []
+            key: Any = message.key()
+            value: Any = message.value()
+            found.append((message.timestamp()[1], key, value, list(given)))
+        return found
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})

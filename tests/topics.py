@@ -1,0 +1,83 @@
+"""Topics of a real Kafka, read to their end with a client that is not ours."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from confluent_kafka import Message
+
+_SETTLE_S = 2.0
+_SILENCE_S = 30.0
+
+
+def messages(
+    bootstrap: str, topic: str, *, partition: int | None = None, committed: bool = True
+) -> list[Message]:
+    """Everything in a topic, or in one of its partitions, in the order of partitions and offsets.
+
+    Committed is what consumers see who read committed records only.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"reading-{uuid.uuid4()}",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        numbers = consumer.list_topics(topic, _SILENCE_S).topics[topic].partitions
+        places = [TopicPartition(topic, one, 0) for one in numbers if partition in {None, one}]
+        if committed:
+            _settle(bootstrap, places)
+        return _to_the_end(consumer, places)
+    finally:
+        consumer.close()
+
+
+def end(bootstrap: str, place: TopicPartition, *, committed: bool = True) -> int:
+    """The offset behind the last record, or behind the last before an open transaction."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    asked = admin.list_offsets({place: latest}, isolation_level=level)
+    return int(asked[place].result(_SILENCE_S).offset)
+
+
+def _settle(bootstrap: str, places: Sequence[TopicPartition]) -> None:
+    """Kafka answers a commit before partitions have its marker: wait, unless one stays open."""
+    deadline = time.monotonic() + _SETTLE_S
+    while time.monotonic() < deadline:
+        if all(end(bootstrap, one) == end(bootstrap, one, committed=False) for one in places):
+            return
+        time.sleep(0.01)
+
+
+def _to_the_end(consumer: Consumer, places: Sequence[TopicPartition]) -> list[Message]:
+    consumer.assign(list(places))
+    found, open_ends = [], {one.partition for one in places}
+    heard = time.monotonic()
+    while open_ends:
+        got = consumer.consume(1000, 0.1)
+        for message in got:
+            error = message.error()
+            if error is None:
+                found.append(message)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                open_ends.discard(message.partition() or 0)
+        heard = time.monotonic() if got else heard
+        assert time.monotonic() < heard + _SILENCE_S, f"no answer from partitions {open_ends}"
+    return sorted(found, key=lambda one: (one.partition() or 0, one.offset() or 0))
