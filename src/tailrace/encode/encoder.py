@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -22,27 +22,16 @@ from tailrace.encode.subject import MESSAGES as MESSAGE_SCHEMA
 from tailrace.message import MESSAGES
 
 if TYPE_CHECKING:
-    from tailrace.change import Op
     from tailrace.decode.group import Group
     from tailrace.encode.layout import Layout
     from tailrace.encode.shapes.shape import Shape
-    from tailrace.schema import Relation
+    from tailrace.encode.template import Template
 
-__all__ = ["Destinations", "Encoder", "Origin", "ShapeName"]
+__all__ = ["Encoder", "Origin", "ShapeName"]
 
 ShapeName = Literal["bridge", "creek", "debezium", "sequin", "plain", "record"]
 """`record` has columns of its own, `tailrace.encode.records`."""
 EncodingName = Literal["json", "msgpack", "avro"]
-
-
-class Destinations(Protocol):
-    """Where the changes of a table go."""
-
-    def fill(self, schema: str, table: str, op: Op) -> str:
-        """The destination of changes of one table."""
-
-    def of(self, relation: Relation, op: Op) -> str:
-        """The destination of changes of a relation."""
 
 
 class Encoder:
@@ -53,7 +42,7 @@ class Encoder:
         *,
         shape: ShapeName,
         encoding: EncodingName,
-        destinations: Destinations,
+        destinations: Template,
         origin: Origin,
     ) -> None:
         self._layout = _layout(shape, encoding)

@@ -9,17 +9,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from tailrace.errors import ConfigError
+from tailrace.encode.template import Template
 
-if TYPE_CHECKING:
-    from tailrace.change import Op
-    from tailrace.schema import Relation
-
-_PLACE = re.compile(r"\{([^{}]*)\}")
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_-]")
-_NAMES = ("schema", "table", "operation", "database")
 MESSAGES = "_message"
 """Stands in for the schema of logical messages; the prefix stands in for the table."""
 
@@ -74,37 +67,13 @@ def _key_token(name: str) -> str:
     return _NOT_IN_KEYS.sub(hexed, name)
 
 
-class Subject:
+class Subject(Template):
     """A template such as `cdc.{table}.{operation}`.
-
-    `{table}` brings its schema along unless the template names `{schema}` itself.
 
     >>> from tailrace.change import Op
     >>> Subject("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
     'cdc.sales.orders.insert'
     """
 
-    def __init__(self, template: str, *, database: str) -> None:
-        self._template = template
-        self._database = database
-        self._apart = "{schema}" in template
-        for name in _PLACE.findall(template):
-            if name not in _NAMES:
-                raise ConfigError(
-                    f"subject {template!r}: there is no {{{name}}}",
-                    hint="Use {schema}, {table}, {operation} and {database}.",
-                )
-
-    def fill(self, schema: str, table: str, op: Op) -> str:
-        """The destination of changes of one table."""
-        values = {
-            "schema": token(schema),
-            "table": token(table) if self._apart else table_path(schema, table),
-            "operation": op.value,
-            "database": token(self._database),
-        }
-        return _PLACE.sub(lambda place: values[place[1]], self._template)
-
-    def of(self, relation: Relation, op: Op) -> str:
-        """The destination of changes of a relation."""
-        return self.fill(relation.namespace, relation.name, op)
+    kind = "subject"
+    token = staticmethod(token)

@@ -13,16 +13,13 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConfigError
+from tailrace.encode.template import Template
 
 if TYPE_CHECKING:
     from tailrace.change import Op
-    from tailrace.schema import Relation
 
 LONGEST = 249
 _ESCAPED = re.compile(r"-(?=x|\Z)|[^A-Za-z0-9_-]")
-_PLACE = re.compile(r"\{([^{}]*)\}")
-_NAMES = ("schema", "table", "operation", "database")
 _DIGEST = 40
 
 
@@ -40,41 +37,20 @@ def _hexed(match: re.Match[str]) -> str:
     return "".join(f"-x{byte:02X}" for byte in match[0].encode())
 
 
-class Topic:
+class Topic(Template):
     """A template such as `{database}.{schema}.{table}`.
-
-    `{table}` brings its schema along unless it is `public` or the template names `{schema}` itself.
 
     >>> from tailrace.change import Op
     >>> Topic("{database}.{schema}.{table}", database="shop").fill("sales", "orders", Op.INSERT)
     'shop.sales.orders'
     """
 
-    def __init__(self, template: str, *, database: str) -> None:
-        self._template = template
-        self._database = database
-        self._apart = "{schema}" in template
-        for name in _PLACE.findall(template):
-            if name not in _NAMES:
-                raise ConfigError(
-                    f"topic {template!r}: there is no {{{name}}}",
-                    hint="Use {schema}, {table}, {operation} and {database}.",
-                )
+    kind = "topic"
+    token = staticmethod(token)
 
     def fill(self, schema: str, table: str, op: Op) -> str:
         """The topic of changes of one table."""
-        alone = self._apart or schema == "public"
-        values = {
-            "schema": token(schema),
-            "table": token(table) if alone else f"{token(schema)}.{token(table)}",
-            "operation": op.value,
-            "database": token(self._database),
-        }
-        return _fitted(_PLACE.sub(lambda place: values[place[1]], self._template))
-
-    def of(self, relation: Relation, op: Op) -> str:
-        """The topic of changes of a relation."""
-        return self.fill(relation.namespace, relation.name, op)
+        return _fitted(super().fill(schema, table, op))
 
 
 def _fitted(topic: str) -> str:

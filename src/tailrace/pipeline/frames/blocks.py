@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tailrace.encode.encoder import Destinations, Encoder, Origin
+from tailrace.encode.encoder import Encoder, Origin
 from tailrace.encode.records import Records
 from tailrace.encode.subject import Subject
 from tailrace.encode.topic import Topic
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Group
+    from tailrace.encode.template import Template
     from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.options import Options
     from tailrace.position import Position
@@ -105,7 +106,7 @@ def encoder_of(spec: Spec) -> Encoder:
     )
 
 
-def destinations_of(spec: Spec) -> Destinations:
+def destinations_of(spec: Spec) -> Template:
     """What fills the template of destinations: names are escaped as the sink needs it."""
     if spec.sink == "kafka":
         return Topic(spec.subject, database=spec.database)
