@@ -7,4 +7,5 @@ pytest_plugins = [
     "tests.fix_pipeline",
     "tests.fix_broker",
     "tests.fix_kafka",
+    "tests.fix_certificates",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -107,37 +106,3 @@ def broker(
         code = process.stop()
         postgres.drop_database(database.name)
     assert code == 0, process.output.read_text()[-3000:]
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two authorities, `ca` and `other`; a server and a client signed by the first."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl command makes the certificates")
-    folder = tmp_path_factory.mktemp("certificates")
-    for name in ("ca", "other"):
-        openssl(
-            folder, "req", "-x509", *NEW_KEY, "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.crt",
-        )  # fmt: skip
-    (folder / "names.cnf").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name in ("server", "client"):
-        signed(folder, name)
-    return folder
-
-
-NEW_KEY = ("-newkey", "rsa:2048", "-nodes")
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def signed(folder: Path, name: str) -> None:
-    """A new key, and a certificate for it."""
-    files = ("-keyout", f"{name}.key", "-out", f"{name}.csr")
-    openssl(folder, "req", *NEW_KEY, "-subj", "/CN=localhost", *files)
-    openssl(
-        folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
-        "-CAcreateserial", "-days", "2", "-extfile", "names.cnf", "-out", f"{name}.crt",
-    )  # fmt: skip

@@ -7,11 +7,9 @@ handshake and passes the bytes on. The client's side, which is what is tested, i
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import threading
 from typing import TYPE_CHECKING
 
@@ -33,39 +31,11 @@ if TYPE_CHECKING:
 SSL_REQUEST = struct.pack(">II", 8, 80877103)
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two authorities, `ca` and `other`; a certificate for localhost signed by the first."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl command makes the certificates")
-    folder = tmp_path_factory.mktemp("certificates")
-    new_key = ["-newkey", "rsa:2048", "-nodes"]
-    for name in ("ca", "other"):
-        openssl(
-            folder, "req", "-x509", *new_key, "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.crt",
-        )  # fmt: skip
-    openssl(
-        folder, "req", *new_key, "-subj", "/CN=localhost",
-        "-keyout", "server.key", "-out", "server.csr",
-    )  # fmt: skip
-    (folder / "names.cnf").write_text("subjectAltName=DNS:localhost\n")
-    openssl(
-        folder, "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
-        "-CAcreateserial", "-days", "2", "-extfile", "names.cnf", "-out", "server.crt",
-    )  # fmt: skip
-    return folder
-
-
 @pytest.fixture(scope="module")
 def tls_port(postgres: EmbeddedPostgres, certificates: Path) -> Iterator[int]:
     """A front that speaks TLS to the client and plain text to the server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    context.load_cert_chain(certificates / "named.crt", certificates / "named.key")
     context.set_alpn_protocols(["postgresql"])
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=_accept, args=(listener, context, postgres.port))

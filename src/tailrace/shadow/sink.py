@@ -22,8 +22,8 @@ from tailrace.errors import SinkRefusedError, SinkUnreachableError, TailraceErro
 from tailrace.shadow import ledger, target
 from tailrace.shadow.ledger import Copied, digest
 from tailrace.shadow.source import Source
-from tailrace.sinks.contract import Receipt
 from tailrace.sinks.kafka import positions
+from tailrace.sinks.kafka.producing import Producing
 from tailrace.sinks.kafka.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from tailrace.config import ShadowSink
     from tailrace.position import Position
     from tailrace.shadow.source import Place, Topic
+    from tailrace.sinks.contract import Receipt
     from tailrace.sinks.kafka.publisher import Outgoing
 
 _COMMIT_ROWS = 200_000
 """Older records are committed at intervals: a transaction may not last for ever."""
 
 
-class Shadow:
+class Shadow(Producing):
     """Records into Kafka's topics of the same names. `name` is the pipeline's."""
 
     def __init__(self, settings: ShadowSink, *, name: str) -> None:
+        super().__init__(name)
         self._settings = settings
-        self._name = name
-        self._publisher: Publisher | None = None
         self._source: Source | None = None
         self._targets = target.Targets(settings, name=name)
         self._topics: dict[int, Topic] = {}
@@ -55,7 +55,6 @@ class Shadow:
         self._changed: set[bytes] = set()
         self._pending = 0
         """Records of the open transaction."""
-        self._rows = self._bytes = self._skipped = 0
 
     def open(self, after: Position) -> None:  # noqa: ARG002 - offsets say more than positions
         """Connect, and read back how far each partition is."""
@@ -110,7 +109,7 @@ class Shadow:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Put on its way what Kafka does not hold yet."""
-        try:
+        with self._attempt():
             asked = batch.filter(pc.is_null(batch["topic"]))["value"]
             for content in asked.to_pylist():
                 for topic, partition, end in orjson.loads(content):
@@ -118,11 +117,6 @@ class Shadow:
             records = batch.filter(pc.is_valid(batch["topic"]))
             for place, rows in _by_place(records):
                 self._take(place, rows)
-        except TailraceError as error:
-            self._fail(error)
-        except BaseException:
-            self.close()
-            raise
 
     def _take(self, place: Place, rows: pa.RecordBatch) -> None:
         """Records of one partition, as the stream brings them."""
@@ -200,16 +194,9 @@ class Shadow:
 
     def flush(self) -> Receipt:
         """Wait for every ack, and commit."""
-        try:
+        with self._attempt():
             self._commit()
-        except TailraceError as error:
-            self._fail(error)
-        except BaseException:
-            self.close()
-            raise
-        receipt = Receipt(messages=self._rows, bytes=self._bytes, duplicates=self._skipped)
-        self._rows = self._bytes = self._skipped = 0
-        return receipt
+        return self._receipt()
 
     def _commit(self) -> None:
         publisher = self._opened()
@@ -223,26 +210,13 @@ class Shadow:
         self._changed.clear()
         self._pending = 0
 
-    def _fail(self, error: TailraceError) -> None:
-        named = error if self._publisher is None else self._publisher.named(error)
-        self.close()
-        raise named
-
     def close(self) -> None:
         """Let go of both sides; a transaction that is open is given up."""
-        publisher, source = self._publisher, self._source
-        self._publisher = self._source = None
+        super().close()
+        source, self._source = self._source, None
         self._copied, self._changed, self._pending = {}, set(), 0
-        self._rows = self._bytes = self._skipped = 0
-        if publisher is not None:
-            publisher.close()
         if source is not None:
             source.close()
-
-    def _opened(self) -> Publisher:
-        if self._publisher is None:
-            raise SinkUnreachableError(f"the sink of {self._name} is not open")
-        return self._publisher
 
     def _tables(self) -> Source:
         if self._source is None:

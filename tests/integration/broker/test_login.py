@@ -18,7 +18,8 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from tests.fix_broker import BrokerProcess, signed
+from tests.fix_broker import BrokerProcess
+from tests.fix_certificates import signed
 from tests.fix_postgres import Database
 from tests.integration.broker.clients import Java, Login
 from tests.integration.broker.clients.java import JavaError, no_java

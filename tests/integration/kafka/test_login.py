@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -35,34 +33,6 @@ KINDS = {
     "transactional-id": ResourceType.TRANSACTIONAL_ID,
     "group": ResourceType.GROUP,
 }
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two authorities, `ca` and `other`; a server and a client signed by the first."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl command makes the certificates")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ["-newkey", "rsa:2048", "-nodes"]
-    for name in ("ca", "other"):
-        openssl(
-            "req", "-x509", *new_key, "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.crt",
-        )  # fmt: skip
-    (folder / "names.cnf").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name in ("server", "tail"):
-        openssl("req", *new_key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", "csr")
-        openssl(
-            "x509", "-req", "-in", "csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-            "-days", "2", "-extfile", "names.cnf", "-out", f"{name}.crt",
-        )  # fmt: skip
-    store = (folder / "server.key").read_text() + (folder / "server.crt").read_text()
-    (folder / "server.pem").write_text(store)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +99,8 @@ def test_tls(guarded: EmbeddedKafka, certificates: Path) -> None:
 def test_mutual_tls(guarded: EmbeddedKafka, certificates: Path) -> None:
     own = {
         "tls_ca": certificates / "ca.crt",
-        "tls_certificate": certificates / "tail.crt",
-        "tls_key": certificates / "tail.key",
+        "tls_certificate": certificates / "client.crt",
+        "tls_key": certificates / "client.key",
     }
     assert delivered(guarded, "SSL", **own) == 10
     refusal(guarded, "SSL", tls_ca=certificates / "ca.crt")

@@ -6,8 +6,6 @@ import base64
 import hashlib
 import json
 import os
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import nkeys
@@ -159,34 +157,8 @@ def test_credentials_file(tmp_path: Path) -> None:
         assert "Authorization Violation" in str(refusal(server))
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two authorities, `ca` and `other`; a server and a client signed by the first."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl command makes the certificates")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ["-newkey", "rsa:2048", "-nodes"]
-    for name in ("ca", "other"):
-        openssl(
-            "req", "-x509", *new_key, "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.crt",
-        )  # fmt: skip
-    (folder / "names.cnf").write_text("subjectAltName=DNS:localhost\n")
-    for name in ("server", "client"):
-        openssl("req", *new_key, "-subj", "/CN=localhost", "-keyout", f"{name}.key", "-out", "csr")
-        openssl(
-            "x509", "-req", "-in", "csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-            "-days", "2", "-extfile", "names.cnf", "-out", f"{name}.crt",
-        )  # fmt: skip
-    return folder
-
-
 def tls(folder: Path, extra: str = "") -> str:
-    files = f'cert_file: "{folder}/server.crt", key_file: "{folder}/server.key"'
+    files = f'cert_file: "{folder}/named.crt", key_file: "{folder}/named.key"'
     return f"tls {{ {files} {extra} }}"
 
 

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from tailrace.errors import PoisonedError, SinkUnreachableError, TailraceError
-from tailrace.sinks.contract import Receipt
+from tailrace.errors import PoisonedError, TailraceError
 from tailrace.sinks.kafka import positions
 from tailrace.sinks.kafka.ledger import Lane, Ledger
 from tailrace.sinks.kafka.names import Place, place
+from tailrace.sinks.kafka.producing import Producing
 from tailrace.sinks.kafka.publisher import Publisher
 from tailrace.sinks.kafka.topics import Topics
 
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from tailrace.config import Kafka as Settings
     from tailrace.config import KafkaSink
     from tailrace.position import Position
+    from tailrace.sinks.contract import Receipt
     from tailrace.sinks.kafka.positions import Reached
     from tailrace.sinks.kafka.publisher import Outgoing
 
 ID_HEADER = "tailrace-id"
 
 
-class Kafka:
+class Kafka(Producing):
     """Messages into Kafka's topics. `name` is the pipeline's.
 
     `lane` of `lanes` deliver side by side; `source` tells the histories of databases apart, in
@@ -49,13 +50,11 @@ class Kafka:
     def __init__(
         self, settings: KafkaSink, *, name: str, lane: int = 0, lanes: int = 1, source: str = ""
     ) -> None:
+        super().__init__(name)
         self._settings = settings
-        self._name = name
         self._lane = Lane(number=lane, of=lanes, source=source)
-        self._publisher: Publisher | None = None
         self._topics = Topics(settings, name=name)
         self._ledger: Ledger | None = None
-        self._rows = self._bytes = self._skipped = 0
 
     def open(self, after: Position) -> None:
         """Connect; in transactions, read back how far the lane is."""
@@ -110,17 +109,11 @@ class Kafka:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Put on its way what Kafka does not hold yet."""
-        publisher = self._opened()
-        try:
+        with self._attempt() as publisher:
             missing = batch if self._ledger is None else self._ledger.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
             if missing.num_rows:
                 self._publish(publisher, missing)
-        except TailraceError as error:
-            self._fail(error)
-        except BaseException:
-            self.close()
-            raise
 
     def _publish(self, publisher: Publisher, rows: pa.RecordBatch) -> None:
         unfit = self._topics.unfit(rows.column("destination"))
@@ -167,20 +160,12 @@ class Kafka:
 
     def flush(self) -> Receipt:
         """Wait for every ack, and commit."""
-        publisher = self._opened()
-        try:
+        with self._attempt() as publisher:
             if self._ledger is None:
                 publisher.settle()
             else:
                 self._commit(publisher, self._ledger)
-        except TailraceError as error:
-            self._fail(error)
-        except BaseException:
-            self.close()
-            raise
-        receipt = Receipt(messages=self._rows, bytes=self._bytes, duplicates=self._skipped)
-        self._rows = self._bytes = self._skipped = 0
-        return receipt
+        return self._receipt()
 
     def _commit(self, publisher: Publisher, ledger: Ledger) -> None:
         ledger.verify()
@@ -198,23 +183,10 @@ class Kafka:
         topic = positions.topic_of(self._settings, self._name)
         self._opened().put(topic, lane, key=b"%d" % lane, value=reached.dump())
 
-    def _fail(self, error: TailraceError) -> None:
-        """Close, and raise the error by its right name."""
-        named = self._opened().named(error)
-        self.close()
-        raise named
-
     def close(self) -> None:
         """Let go of the producer; a transaction that is open is given up."""
-        publisher, self._publisher, self._ledger = self._publisher, None, None
-        self._rows = self._bytes = self._skipped = 0
-        if publisher is not None:
-            publisher.close()
-
-    def _opened(self) -> Publisher:
-        if self._publisher is None:
-            raise SinkUnreachableError(f"the sink of {self._name} is not open")
-        return self._publisher
+        self._ledger = None
+        super().close()
 
 
 def probe(settings: Settings, *, name: str) -> None:
