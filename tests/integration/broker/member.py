@@ -114,6 +114,8 @@ def kafka_python(topic: str, settings: dict[str, Any]) -> None:
     class Listener(Share, ConsumerRebalanceListener):  # type: ignore[misc]
         """Of the class that is asked for."""
 
+    # Whoever runs the tests in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     assignors = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
     chosen = assignors[settings.pop("partition_assignment_strategy")]
     consumer = KafkaConsumer(**settings, partition_assignment_strategy=[chosen])
