@@ -76,7 +76,7 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
             edition = Edition(
                 dsn=dsn, snapshot=snapshot, table=table, sink=NatsSink(type="nats"), format=form
             )
-            found = stretches(connection, table)
+            found = stretches(connection, table, most_bytes=64 << 20)
             trained, plain = train(connection, edition, form, found), Compression()
             sizes = Counter({"itself": len(trained.dictionary)})
             for payload in _chunks(connection, edition, found):

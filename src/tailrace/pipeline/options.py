@@ -30,7 +30,7 @@ HELP = {
     "maxRowsPerTrigger": "Changes in a micro-batch, to the end of a whole entry of the log.",
     "maxBytesPerTrigger": "Bytes of log in a micro-batch, likewise.",
     "partitions": "Tasks a micro-batch is read by (default 1: rows arrive in order).",
-    "partitionBytes": "In a batch read of a table: bytes of it for one task (default 64 MiB).",
+    "partitionBytes": "In a batch read of a table: its bytes for one task, at most (128 MiB).",
     "holdSeconds": "Likewise: how long the snapshot is kept while no task reads (default 30).",
     "consumer": "Name under which the log keeps what this query has not read yet.",
     "messages": "true: logical messages too (change frame only).",
@@ -60,7 +60,7 @@ class Options:
     max_rows: int = 500_000
     max_bytes: int = 64 << 20
     partitions: int = 1
-    partition_bytes: int = 64 << 20
+    partition_bytes: int = 128 << 20
     hold_s: int = 30
     consumer: str = ""
     messages: bool = False
@@ -108,7 +108,7 @@ class Options:
             max_rows=_number(values, "maxRowsPerTrigger", 500_000),
             max_bytes=_number(values, "maxBytesPerTrigger", 64 << 20),
             partitions=_number(values, "partitions", 1),
-            partition_bytes=_number(values, "partitionBytes", 64 << 20),
+            partition_bytes=_number(values, "partitionBytes", 128 << 20),
             hold_s=_number(values, "holdSeconds", 30),
             consumer=values.get("consumer", ""),
             messages=values.get("messages", "false").lower() == "true",

@@ -7,6 +7,7 @@ once, so all that is collected from one sees the table as of the first time.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,13 @@ class SnapshotReader(DataSourceReader):
         snapshot = keep(options.dsn, name, idle_s=options.hold_s)
         with imported(options.dsn, snapshot) as connection:
             table = _narrowed(read_table(connection, name), options.columns)
-            cut = stretches(connection, table, most_bytes=options.partition_bytes)
+            cut = stretches(
+                connection,
+                table,
+                most_bytes=options.partition_bytes,
+                # What Spark runs at a time on one machine; in a cluster nobody tells.
+                together=os.cpu_count() or 1,
+            )
         return [Piece(snapshot, table, stretch) for stretch in cut]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ are the unit of parallel work; the last one of a table has no upper end.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -18,8 +19,6 @@ from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 
 if TYPE_CHECKING:
     from psycopg import Connection
-
-STRETCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +88,9 @@ def described(connection: Connection, relation: Relation) -> Table:
 
 
 def stretches(
-    connection: Connection, table: Table, *, most_bytes: int = STRETCH_BYTES
+    connection: Connection, table: Table, *, most_bytes: int, together: int = 1
 ) -> list[Stretch]:
-    """The table in stretches of about so many bytes."""
+    """The table in stretches of at most so many bytes; `together` are read at a time."""
     try:
         leaves = connection.execute(_LEAVES, {"oid": table.relation.oid}).fetchall()
     except psycopg.Error as refusal:
@@ -101,7 +100,7 @@ def stretches(
     found = []
     for namespace, name, pages, page_bytes, has_pages in leaves:
         leaf = TableName(namespace, name)
-        step = max(most_bytes // page_bytes, 1)
+        step = _step(pages, max(most_bytes // page_bytes, 1), together)
         firsts = range(0, pages, step) if ranges and has_pages else ()
         if len(firsts) < 2:
             found.append(Stretch(leaf))
@@ -109,6 +108,18 @@ def stretches(
         ends = [*firsts[1:], None]
         found += [Stretch(leaf, first, end) for first, end in zip(firsts, ends, strict=True)]
     return found
+
+
+def _step(pages: int, most: int, together: int) -> int:
+    """Pages for each of equal stretches, in whole rounds of readers: all of them end together.
+
+    >>> [_step(pages, 10, 4) for pages in (0, 8, 30, 41, 79, 81)]
+    [1, 8, 10, 6, 10, 7]
+    """
+    count = ceil(pages / most)
+    if count > together:
+        count = ceil(count / together) * together
+    return ceil(pages / max(count, 1)) or 1
 
 
 _NAMES = """

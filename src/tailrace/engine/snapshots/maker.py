@@ -277,7 +277,10 @@ class Maker:
         edition = self._edition(record, snapshot)
         with imported(self._dsn, snapshot) as connection:
             record.stretches = stretches(
-                connection, edition.table, most_bytes=self._settings.stretch_bytes
+                connection,
+                edition.table,
+                most_bytes=self._settings.stretch_bytes,
+                together=self._settings.parallel,
             )
             form = edition.format
             if isinstance(form, Rows) and form.packing is not None:
