@@ -17,6 +17,7 @@ from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
 from tests.fix_pipeline import received
 from tests.integration.snapshot.system import System
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.capture.publication import PublishedTable, TableName
+    from tailrace.engine.snapshots.record import Record
     from tailrace.schema import Relation
     from tests.fix_postgres import Database
 
@@ -87,6 +89,42 @@ def test_requests_for_one_table_share_a_snapshot(system: System) -> None:
     system.ask("items")
     system.finished()
     assert len({meta["snapshot_id"] for meta in system.published()[1]}) == 2
+
+
+def test_who_asks_behind_the_metadata_gets_another_snapshot(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN the metadata is out WHEN somebody asks before the snapshot is put away, or before a
+    service that died there has seen that THEN there is a snapshot that he can wait for."""
+    items(system.database)
+    answers: list[dict[str, Any]] = []
+
+    def late(*_: object) -> None:
+        answers.extend(system.ask("items"))
+        assert system.service is not None
+        system.service.stop()
+        raise TailraceError("died")
+
+    monkeypatch.setattr(maker.Maker, "_complete", late)
+    system.start()
+    (first,) = system.ask("items")
+    wait_for(lambda: answers, "the second answer")
+    system.stop_service()
+    monkeypatch.undo()
+    asked, ended = threading.Event(), maker.Maker._ended
+
+    def slow(self: maker.Maker, record: Record) -> bool:
+        assert asked.wait(60)
+        return ended(self, record)
+
+    monkeypatch.setattr(maker.Maker, "_ended", slow)
+    system.start()
+    answers += system.ask("items")
+    asked.set()
+    assert system.finished()["state"] == "complete"
+    made = [meta["snapshot_id"] for meta in system.published()[1]]
+    assert made[0] == first["snapshot_id"]
+    assert {answer["snapshot_id"] for answer in answers} == {made[1]}
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])

@@ -113,6 +113,7 @@ class Maker:
             code=error.code, reason=str(error), hint=error.hint,
         )  # fmt: skip
         self._release(record.snapshot)
+        self._end(record)
         if self._told(record, self._format(record).failed(error)):
             record.forget(self.folder)
             record.state, record.ended_at = "failed", time.time()
@@ -189,9 +190,15 @@ class Maker:
             self._advance_by(record, edition, again=again)
             again = False
         if not self._ended(record):
+            self._end(record)
             made = Made(chunks=record.chunks, rows=record.rows, supersedes=record.supersedes)
             self._send(edition.format.tail(edition, made))
         self._complete(record)
+
+    def _end(self, record: Record) -> None:
+        """The last message follows: who asks from here on may miss it, and gets another one."""
+        record.state = "ending"
+        record.save(self.folder)
 
     def _ended(self, record: Record) -> bool:
         """Whether the last message is there; we may have died right behind it."""

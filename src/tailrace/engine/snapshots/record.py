@@ -36,6 +36,7 @@ class Record:
     topic: str = ""
     """Where all of it goes, if it has one subject."""
     state: str = "queued"
+    """Then running, ending, and complete or failed."""
     snapshot: Exported | None = None
     stretches: list[Stretch] = field(default_factory=list)
     parallel: int = 1

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 20
 _POLL_S = 0.2
-_ON_ITS_WAY = frozenset({"queued", "running"})
+_SHARED = frozenset({"queued", "running"})
+_OVER = frozenset({"complete", "failed"})
 
 
 class Service:
@@ -80,7 +81,7 @@ class Service:
         """Write a request down; if such a snapshot is on its way, that one will do."""
         with self._lock:
             for record in self._known:
-                if (record.table, record.form) == (table, form) and record.state in _ON_ITS_WAY:
+                if (record.table, record.form) == (table, form) and record.state in _SHARED:
                     return record
             record = Record(id=new_id(), table=table, form=form, requested_at=time.time())
             if form == "creek":
@@ -95,7 +96,7 @@ class Service:
     def _add(self, record: Record) -> None:
         """Whatever is on its way is remembered, and some of what is over."""
         with self._lock:
-            over = [each for each in self._known if each.state not in _ON_ITS_WAY]
+            over = [each for each in self._known if each.state in _OVER]
             gone = over[: max(len(over) + 1 - _REMEMBERED, 0)]
             self._known = [each for each in self._known if each not in gone] + [record]
         self._queue.put(record)
