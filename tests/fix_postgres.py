@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.testing import EmbeddedPostgres
-from tests.integration.cases.running import eventually
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def hanging(database: Database) -> Iterator[None]:
             connection.execute("SELECT pg_reload_conf()")
 
     setting("ALTER SYSTEM SET synchronous_standby_names TO nobody")
-    eventually(
+    wait_for(
         lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting"
     )
     try:

@@ -14,7 +14,8 @@ from tailrace.engine.backfills.service import Service
 from tailrace.pipeline import checkpoint
 from tailrace.pipeline.running import Runner
 from tests.fix_pipeline import received
-from tests.integration.cases.running import Running, eventually
+from tests.integration.cases.running import Running
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ class System:
         self._runner = Runner(self._spark, self.config, "test")
         self._runner.start()
         checkpoints = self.config.data / "checkpoints" / "test"
-        eventually(lambda: checkpoint.began(checkpoints), "the pipeline begins")
+        wait_for(lambda: checkpoint.began(checkpoints), "the pipeline begins")
 
     def stop_pipeline(self) -> None:
         if self._runner is not None:
@@ -121,7 +122,7 @@ class System:
         self.database.execute("CREATE TABLE IF NOT EXISTS marker (id text PRIMARY KEY)")
         self.database.execute("INSERT INTO marker VALUES (%s)", marker)
         subject = f"{self.database.name}.marker.insert"
-        eventually(
+        wait_for(
             lambda: any(
                 message.subject == subject and message.json["data"]["id"] == marker
                 for message in received(self.server.url, f"S{self.database.name}")

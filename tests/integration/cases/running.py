@@ -5,27 +5,17 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from tailrace.capture.capture import Capture
 from tailrace.position import Lsn
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
-
-_PATIENCE_S = 60
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until `condition` holds."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.02)
 
 
 class Running:
@@ -46,7 +36,7 @@ class Running:
 
     def failure(self) -> BaseException | None:
         """Wait for the capture to end by itself, and take its error."""
-        eventually(lambda: not self._thread.is_alive(), "capture ends")
+        wait_for(lambda: not self._thread.is_alive(), "capture ends")
         failure, self._failure = self._failure, None
         return failure
 
@@ -70,7 +60,7 @@ def running(captured: Captured) -> Iterator[Running]:
 def settle(captured: Captured) -> None:
     """Wait until all that is committed now is in the log."""
     target = captured.server_end()
-    eventually(lambda: captured.log.end().end_lsn >= target, f"the log reaches {target}")
+    wait_for(lambda: captured.log.end().end_lsn >= target, f"the log reaches {target}")
 
 
 def slot_of(captured: Captured) -> dict[str, Any]:

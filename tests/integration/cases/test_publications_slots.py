@@ -16,13 +16,13 @@ from tests.fix_postgres import Database
 from tests.integration.cases.replay import Replay, images, inserted, relation_of, select
 from tests.integration.cases.running import (
     confirmed,
-    eventually,
     running,
     settle,
     slot_of,
     wal_end,
     walsender_pid,
 )
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,7 +235,7 @@ def test_p58_lost_slot_is_a_state_of_its_own(capture: Capturing) -> None:
             db.execute("CHECKPOINT")
             return bool(slot_of(captured)["wal_status"] == "lost")
 
-        eventually(lost, "PostgreSQL gives the slot up")
+        wait_for(lost, "PostgreSQL gives the slot up")
         assert slot_of(captured)["restart_lsn"] is None
         for _ in range(2):
             with pytest.raises(SlotLostError, match=captured.slot) as caught:
@@ -275,7 +275,7 @@ def test_p59_slot_dropped_under_a_running_capture(db: Database, capture: Capturi
     captured = capture(db)
     captured.catch_up()
     with running(captured) as capturing:
-        eventually(lambda: walsender_pid(captured), "the session begins")
+        wait_for(lambda: walsender_pid(captured), "the session begins")
 
         def dropped() -> bool:
             db.query("SELECT pg_terminate_backend(%s)", walsender_pid(captured))
@@ -285,7 +285,7 @@ def test_p59_slot_dropped_under_a_running_capture(db: Database, capture: Capturi
                 return False
             return True
 
-        eventually(dropped, "the slot is dropped between two sessions")
+        wait_for(dropped, "the slot is dropped between two sessions")
         assert isinstance(capturing.failure(), SlotLostError)
 
 

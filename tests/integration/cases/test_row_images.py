@@ -11,7 +11,7 @@ import pytest
 from tailrace.change import ABSENT, UNCHANGED
 from tailrace.schema import ReplicaIdentity
 from tests.integration.cases.replay import Replay, images, inserted, relation_of, select
-from tests.integration.cases.running import eventually
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -284,7 +284,7 @@ def test_p13_failed_speculative_insert_is_nothing(db: Database, capture: Capturi
             args=("INSERT INTO s VALUES (1, 'loser') ON CONFLICT DO NOTHING",),
         )
         waiting.start()
-        eventually(
+        wait_for(
             lambda: db.query(
                 "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = %s",
                 loser.info.backend_pid,

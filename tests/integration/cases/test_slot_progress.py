@@ -13,13 +13,13 @@ from tailrace.position import Lsn
 from tests.integration.cases.replay import inserted
 from tests.integration.cases.running import (
     confirmed,
-    eventually,
     restart,
     running,
     settle,
     wal_end,
     walsender_pid,
 )
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,12 +59,12 @@ def test_whoever_waits_for_an_lsn_need_not_wait_for_a_change(
     captured = capture(db, capture={"progress_s": 3600})
     with running(captured):
         db.execute("INSERT INTO mine VALUES (1)")
-        eventually(lambda: log_exists(captured.folder), "a log")
+        wait_for(lambda: log_exists(captured.folder), "a log")
         for number in range(3):
             db.execute("INSERT INTO others VALUES (%s)", number)
             end = Lsn.parse(db.query("SELECT pg_current_wal_insert_lsn()::text")[0][0])
             awaited.ask(LocalStore(captured.folder), end)
-            eventually(lambda: captured.log.end().end_lsn >= end, "the log is there")  # noqa: B023
+            wait_for(lambda: captured.log.end().end_lsn >= end, "the log is there")  # noqa: B023
 
 
 def test_p54_unpublished_changes_do_not_hold_the_slot(db: Database, capture: Capturing) -> None:
@@ -74,7 +74,7 @@ def test_p54_unpublished_changes_do_not_hold_the_slot(db: Database, capture: Cap
     with running(captured), db.connect() as connection:
         make_unpublished_wal(connection)
         target = wal_end(db)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
+        wait_for(lambda: confirmed(captured) >= target, "the slot moves past it")
         assert captured.log.end().end_lsn >= target
     db.execute("INSERT INTO t VALUES (1, 'a')")
     assert inserted(captured.catch_up()) == [(b"1", b"a")]
@@ -90,13 +90,13 @@ def test_p56_traffic_of_another_database_does_not_hold_the_slot(
     with running(captured):
         make_unpublished_wal(elsewhere)
         target = wal_end(db)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
+        wait_for(lambda: confirmed(captured) >= target, "the slot moves past it")
 
         def released() -> bool:
             elsewhere.execute("CHECKPOINT")
             return restart(captured) > before
 
-        eventually(released, "PostgreSQL may remove the WAL")
+        wait_for(released, "PostgreSQL may remove the WAL")
     # What was acknowledged is in the log as progress: the next start sees no gap.
     assert confirmed(captured) <= captured.log.end().end_lsn
     assert captured.catch_up() == []
@@ -112,7 +112,7 @@ def test_p54_keepalives_do_not_move_past_an_open_transaction(
         session.execute("BEGIN; INSERT INTO t VALUES (1, 'early')")
         make_unpublished_wal(elsewhere)
         target = wal_end(db)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves past it")
+        wait_for(lambda: confirmed(captured) >= target, "the slot moves past it")
         session.execute("INSERT INTO t VALUES (2, 'late')")
         session.execute("COMMIT")
         settle(captured)
@@ -131,10 +131,10 @@ def test_p55_idle_session_is_not_cut_off(
     captured = capture(database, source={"dsn": dsn}, capture={"progress_s": 0.1})
     captured.catch_up()
     with running(captured), database.connect() as connection:
-        eventually(lambda: walsender_pid(captured), "the session begins")
+        wait_for(lambda: walsender_pid(captured), "the session begins")
         pid = walsender_pid(captured)
         age_s = max(2.5 * timeout_ms / 1000, 1)
-        eventually(
+        wait_for(
             lambda: database.query(
                 "SELECT FROM pg_stat_activity "
                 "WHERE pid = %s AND now() - backend_start > make_interval(secs => %s)",
@@ -144,7 +144,7 @@ def test_p55_idle_session_is_not_cut_off(
         )
         make_unpublished_wal(connection)
         target = wal_end(database)
-        eventually(lambda: confirmed(captured) >= target, "the slot moves")
+        wait_for(lambda: confirmed(captured) >= target, "the slot moves")
         database.execute("INSERT INTO t VALUES (1, 'a')")
         settle(captured)
         assert walsender_pid(captured) == pid

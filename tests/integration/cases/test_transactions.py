@@ -13,7 +13,8 @@ from tailrace.log.entry import Kind
 from tailrace.log.reader import Earliest
 from tailrace.position import Lsn
 from tests.integration.cases.replay import Replay, inserted, select
-from tests.integration.cases.running import confirmed, eventually, running, settle, wal_end
+from tests.integration.cases.running import confirmed, running, settle, wal_end
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -304,7 +305,7 @@ def test_p39_message_does_not_hide_the_commit_that_follows_it(
         session.execute("BEGIN; INSERT INTO t VALUES (1, 'a')")
         session.execute("SELECT pg_logical_emit_message(false, 'm', 'x', flush => true)")
         with running(captured):
-            eventually(lambda: captured.changes()[-1].prefix == "m", "the message is captured")
+            wait_for(lambda: captured.changes()[-1].prefix == "m", "the message is captured")
         session.execute("COMMIT")
     assert ids(captured.catch_up()) == [1]
 
@@ -339,7 +340,7 @@ def test_p39_heartbeat_is_a_message(database: Database, capture: Capturing) -> N
         return sum(change.prefix == "tailrace.heartbeat" for change in captured.changes())
 
     with running(captured):
-        eventually(lambda: beats() >= 3, "three heartbeats")
+        wait_for(lambda: beats() >= 3, "three heartbeats")
         settle(captured)
     assert len({change.position for change in captured.changes()}) == len(captured.changes())
 

@@ -13,8 +13,9 @@ from tailrace import client, config
 from tailrace.change import Op
 from tailrace.engine.schemas import Publisher
 from tailrace.pipeline.running import Runner
-from tests.integration.cases.running import Running, eventually
+from tests.integration.cases.running import Running
 from tests.integration.snapshot.serving import Serving
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -76,7 +77,7 @@ class System(Serving):
         self._runner = Runner(self._spark, self.config, "test")
         self._runner.start()
         self.start_service()
-        eventually(lambda: self.stored() is not None, "the pipeline makes its stream")
+        wait_for(lambda: self.stored() is not None, "the pipeline makes its stream")
         return self
 
     def publish_schemas(self) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from tailrace.client import Client, Column, Op, State, connect
 from tailrace.errors import ConfigError
-from tests.integration.cases.running import eventually
 from tests.integration.client.system import Rows, apply, selected, taken
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database
@@ -224,7 +224,7 @@ def test_a_change_older_than_the_snapshot_and_not_in_it(
         "CREATE TABLE w (id int PRIMARY KEY, v text); INSERT INTO w VALUES (1, 'old')"
     )
     system.start()
-    eventually(lambda: system.stored() == 1, "the first row arrives")
+    wait_for(lambda: system.stored() == 1, "the first row arrives")
     request.getfixturevalue("hanging")
     connection = system.database.connect()
     thread = threading.Thread(
@@ -232,7 +232,7 @@ def test_a_change_older_than_the_snapshot_and_not_in_it(
     )
     thread.start()
     try:
-        eventually(lambda: system.stored() == 2, "the update arrives while its commit hangs")
+        wait_for(lambda: system.stored() == 2, "the update arrives while its commit hangs")
         assert system.database.query("SELECT v FROM w") == [("old",)]
 
         async def consume(client: Client) -> list[Any]:
@@ -258,7 +258,7 @@ def test_a_snapshot_that_another_takes_the_place_of(
     system.start()
 
     def replace() -> None:
-        eventually(lambda: system.waves >= 1, "a wave is published")
+        wait_for(lambda: system.waves >= 1, "a wave is published")
         system.stop_service()
         system.forget_snapshots("items")
         system.database.execute("DELETE FROM items WHERE id > 500")

@@ -17,7 +17,7 @@ from tailrace.encode import creek
 from tailrace.testing.process import free_port
 from tests.creek import event
 from tests.fix_pipeline import received
-from tests.integration.cases.running import eventually
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ class Producer:
                 stdout=output, stderr=output, stdin=subprocess.DEVNULL,
                 cwd=self.folder, env=self._environment,
             )  # fmt: skip
-        eventually(self._runs, "the producer runs")
+        wait_for(self._runs, "the producer runs")
 
     def _runs(self) -> bool:
         assert self.process is not None

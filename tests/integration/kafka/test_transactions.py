@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,25 +17,17 @@ from tailrace.sinks.contract import Receipt
 from tailrace.sinks.kafka import forget
 from tests.integration.kafka.reading import delivered
 from tests.unit.sinks.rows import position
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tailrace.sinks.kafka import Kafka
     from tests.integration.kafka.reading import Bench
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def test_nothing_shows_before_the_flush(bench: Bench) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(100)))
-        eventually(lambda: len(bench.numbers(committed=False)) == 100, "the messages")
+        wait_for(lambda: len(bench.numbers(committed=False)) == 100, "the messages")
         assert bench.numbers() == []
         sink.flush()
         assert bench.numbers() == list(range(100))
@@ -72,7 +63,7 @@ def test_what_was_given_up_never_shows(bench: Bench) -> None:
         sink.write(bench.rows(range(10)))
         sink.flush()
         sink.write(bench.rows(range(10, 60)))
-        eventually(lambda: len(bench.numbers(committed=False)) == 60, "the messages")
+        wait_for(lambda: len(bench.numbers(committed=False)) == 60, "the messages")
     with bench.opened(position(9), transactional=True) as sink:
         sink.write(bench.rows(range(10, 60)))
         assert sink.flush().messages == 50
@@ -85,7 +76,7 @@ def test_a_process_that_dies_between_write_and_flush(bench: Bench) -> None:
         try:
             assert process.stdout is not None
             assert "flushed 100, written 200\n" in iter(process.stdout.readline, "")
-            eventually(lambda: len(bench.numbers(committed=False)) == 200, "the messages")
+            wait_for(lambda: len(bench.numbers(committed=False)) == 200, "the messages")
         finally:
             process.send_signal(signal.SIGKILL)
     with bench.opened(position(49), transactional=True) as sink:
@@ -125,7 +116,7 @@ def go_on(sink: Kafka, bench: Bench) -> None:
 def test_a_transaction_that_takes_too_long_is_not_taken_for_a_zombie(bench: Bench) -> None:
     with bench.opened(transactional=True, transaction_timeout_s=1) as sink:
         sink.write(bench.rows(range(10)))
-        eventually(lambda: bench.end() == 11, "the mark of an ended transaction")
+        wait_for(lambda: bench.end() == 11, "the mark of an ended transaction")
         with pytest.raises(SinkUnreachableError, match="ended by Kafka after 1 s") as caught:
             delivered(sink, bench.rows(range(10, 20)))
         assert "transaction_timeout_s" in caught.value.hint

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tailrace import client
 from tailrace.config import Config
 from tailrace.mirror import Mirror, Phase, Status, target_of
-from tests.integration.cases.running import eventually
 from tests.integration.client.system import System
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ class Running:
 
     def wait(self, condition: Any, what: str) -> None:
         """Until something holds, or the mirror has failed."""
-        eventually(lambda: condition() or not self._thread.is_alive(), what)
+        wait_for(lambda: condition() or not self._thread.is_alive(), what)
         if self.failure is not None:
             raise self.failure
         assert condition(), (what, self.said)

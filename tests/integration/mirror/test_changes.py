@@ -12,9 +12,9 @@ import duckdb
 import nats
 import psycopg
 
-from tests.integration.cases.running import eventually
 from tests.integration.mirror.reading import Rows, places
 from tests.integration.mirror.system import mirror
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +156,7 @@ def test_every_kind_of_change(system: Mirrored, copy: Database, tmp_path: Path) 
     # What comes next is gone from the stream: a new snapshot, by itself.
     before = system.stored() or 0
     database.execute("UPDATE users SET name = 'unheard of'; INSERT INTO users VALUES (9, 'too')")
-    eventually(lambda: (system.stored() or 0) == before + 2, "the changes are in the stream")
+    wait_for(lambda: (system.stored() or 0) == before + 2, "the changes are in the stream")
     _purge(system)
     with copies(system, "public", "users", where) as users:
         users.agree(USERS, "lost and found")

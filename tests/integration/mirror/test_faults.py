@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tailrace.errors import SinkUnreachableError
-from tests.integration.cases.running import eventually
 from tests.integration.mirror.system import target_url
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,13 +179,13 @@ def test_nothing_is_lost_doubled_or_torn(system: Mirrored, copy: Database, tmp_p
                 each.kill()
                 each.start()
         for each in mirrors:
-            eventually(lambda each=each: each.follows(), "the mirrors follow")  # type: ignore[misc]
+            wait_for(lambda each=each: each.follows(), "the mirrors follow")  # type: ignore[misc]
         bank.stop()
         wanted = system.database.query(ROWS)
         assert bank.done > 50
         assert system.database.query(SUM) == [(TOTAL,)]
         for reader in readers:
-            eventually(lambda reader=reader: reader.look(ROWS) == wanted, "all is there")  # type: ignore[misc]
+            wait_for(lambda reader=reader: reader.look(ROWS) == wanted, "all is there")  # type: ignore[misc]
         assert [each.end() for each in mirrors] == [0, 0]
     finally:
         bank.stop()

@@ -16,7 +16,7 @@ from tailrace.engine.creek import service
 from tailrace.log.reader import Earliest
 from tailrace.wire import pgoutput
 from tests.fix_pipeline import received
-from tests.integration.cases.running import eventually
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class Service:
         for thread in self._threads:
             thread.start()
         if answering:
-            eventually(lambda: self.ask(b"?") is not None, "requests are heard")
+            wait_for(lambda: self.ask(b"?") is not None, "requests are heard")
 
     def stop(self) -> None:
         self._stop.set()
@@ -121,7 +121,7 @@ class Service:
         self, table: str, good: Callable[[Sequence[dict[str, Any]]], object] = bool
     ) -> list[dict[str, Any]]:
         """The messages of a table once they are as they should be."""
-        eventually(lambda: self._exists() and good(self.published(table)), f"schemas of {table}")
+        wait_for(lambda: self._exists() and good(self.published(table)), f"schemas of {table}")
         return self.published(table)
 
     def streams(self) -> set[str]:

@@ -17,8 +17,9 @@ from tailrace.capture.connection import connect
 from tailrace.capture.creek import install
 from tailrace.encode import creek
 from tailrace.testing.proxy import TcpProxy
-from tests.integration.cases.running import eventually, running, settle
+from tests.integration.cases.running import running, settle
 from tests.integration.creek.engine.service import NAMESPACE, Service, fingerprints
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ def test_old_and_new_are_answered_after_everything_was_restarted(
     assert len(names) == 2
     messages = served.eventually_published("users", lambda found: len(found) == 2)
     assert [message["fingerprint"] for message in messages] == names
-    eventually(lambda: set(names) <= set(served.stored()), "both are stored")
+    wait_for(lambda: set(names) <= set(served.stored()), "both are stored")
     served.stop()
     database.server.restart()
     server.stop()
@@ -203,7 +204,7 @@ def test_while_postgresql_is_away(captured: Captured, serve: Callable[..., Servi
     finally:
         database.server.start()
     served.eventually_published("users", lambda found: found[-1]["fingerprint"] == name)
-    eventually(lambda: name in served.stored(), "it is stored")
+    wait_for(lambda: name in served.stored(), "it is stored")
 
 
 def test_what_log_and_database_cannot_tell_now_is_kept(
@@ -215,7 +216,7 @@ def test_what_log_and_database_cannot_tell_now_is_kept(
     captured.catch_up()
     [message] = served.eventually_published("users")
     kept = served.config.data / "creek" / "creek.schemas"
-    eventually(kept.exists, "it is kept")
+    wait_for(kept.exists, "it is kept")
     served.stop()
     for file in captured.folder.iterdir():
         file.unlink()
@@ -307,7 +308,7 @@ def test_a_role_that_may_not_write(captured: Captured, serve: Callable[..., Serv
             install(connection, role=role)
         served.start()
         expected = {message["fingerprint"], name}
-        eventually(lambda: expected <= set(served.stored()), "all are stored")
+        wait_for(lambda: expected <= set(served.stored()), "all are stored")
     finally:
         served.stop()
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -377,7 +378,7 @@ def test_nats_comes_back(captured: Captured, serve: Callable[..., Service]) -> N
     served.server.kill()
     captured.database.execute("ALTER TABLE users ADD late int")
     served.server.start()
-    eventually(lambda: served.ask(b"?") is not None, "requests are heard again")
+    wait_for(lambda: served.ask(b"?") is not None, "requests are heard again")
     assert served.schema(message["fingerprint"]) == message
     served.eventually_published("users", lambda found: len(found) == 2)
 

@@ -14,7 +14,8 @@ from tailrace.capture.creek import install, installed
 from tailrace.log.entry import Kind
 from tailrace.log.reader import Earliest
 from tailrace.position import Lsn
-from tests.integration.cases.running import eventually, running, settle
+from tests.integration.cases.running import running, settle
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ def test_a_table_that_came_while_nobody_looked(
     served = serve(captured)
     captured.catch_up()
     served.eventually_published("users")
-    eventually((served.config.data / "creek" / "creek.tables").exists, "the list is kept")
+    wait_for((served.config.data / "creek" / "creek.tables").exists, "the list is kept")
     served.stop()
     database.execute(ORDERS)
     database.execute(ADD)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.integration.cases.running import eventually
 from tests.integration.creek.client.producer import USERS, Producer
 from tests.integration.creek.mirror.following import Source
 from tests.integration.mirror.reading import places
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,17 +56,17 @@ def test_killed_again_and_again(
     feeding.snapshot(USERS, source.listed(), **source.seen())
     to = ["--from", f"{feeding.url}?creek=CREEK", "--to", place.url]
     with running(*to, folder=tmp_path):
-        eventually(lambda: state(place), "the first rows")
+        wait_for(lambda: state(place), "the first rows")
     for _ in range(5):
         before = state(place)
         with running(*to, folder=tmp_path):
             feeding.wal(USERS, *source.transaction())
-            eventually(partial(moved, place, before), "it goes on")
+            wait_for(partial(moved, place, before), "it goes on")
             for _ in range(chance.randint(0, 100)):
                 feeding.wal(USERS, *source.transaction())
     rows = [(row["id"], row["name"]) for row in source.listed()]
     with running(*to, folder=tmp_path) as process:
-        eventually(lambda: place.rows(SELECT) == rows, "the copy is the source")
+        wait_for(lambda: place.rows(SELECT) == rows, "the copy is the source")
         process.terminate()
         assert process.wait(30) == 0
     assert len(feeding.requests) == 1

@@ -14,8 +14,8 @@ from tailrace import config
 from tailrace.encode import creek
 from tests.creek import read, reader_schema
 from tests.fix_pipeline import received
-from tests.integration.cases.running import eventually
 from tests.integration.snapshot.serving import Serving
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,12 +164,12 @@ class System(Serving):
             found[:] = [each for each in self.service.progress() if each["id"] == name]
             return found[0]["state"] in {"complete", "failed"}
 
-        eventually(ended, f"snapshot {name} is over")
+        wait_for(ended, f"snapshot {name} is over")
         return found[0]
 
     def cut(self, topic: str, *, after: int) -> None:
         """Wait for the service to die after a wave, as it was told to."""
-        eventually(lambda: self.waves >= after, f"wave {after} of {topic}")
+        wait_for(lambda: self.waves >= after, f"wave {after} of {topic}")
         self.stop_service()
 
     def topic(self, name: str) -> Topic:

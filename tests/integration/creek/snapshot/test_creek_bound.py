@@ -11,7 +11,8 @@ import pytest
 
 from tailrace.position import Lsn
 from tailrace.visibility import Visibility
-from tests.integration.cases.running import eventually, running, settle, write_items
+from tests.integration.cases.running import running, settle, write_items
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ def test_a_change_that_is_in_the_stream_and_not_yet_visible(
         )
         thread.start()
         try:
-            eventually(lambda: changes(captured), "the update is in the log")
+            wait_for(lambda: changes(captured), "the update is in the log")
             (change,) = changes(captured)
             system.database.execute(
                 "SET synchronous_commit TO local; UPDATE items SET v = 'other' WHERE id = 8"
@@ -89,7 +90,7 @@ def test_a_change_that_is_in_the_stream_and_not_yet_visible(
         seen = {row["id"]: row["v"] for row in found.rows}
         assert (seen[7], seen[8]) == ("v7", "other")
         assert Lsn.parse(found.header["lsn"]) == change.position.lsn - 1
-        eventually(lambda: len(changes(captured)) == 2, "both updates are in the log")
+        wait_for(lambda: len(changes(captured)) == 2, "both updates are in the log")
     assert replayed(captured, found) == selected(system.database)
 
 
@@ -103,7 +104,7 @@ def test_a_commit_that_hangs_from_before_the_pipeline_is_waited_for(
             target=lambda: connection.execute("UPDATE items SET v = 'new' WHERE id = 7")
         )
         thread.start()
-        eventually(lambda: changes(captured), "the update is in the log")
+        wait_for(lambda: changes(captured), "the update is in the log")
         checkpoints = system.folder / "checkpoints" / "p"
         checkpoints.mkdir(parents=True)
         (checkpoints / "tailrace-start").write_text(f"{captured.log.end().position}\n")
@@ -111,7 +112,7 @@ def test_a_commit_that_hangs_from_before_the_pipeline_is_waited_for(
         topic = system.ask().text
         assert system.service is not None
         service = system.service
-        eventually(lambda: "hangs" in str(service.progress()[-1]["error"]), "it is waited for")
+        wait_for(lambda: "hangs" in str(service.progress()[-1]["error"]), "it is waited for")
         assert not system.waves
         connection.cancel()
         thread.join()
@@ -123,7 +124,7 @@ def test_nothing_comes_again_that_need_not(system: System, captured: Captured) -
     """On an idle database capture moves on when it is asked to."""
     with running(captured):
         system.database.execute("UPDATE items SET v = 'new'")
-        eventually(lambda: len(changes(captured)) == 1000, "the updates are in the log")
+        wait_for(lambda: len(changes(captured)) == 1000, "the updates are in the log")
         system.start()
         topic = system.ask().text
         system.over(topic)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.cases.running import eventually
 from tests.integration.creek.snapshot.system import System
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def test_another_database_is_for_another_producer(
         other.start()
         for asked in (system, other, system, other):
             expected = f"CREEK.{asked.database.name}.snap.public.items."
-            eventually(lambda: asked.ask().text.startswith(expected), "it is heard")  # noqa: B023
+            wait_for(lambda: asked.ask().text.startswith(expected), "it is heard")  # noqa: B023
             assert asked.ask().text.startswith(expected)
     finally:
         other.stop_service()

@@ -18,7 +18,7 @@ from tailrace.encode import creek
 from tailrace.engine.snapshots.maker import Maker
 from tailrace.errors import TailraceError
 from tailrace.visibility import Visibility
-from tests.integration.cases.running import eventually
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from tailrace.sinks.nats import Parcel
@@ -242,7 +242,7 @@ def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
         if wave == 1:
             emptying.start()
             waiting = "SELECT FROM pg_locks WHERE relation = 'items'::regclass AND NOT granted"
-            eventually(lambda: system.database.query(waiting), "somebody waits")
+            wait_for(lambda: system.database.query(waiting), "somebody waits")
 
     system.before = empty
     system.start()
@@ -286,7 +286,7 @@ def test_a_stream_that_is_full_in_the_middle_of_a_stretch(system: System) -> Non
     topic = system.ask().text
     assert system.service is not None
     service = system.service
-    eventually(lambda: "maximum messages" in str(service.progress()[-1]["error"]), "it is full")
+    wait_for(lambda: "maximum messages" in str(service.progress()[-1]["error"]), "it is full")
     assert len(system.topic(topic).messages) == 300
     system.limit(-1)
     assert system.over(topic)["rows"] == len(expected)
