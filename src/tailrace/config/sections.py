@@ -240,7 +240,7 @@ class Snapshots(Section):
         default=2, ge=1, le=64, description="Stretches of a table that are read side by side."
     )
     stretch_bytes: Bytes = Field(
-        default=64 * 2**20, ge=8192, description="Bytes of a table in such a stretch."
+        default=128 * 2**20, ge=8192, description="Bytes of a table in such a stretch."
     )
 
 
