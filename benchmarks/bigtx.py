@@ -7,7 +7,7 @@ import time
 
 from benchmarks.report import Report
 from benchmarks.source import Source, capture, log_folder, source
-from tailrace.log.entry import Kind
+from tailrace.log.format.entry import Kind
 from tailrace.log.reader import Earliest, Log
 
 _ROWS = 5_000_000

@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.report import Report
 from benchmarks.source import SETTINGS
-from tailrace.broker import records
+from tailrace.broker.tables import records
 from tailrace.testing import EmbeddedKafka, EmbeddedPostgres
 from tailrace.testing.process import free_port
 

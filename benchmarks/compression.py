@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Report
 from tailrace.config import NatsSink
 from tailrace.encode.compression import Compression
-from tailrace.engine.snapshots.dictionary import train
-from tailrace.snapshot.edition import Edition
-from tailrace.snapshot.exported import export, imported
+from tailrace.snapshot.export import export, imported
 from tailrace.snapshot.formats import Part, Rows
+from tailrace.snapshot.job import Edition
+from tailrace.snapshot.service.dictionary import train
 from tailrace.snapshot.table import read_names, read_table, stretches
 from tailrace.testing import EmbeddedPostgres, SampleShop
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from tailrace.capture.publication import TableName
+    from tailrace.postgres.publication import TableName
     from tailrace.snapshot.table import Stretch
 
 _STEPS = 40_000

@@ -15,7 +15,7 @@ from tailrace.log.reader import Earliest, Log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.log.entry import Entry
+    from tailrace.log.format.entry import Entry
 
 _TRANSACTIONS, _ROWS = 2_000, 100
 _REPETITIONS = 5

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tailrace.change import Row, Value
     from tailrace.decode.group import Group, Image
-    from tailrace.log.entry import Entry
+    from tailrace.log.format.entry import Entry
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

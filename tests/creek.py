@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,8 +18,8 @@ import pytest
 from tailrace.change import ABSENT, UNCHANGED, Change, Op
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.changes import read_changes
-from tailrace.log.entry import NO_OFFSETS, Entry, Kind, pack
-from tailrace.log.format import Codec, Identity
+from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind, pack
+from tailrace.log.format.layout import Codec, Identity
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Earliest, Log
 from tailrace.position import Lsn, Position

@@ -3,6 +3,6 @@
 Spark looks for modules called `pyspark_*` and takes their `DefaultSource`.
 """
 
-from tailrace.pipeline.source import TailraceSource as DefaultSource
+from tailrace.pipeline.source.stream import TailraceSource as DefaultSource
 
 __all__ = ["DefaultSource"]

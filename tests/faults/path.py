@@ -25,11 +25,11 @@ import nats.errors
 import nats.js.errors
 import yaml
 
-from tailrace.capture.bootstrap import log_exists
-from tailrace.engine import status
+from tailrace import checkpoint
 from tailrace.log.reader import Log
-from tailrace.pipeline import checkpoint
 from tailrace.position import ORIGIN, Position
+from tailrace.postgres.bootstrap import log_exists
+from tailrace.run import status
 from tailrace.testing.process import free_port
 from tests.faults.consumer import Consumer, Tables
 from tests.faults.load import KEYS, TABLES

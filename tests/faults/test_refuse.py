@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.log.appender import Appender, Layout
-from tailrace.log.entry import NO_OFFSETS, Entry, Kind
+from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn

@@ -30,10 +30,11 @@ from tailrace.errors import (
     MalformedError,
     PositionLostError,
 )
-from tailrace.log import index, retention
-from tailrace.log import mark as marks
+from tailrace.log import retention
 from tailrace.log.changes import read_changes
-from tailrace.log.format import (
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.layout import (
     ENTRY_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     Codec,
@@ -43,10 +44,10 @@ from tailrace.log.format import (
     encode_entry,
     segment_header_bytes,
 )
+from tailrace.log.format.segment import list_segments, read_header, walk
 from tailrace.log.lease import Lease
 from tailrace.log.reader import AtLsn, AtTime, Log
 from tailrace.log.recovery import recover
-from tailrace.log.segment import list_segments, read_header, walk
 from tailrace.log.verify import verify
 from tailrace.position import ORIGIN, Lsn
 from tailrace.testing import MemoryStore

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.capture.capture import Capture
 from tailrace.change import Op
-from tailrace.log.segment import list_segments, read_header
+from tailrace.log.format.segment import list_segments, read_header
 from tailrace.log.store import LocalStore
 from tailrace.testing import EmbeddedPostgres
 from tests.fix_capture import Captured

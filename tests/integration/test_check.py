@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.capture.connection import connect
-from tailrace.capture.publication import read_publication
-from tailrace.capture.relations import read_published
 from tailrace.config import Config, load
-from tailrace.engine.checking import CHECKS, Report, check
+from tailrace.pipeline.check import CHECKS, Report, check
+from tailrace.postgres.connection import connect
+from tailrace.postgres.publication import read_publication
+from tailrace.postgres.relations import read_published
 from tailrace.schema import ReplicaIdentity
 from tailrace.testing import EmbeddedNats
 

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 import yaml
 
-from tailrace.engine.process import die_with_parent
+from tailrace.process import die_with_parent
 from tailrace.testing.process import free_port
 from tests.fix_pipeline import received
 

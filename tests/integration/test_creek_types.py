@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 from tests.creek import as_text, event, schemas_of
 from tests.integration.test_types import cases, query
 from tests.unit.encode.groups import encoder

@@ -15,7 +15,7 @@ import structlog
 import yaml
 
 from tailrace import config
-from tailrace.engine.monitor import CRITICAL_BYTES, WARNING_BYTES, Monitor
+from tailrace.run.monitor import CRITICAL_BYTES, WARNING_BYTES, Monitor
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
 from tests.waiting import wait_for

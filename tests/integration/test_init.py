@@ -10,11 +10,6 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tailrace.capture.bootstrap import initialise, log_exists, setup_sql
-from tailrace.capture.connection import connect, quote_ident
-from tailrace.capture.preflight import Severity, run
-from tailrace.capture.publication import TableName, create_publication, read_publication
-from tailrace.capture.slot import create_slot, drop_slot, open_transactions, read_slot
 from tailrace.config import Config, load
 from tailrace.errors import (
     ConfigError,
@@ -24,6 +19,11 @@ from tailrace.errors import (
     TailraceError,
     UnreachableError,
 )
+from tailrace.postgres.bootstrap import initialise, log_exists, setup_sql
+from tailrace.postgres.connection import connect, quote_ident
+from tailrace.postgres.preflight import Severity, run
+from tailrace.postgres.publication import TableName, create_publication, read_publication
+from tailrace.postgres.slot import create_slot, drop_slot, open_transactions, read_slot
 from tailrace.testing import EmbeddedPostgres
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import httpx
 import pytest
 import yaml
 
-from tailrace.engine.process import alive
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
+from tailrace.process import alive
 from tailrace.testing.process import free_port
 from tests.waiting import wait_for
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tailrace.capture.connection import SESSION_SQL, connect, conninfo
+from tailrace.postgres.connection import SESSION_SQL, connect, conninfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

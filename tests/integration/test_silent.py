@@ -11,9 +11,9 @@ import pytest
 
 from tailrace import config
 from tailrace.change import Op
-from tailrace.engine.silent import record
-from tailrace.engine.silent.watcher import Watcher
 from tailrace.errors import SinkUnreachableError
+from tailrace.schemas.drift import record
+from tailrace.schemas.drift.watcher import Watcher
 from tailrace.testing import EmbeddedNats
 from tests.integration.cases.replay import select
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tailrace.capture.publication import TableName
-    from tailrace.engine.silent.record import Found, Policy
+    from tailrace.postgres.publication import TableName
+    from tailrace.schemas.drift.record import Found, Policy
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
 

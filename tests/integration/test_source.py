@@ -18,8 +18,8 @@ import tailrace
 from tailrace.change import Op
 from tailrace.log.reader import Earliest, Log
 from tailrace.pipeline.frames.changes import SCHEMA
-from tailrace.pipeline.options import Options
-from tailrace.pipeline.source import TailraceReader
+from tailrace.pipeline.source.options import Options
+from tailrace.pipeline.source.stream import TailraceReader
 from tailrace.position import Position
 
 if TYPE_CHECKING:

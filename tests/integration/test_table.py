@@ -20,14 +20,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from tailrace.capture.connection import connect
-from tailrace.capture.membership import join, leave
-from tailrace.capture.publication import TableName, read_publication
+from tailrace.backfill.queue import listing
 from tailrace.cli import app
 from tailrace.config import Config, load
-from tailrace.engine.backfills.desk import listing
-from tailrace.engine.snapshots.joining import Writer, wait_for_writers
 from tailrace.errors import ExpressionError, RefusedError
+from tailrace.postgres.connection import connect
+from tailrace.postgres.joining import Writer, wait_for_writers
+from tailrace.postgres.membership import join, leave
+from tailrace.postgres.publication import TableName, read_publication
 from tailrace.testing import EmbeddedNats
 from tests.fix_pipeline import received
 

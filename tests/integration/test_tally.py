@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tailrace.change import Op
-from tailrace.cli.tally import Tally
+from tailrace.cli.demo.tally import Tally
 from tailrace.testing import SampleShop
 from tailrace.testing.shop import TABLES
 

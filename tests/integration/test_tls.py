@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.capture.connection import connect
-from tailrace.capture.preflight.facts import gather
 from tailrace.config import load
 from tailrace.errors import RefusedError, TailraceError
+from tailrace.postgres.connection import connect
+from tailrace.postgres.preflight.facts import gather
 from tailrace.snapshot.copy import copy, lines
 from tailrace.snapshot.receive import possible
 

@@ -24,22 +24,22 @@ from typing import TYPE_CHECKING
 import psycopg
 import structlog
 
-from tailrace.broker import retention
-from tailrace.broker.access import Access
-from tailrace.broker.catalog import Catalog, Topic
+from tailrace.broker.auth.access import Access
 from tailrace.broker.groups import Coordinator
 from tailrace.broker.limits import Limits, Room
-from tailrace.broker.pool import Pool, connect
-from tailrace.broker.reader import Reader, Tails
+from tailrace.broker.tables import retention
+from tailrace.broker.tables.catalog import Catalog, Topic
+from tailrace.broker.tables.pool import Pool, connect
+from tailrace.broker.tables.reader import Reader, Tails
+from tailrace.broker.tables.writer import Writer
 from tailrace.broker.tally import Tally
-from tailrace.broker.writer import Writer
 from tailrace.errors import ConfigError, FencedError, TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tailrace.broker.pool import Connection
-    from tailrace.broker.writer import Place, Waiting
+    from tailrace.broker.tables.pool import Connection
+    from tailrace.broker.tables.writer import Place, Waiting
 
 _CHANNEL = "tailrace_kafka"
 _LOCK = 0x7461696C_6B61666B
@@ -243,7 +243,7 @@ class Broker:
 
 async def install(dsn: str) -> None:
     """Make the tables and functions; those that are there stay as they are."""
-    script = resources.files("tailrace.broker").joinpath("schema.sql").read_text()
+    script = resources.files("tailrace.broker.tables").joinpath("schema.sql").read_text()
     connection = await connect(dsn, name="broker init")
     async with connection, connection.transaction():
         await connection.execute(script, prepare=False)

@@ -30,8 +30,8 @@ from tailrace.broker.api import (
     Call,
     served,
 )
+from tailrace.broker.auth.login import Login
 from tailrace.broker.limits import Share
-from tailrace.broker.login import Login
 from tailrace.errors import MalformedError
 
 if TYPE_CHECKING:

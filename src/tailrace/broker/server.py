@@ -19,8 +19,8 @@ from tailrace.broker.connection import Connection, TurnedAwayError
 from tailrace.errors import MalformedError, TailraceError
 
 if TYPE_CHECKING:
+    from tailrace.broker.auth.tls import Certificate
     from tailrace.broker.broker import Broker
-    from tailrace.broker.tls import Certificate
 
 _BACKLOG = 512
 _BUFFER = 1 << 16

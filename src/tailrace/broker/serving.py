@@ -21,7 +21,7 @@ from tailrace.errors import ConfigError
 from tailrace.observe.endpoints import listening as listening_socket
 
 if TYPE_CHECKING:
-    from tailrace.broker.tls import Certificate
+    from tailrace.broker.auth.tls import Certificate
 
 _FIRST_USER = "Add one first: tailrace broker user add NAME --superuser"
 

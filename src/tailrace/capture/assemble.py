@@ -15,14 +15,14 @@ import numpy as np
 
 from tailrace.capture.batch import Batch
 from tailrace.errors import MalformedError
-from tailrace.log.entry import Entry, Kind
+from tailrace.log.format.entry import Entry, Kind
 from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.capture.batch import Indices
-    from tailrace.log.mark import Mark
+    from tailrace.log.format.mark import Mark
 
 
 @dataclass(slots=True)

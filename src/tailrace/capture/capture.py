@@ -17,18 +17,18 @@ import psycopg
 import structlog
 
 from tailrace.capture import reconcile
-from tailrace.capture.connection import connect, failure
 from tailrace.capture.flusher import Flusher
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
 from tailrace.capture.session import Counts, Pace, Session
-from tailrace.capture.slot import read_slot
 from tailrace.errors import Retry, SlotBusyError, TailraceError
 from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
-from tailrace.log.format import Codec
+from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
+from tailrace.postgres.connection import connect, failure
+from tailrace.postgres.slot import read_slot
 from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.log.appender import Appender
-    from tailrace.log.entry import Entry
+    from tailrace.log.format.entry import Entry
 
 
 class Flusher:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import structlog
 
-from tailrace.capture.connection import connect
 from tailrace.errors import TailraceError
+from tailrace.postgres.connection import connect
 
 if TYPE_CHECKING:
     from psycopg import Connection

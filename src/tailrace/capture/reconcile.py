@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.capture.slot import PLUGIN, SlotState
 from tailrace.errors import DivergedError, GapError, RefusedError, SlotLostError
-from tailrace.log.format import Identity
+from tailrace.log.format.layout import Identity
 from tailrace.position import Lsn
+from tailrace.postgres.slot import PLUGIN, SlotState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.capture.replication import System
-    from tailrace.log.mark import Mark
+    from tailrace.log.format.mark import Mark
 
 
 def check_slot(name: str, slot: SlotState | None, system: System, *, log_exists: bool) -> Lsn:

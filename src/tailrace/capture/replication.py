@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 from psycopg import pq
 
-from tailrace.capture.connection import (
+from tailrace.errors import RefusedError, UnreachableError
+from tailrace.position import Lsn
+from tailrace.postgres.connection import (
     VALUES_SQL,
     classify,
     conninfo,
@@ -23,8 +25,6 @@ from tailrace.capture.connection import (
     quote_literal,
     translate,
 )
-from tailrace.errors import RefusedError, UnreachableError
-from tailrace.position import Lsn
 from tailrace.wire.pgtime import PgTime
 from tailrace.wire.replication import StatusUpdate, write
 

@@ -25,7 +25,7 @@ import psycopg
 
 from tailrace.capture.assemble import Assembler
 from tailrace.errors import UnreachableError
-from tailrace.log.entry import NO_OFFSETS, Entry, Kind
+from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind
 from tailrace.observe import failpoint
 from tailrace.position import Lsn
 from tailrace.wire.replication import Keepalive, parse

@@ -15,21 +15,21 @@ from rich.text import Text
 from tailrace import __version__
 from tailrace.cli.backfill import backfill, backfills_app
 from tailrace.cli.bridge import bridge
-from tailrace.cli.broker import broker_app
+from tailrace.cli.broker.command import broker_app
 from tailrace.cli.capture import capture
 from tailrace.cli.check import check
 from tailrace.cli.creek import creek
-from tailrace.cli.demo import demo
+from tailrace.cli.demo.command import demo
 from tailrace.cli.doctor import doctor
 from tailrace.cli.init import init
-from tailrace.cli.log import log_app
+from tailrace.cli.log.command import log_app
+from tailrace.cli.log.tail import tail
 from tailrace.cli.mirror import mirror
 from tailrace.cli.pipelines import pipelines
 from tailrace.cli.run import run
 from tailrace.cli.serve import serve
 from tailrace.cli.shadow import shadow_app
 from tailrace.cli.table import table_app
-from tailrace.cli.tail import tail
 from tailrace.errors import TailraceError
 
 app = typer.Typer(

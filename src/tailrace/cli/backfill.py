@@ -52,7 +52,7 @@ def backfill(
       tailrace backfill shop sales.orders --where "placed_at > '2026-01-01'" --rate 5000
       tailrace backfills pause fill-1794743604038
     """
-    from tailrace.engine.backfills import desk
+    from tailrace.backfill import queue as desk
 
     settings = options.settings(config)
     order = desk.place(settings, pipeline, table, where=where, rate=rate)
@@ -75,7 +75,7 @@ def ls(
     """List, pause, resume and cancel backfills; without a command, list them."""
     if context.invoked_subcommand is not None:
         return
-    from tailrace.engine.backfills import desk
+    from tailrace.backfill import queue as desk
 
     found = desk.listing(options.settings(config))
     if as_json:
@@ -121,14 +121,14 @@ def cancel(name: Id, *, config: options.ConfigFile = None) -> None:
 
 
 def _wish(config: Any, name: str, wanted: Any) -> None:
-    from tailrace.engine.backfills import desk
+    from tailrace.backfill import queue as desk
 
     order = desk.wish(options.settings(config), name, wanted)
     typer.echo(f"{order.id}: {wanted}")
 
 
 def _engine_runs(settings: Config) -> bool:
-    from tailrace.engine import status
+    from tailrace.run import status
 
     report = status.read(status.folder(settings.data), "pipelines")
     return report is not None and report.up
@@ -136,8 +136,8 @@ def _engine_runs(settings: Config) -> bool:
 
 def _watch(settings: Config, name: str, console: Console) -> int:
     """Show a backfill until it is over; its exit code."""
-    from tailrace.engine.backfills import desk
-    from tailrace.engine.backfills.order import OVER
+    from tailrace.backfill import queue as desk
+    from tailrace.backfill.order import OVER
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),

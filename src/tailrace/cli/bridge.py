@@ -1,6 +1,6 @@
 """`tailrace bridge`: PostgreSQL to NATS JetStream with two options and a few variables.
 
-A preset of `tailrace run`; `tailrace.engine.bridge` says what it stands for.
+A preset of `tailrace run`; `tailrace.run.presets.bridge` says what it stands for.
 """
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
@@ -81,8 +81,8 @@ def bridge(
       curl localhost:9090/status
       curl -X POST localhost:9090/shutdown
     """
-    from tailrace.engine.bridge import prepare, secrets, settings, write
     from tailrace.observe import logs
+    from tailrace.run.presets.bridge import prepare, secrets, settings, write
 
     logs.configure()
     folder = (data or Path("tailrace-data") / slot).absolute()

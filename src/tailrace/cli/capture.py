@@ -50,10 +50,10 @@ def capture(
       tailrace capture --dsn "host=db dbname=shop user=tailrace" --log /var/lib/tailrace/log
       tailrace capture -c tailrace.yml --log-format json
     """
-    from tailrace.engine.capturing import run_capture
     from tailrace.errors import ConfigError
     from tailrace.observe import logs
     from tailrace.position import Lsn
+    from tailrace.run.capturing import run_capture
 
     logs.configure(log_format, verbose=verbose)
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)

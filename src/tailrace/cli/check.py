@@ -51,7 +51,7 @@ def check(
       tailrace check tailrace.yml --no-spark
       tailrace check --json | jq '.findings[] | select(.severity == "error")'
     """
-    from tailrace.engine.checking import check as run
+    from tailrace.pipeline.check import check as run
 
     settings = options.settings(file, dsn=dsn, publication=publication)
     report = run(settings, spark=spark, sinks=sinks)

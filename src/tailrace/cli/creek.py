@@ -1,6 +1,6 @@
 """`tailrace creek`: PostgreSQL to NATS JetStream as Avro, for the clients of Creek.
 
-A preset of `tailrace run`; `tailrace.engine.creek.preset` says what it stands for.
+A preset of `tailrace run`; `tailrace.run.presets.creek` says what it stands for.
 """
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
@@ -194,8 +194,8 @@ def creek(
       tailrace creek --namespace EU --port 7780 --data /var/lib/tailrace/eu
       curl localhost:7779/metrics
     """
-    from tailrace.engine.creek.preset import Options, duration_s, prepare, tables_of, write
     from tailrace.observe import logs
+    from tailrace.run.presets.creek import Options, duration_s, prepare, tables_of, write
 
     level = _LEVELS.get(log_level.lower())
     if level is None:

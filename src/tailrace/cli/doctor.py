@@ -41,8 +41,8 @@ def doctor(
       tailrace doctor --dsn "postgresql://tailrace@db/shop?sslmode=verify-full"
       tailrace doctor --json | jq '.findings[] | select(.severity == "error") | .fix'
     """
-    from tailrace.capture.connection import connect
-    from tailrace.capture.preflight import Severity, run
+    from tailrace.postgres.connection import connect
+    from tailrace.postgres.preflight import Severity, run
 
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     with connect(

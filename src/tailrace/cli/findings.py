@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.capture.preflight import Finding
+    from tailrace.postgres.preflight import Finding
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
 

@@ -13,8 +13,8 @@ from tailrace.cli import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.capture.publication import TableName
     from tailrace.config import Config
+    from tailrace.postgres.publication import TableName
 
 
 def init(
@@ -81,7 +81,7 @@ def init(
       psql -v ON_ERROR_STOP=1 -d shop -f setup.sql
       tailrace init --creek --dsn "host=db dbname=shop user=owner" --role producer --table orders
     """
-    from tailrace.capture.publication import TableName
+    from tailrace.postgres.publication import TableName
 
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     names = [TableName.parse(table) for table in tables or []]
@@ -102,9 +102,9 @@ def _print_sql(
     role: str | None,
     creek: bool,
 ) -> None:
-    from tailrace.capture import creek as schema
-    from tailrace.capture.bootstrap import setup_sql
-    from tailrace.capture.connection import user
+    from tailrace.creek import sql as schema
+    from tailrace.postgres.bootstrap import setup_sql
+    from tailrace.postgres.connection import user
 
     name = role or user(settings.source.dsn.get_secret_value()) or "tailrace"
     script = setup_sql(settings, tables=tables, all_tables=all_tables, role=name)
@@ -112,8 +112,8 @@ def _print_sql(
 
 
 def _make_creek(settings: Config, role: str) -> None:
-    from tailrace.capture.connection import connect
-    from tailrace.capture.creek import install, installed
+    from tailrace.creek.sql import install, installed
+    from tailrace.postgres.connection import connect
 
     with connect(
         settings.source.dsn.get_secret_value(),
@@ -127,8 +127,8 @@ def _make_creek(settings: Config, role: str) -> None:
 def _make(
     settings: Config, tables: Sequence[TableName], *, all_tables: bool, slot_timeout_s: float
 ) -> None:
-    from tailrace.capture.bootstrap import initialise
-    from tailrace.capture.connection import connect
+    from tailrace.postgres.bootstrap import initialise
+    from tailrace.postgres.connection import connect
 
     with connect(
         settings.source.dsn.get_secret_value(),

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.cli.render import escape
+from tailrace.cli.log.render import escape
 from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def mirror(
       TAILRACE_MIRROR=postgresql://me:secret@db/reports tailrace mirror -t users
     """
     from tailrace.mirror import Mirror, Status, target_of
-    from tailrace.mirror.sources import Address
+    from tailrace.mirror.sources.registry import Address
 
     if (name is not None or key or no_key) and len(tables) > 1:
         raise ConfigError("--as, --key and --no-key are for one table", hint="Start one for each.")

@@ -24,8 +24,8 @@ def pipelines(
     Example:
       tailrace pipelines -c tailrace.yml
     """
-    from tailrace.engine.pipelines import run_pipelines
     from tailrace.observe import logs
+    from tailrace.run.pipelines import run_pipelines
 
     logs.configure(log_format, verbose=verbose)
     run_pipelines(options.settings(config, log=log))

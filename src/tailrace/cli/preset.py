@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tailrace.capture.bootstrap import Initialised
     from tailrace.config import Config
+    from tailrace.postgres.bootstrap import Initialised
 
 
 def launch(
@@ -27,7 +27,7 @@ def launch(
 ) -> NoReturn:
     """Prepare the database where that is due, and run what the file names."""
     from tailrace import config
-    from tailrace.engine.supervisor import processes, supervise
+    from tailrace.run.supervisor import processes, supervise
 
     for name in VARIABLES:
         # The file says it all: a variable meant for other commands must not reach into it.

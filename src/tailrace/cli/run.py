@@ -46,8 +46,8 @@ def run(
       curl localhost:9090/status
       curl -X POST localhost:9090/shutdown
     """
-    from tailrace.engine.supervisor import processes, supervise
     from tailrace.observe import logs
+    from tailrace.run.supervisor import processes, supervise
 
     logs.configure()
     settings = options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)

@@ -30,8 +30,8 @@ def serve(
     `tailrace run` starts this beside capture and the pipelines. By itself it shows what their
     status files say.
     """
-    from tailrace.engine.serving import run_serve
     from tailrace.observe import logs
+    from tailrace.run.serving import run_serve
 
     logs.configure()
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)

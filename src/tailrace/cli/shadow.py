@@ -1,6 +1,6 @@
 """`tailrace shadow`: the broker's topics in a real Kafka, until the move.
 
-A preset of `tailrace run`; `tailrace.engine.shadow` says what it stands for.
+A preset of `tailrace run`; `tailrace.run.presets.shadow` says what it stands for.
 """
 
 # ruff: noqa: PLC0415 - psycopg and Kafka's client are loaded when a command runs, not for --help
@@ -106,8 +106,8 @@ def shadow(
     if not to:
         raise ConfigError("where to?", hint="Name the real Kafka: --to kafka-1:9092")
     from tailrace.cli.preset import launch
-    from tailrace.engine.shadow import DSN, prepare, settings, write
     from tailrace.observe import logs
+    from tailrace.run.presets.shadow import DSN, prepare, settings, write
 
     logs.configure()
     files = {"tls_ca": tls_ca, "tls_certificate": tls_certificate, "tls_key": tls_key}
@@ -152,7 +152,7 @@ def on(
       tailrace shadow on orders payments
       tailrace shadow on orders --from latest
     """
-    from tailrace.engine.shadow import turn_on
+    from tailrace.run.presets.shadow import turn_on
 
     turn_on(_dsn(dsn), topics, start=start, append=append)
 
@@ -165,7 +165,7 @@ def off(topics: Topics, *, dsn: options.Dsn = None) -> None:
     Example:
       tailrace shadow off metrics
     """
-    from tailrace.engine.shadow import turn_off
+    from tailrace.run.presets.shadow import turn_off
 
     turn_off(_dsn(dsn), topics)
 
@@ -221,7 +221,7 @@ def cutover(
     Example:
       tailrace shadow cutover
     """
-    from tailrace.engine.shadow import NAME
+    from tailrace.run.presets.shadow import NAME
     from tailrace.shadow.verify import commit
 
     sink = _sink(data, dsn)
@@ -243,7 +243,7 @@ def _dsn(dsn: str | None) -> str:
 
 def _sink(data: Path, dsn: str | None) -> ShadowSink:
     from tailrace import config
-    from tailrace.engine.shadow import DSN, FILE, sink_of
+    from tailrace.run.presets.shadow import DSN, FILE, sink_of
 
     file = data / FILE
     if not file.exists():
@@ -255,7 +255,7 @@ def _sink(data: Path, dsn: str | None) -> ShadowSink:
 
 
 def _compare(sink: ShadowSink, wait_s: float, *, quiet: bool) -> Comparison:
-    from tailrace.engine.shadow import NAME
+    from tailrace.run.presets.shadow import NAME
     from tailrace.shadow.verify import verify as compare
 
     console = Console(stderr=True, quiet=quiet)

@@ -17,9 +17,9 @@ from tailrace.cli import options
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from tailrace.capture.publication import TableName
     from tailrace.config import Config
-    from tailrace.engine.snapshots.joining import Writer
+    from tailrace.postgres.joining import Writer
+    from tailrace.postgres.publication import TableName
 
 table_app = typer.Typer(
     name="table",
@@ -89,10 +89,10 @@ def add(
       tailrace table add tailrace.yml sales.orders --columns id,status --where "id > 1000"
       tailrace table add tailrace.yml orders --backfill --dsn "host=db dbname=shop user=owner"
     """
-    from tailrace.capture.connection import connect
-    from tailrace.capture.membership import join
-    from tailrace.capture.publication import TableName
     from tailrace.cli.findings import show
+    from tailrace.postgres.connection import connect
+    from tailrace.postgres.membership import join
+    from tailrace.postgres.publication import TableName
 
     settings = options.settings(file, dsn=dsn, publication=publication)
     name = TableName.parse(table)
@@ -138,9 +138,9 @@ def remove(
     Example:
       tailrace table remove tailrace.yml orders
     """
-    from tailrace.capture.connection import connect
-    from tailrace.capture.membership import leave
-    from tailrace.capture.publication import TableName
+    from tailrace.postgres.connection import connect
+    from tailrace.postgres.membership import leave
+    from tailrace.postgres.publication import TableName
 
     settings = options.settings(file, dsn=dsn, publication=publication)
     name = TableName.parse(table)
@@ -187,10 +187,10 @@ def _refuse_misfits(
     connection: Connection, *, settings: Config, table: TableName, pipelines: list[str]
 ) -> None:
     """Refuse a table that an expression of a pipeline does not fit: the pipeline would stop."""
-    from tailrace.capture.publication import read_publication
-    from tailrace.capture.relations import read_published
     from tailrace.pipeline.expressions.compile import compile as compiled
     from tailrace.pipeline.expressions.expression import parse
+    from tailrace.postgres.publication import read_publication
+    from tailrace.postgres.relations import read_published
 
     state = read_publication(connection, settings.source.publication)
     relations = [each.relation for each in read_published(connection, state)] if state else []
@@ -204,8 +204,8 @@ def _backfill(
     connection: Connection, settings: Config, table: TableName, pipelines: list[str]
 ) -> None:
     """Order it once nobody is left who wrote before the table joined."""
-    from tailrace.engine.backfills.desk import place
-    from tailrace.engine.snapshots.joining import wait_for_writers
+    from tailrace.backfill.queue import place
+    from tailrace.postgres.joining import wait_for_writers
 
     def say(left: list[Writer]) -> None:
         typer.echo(f"waiting for {', '.join(map(str, left))}", err=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tailrace.client.access import Access
     from tailrace.client.names import Table
     from tailrace.client.readers import Arrival
-    from tailrace.snapshot.edition import Form
+    from tailrace.snapshot.job import Form
 
 _LOOK_S = 0.1
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.client.payload import Encoding
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
-    from tailrace.snapshot.edition import Form
+    from tailrace.snapshot.job import Form
 
 
 class Client:

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from tailrace.encode.subject import table_key, table_path
 from tailrace.errors import ConfigError
+from tailrace.jetstream.names import table_key, table_path
 
 _WRITTEN = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")

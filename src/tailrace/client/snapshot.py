@@ -30,7 +30,7 @@ from tailrace.errors import (
     SinkUnreachableError,
 )
 from tailrace.position import Lsn
-from tailrace.snapshot.edition import chunk_prefix, meta_prefix
+from tailrace.snapshot.job import chunk_prefix, meta_prefix
 from tailrace.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tailrace.client.names import Table
     from tailrace.client.payload import Encoding
     from tailrace.client.readers import Arrival
-    from tailrace.snapshot.edition import Form
+    from tailrace.snapshot.job import Form
 
 _LOOK_S = 0.25
 ASK_AGAIN_S = 15.0

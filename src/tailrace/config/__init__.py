@@ -1,10 +1,9 @@
 """The settings: `sections` says what there is, `file` reads it.
 
-Not for talking to PostgreSQL: a DSN is checked by `tailrace.capture.connection`.
+Not for talking to PostgreSQL: a DSN is checked by `tailrace.postgres.connection`.
 """
 
 from tailrace.config.file import load, section_of
-from tailrace.config.kafka import Kafka, KafkaSink, ShadowSink
 from tailrace.config.sections import (
     Backfill,
     Backfills,
@@ -12,13 +11,14 @@ from tailrace.config.sections import (
     Config,
     Http,
     Log,
-    NatsSink,
-    NatsStream,
     Pipeline,
     Snapshots,
     Source,
     Spark,
 )
+from tailrace.jetstream.settings import NatsServer, NatsStream
+from tailrace.sinks.kafka.settings import Kafka, KafkaSink, ShadowSink
+from tailrace.sinks.nats.settings import NatsSink
 
 __all__ = [
     "Backfill",
@@ -29,6 +29,7 @@ __all__ = [
     "Kafka",
     "KafkaSink",
     "Log",
+    "NatsServer",
     "NatsSink",
     "NatsStream",
     "Pipeline",

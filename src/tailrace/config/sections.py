@@ -11,8 +11,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from tailrace.config.base import Bytes, Section
-from tailrace.config.kafka import KafkaSink, ShadowSink  # noqa: TC001 - pydantic reads them
+from tailrace.jetstream.settings import NatsStream
+from tailrace.settings import Bytes, Section
+from tailrace.sinks.kafka.settings import KafkaSink, ShadowSink  # noqa: TC001 - pydantic reads them
+from tailrace.sinks.nats.settings import NatsSink
 
 _NAME_BYTES = 63
 
@@ -149,74 +151,6 @@ class Http(Section):
         ge=0,
         le=65535,
         description="Port to listen on. 0: no HTTP server.",
-    )
-
-
-class NatsStream(Section):
-    """A JetStream stream: made when it is missing, never altered."""
-
-    name: str = Field(default="CDC", description="Name of the stream.")
-    subjects: tuple[str, ...] = Field(
-        default=("cdc.>",),
-        description="Subjects the stream takes, when Tailrace creates it.",
-    )
-    max_age_hours: float = Field(
-        default=24.0, ge=0, description="Hours the stream keeps a message. 0: for ever."
-    )
-    max_bytes: Bytes = Field(
-        default=0, ge=0, description="Bytes the stream may hold; then it refuses new. 0: no limit."
-    )
-    max_messages: int = Field(
-        default=0, ge=0, description="Messages the stream may hold. 0: no limit."
-    )
-    replicas: int = Field(default=1, ge=1, le=5, description="Copies in a NATS cluster.")
-    duplicate_window_s: float = Field(
-        default=120.0,
-        ge=0,
-        description="Seconds in which the server refuses a repeated message id.",
-    )
-    atomic: bool = Field(
-        default=False,
-        description="Create it with atomic batches allowed; the sink's `atomic` needs that.",
-    )
-
-
-class NatsSink(Section):
-    """NATS JetStream."""
-
-    type: Literal["nats"] = Field(description="This sink: `nats`.")
-    url: str = Field(
-        default="nats://127.0.0.1:4222",
-        description="One or more server addresses, with commas between. tls:// turns TLS on.",
-    )
-    stream: NatsStream = Field(default=NatsStream(), description=NatsStream.__doc__)
-    subject: str = Field(
-        default="cdc.{table}.{operation}",
-        description=(
-            "Where a message goes when the pipeline has no `route`. {schema}, {table}, {operation} "
-            "and {database} are replaced, escaped so that no two names meet."
-        ),
-    )
-    user: str = Field(default="", description="User name.")
-    password: SecretStr = Field(default=SecretStr(""), description="Password of the user.")
-    token: SecretStr = Field(default=SecretStr(""), description="Token, instead of a user.")
-    credentials: Path | None = Field(default=None, description="A .creds file (JWT and nkey).")
-    nkey: Path | None = Field(default=None, description="A file that holds an nkey seed.")
-    tls_ca: Path | None = Field(default=None, description="Certificate authority to trust.")
-    tls_certificate: Path | None = Field(default=None, description="Client certificate.")
-    tls_key: Path | None = Field(default=None, description="Key of the client certificate.")
-    max_outstanding: int = Field(
-        default=4000, ge=1, description="Messages on their way before acks are waited for."
-    )
-    timeout_s: float = Field(
-        default=10.0, gt=0, description="Seconds without any ack before the sink counts as gone."
-    )
-    atomic: Literal["none", "transaction"] = Field(
-        default="none",
-        description=(
-            "`transaction`: the changes of a source transaction appear together or not at all, up "
-            "to 1,000 (nats-server 2.12)."
-        ),
     )
 
 

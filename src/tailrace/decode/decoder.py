@@ -21,7 +21,7 @@ from tailrace.change import Op
 from tailrace.decode.group import Cells, Group, Image
 from tailrace.decode.rows import Body, read_rows
 from tailrace.errors import MalformedError
-from tailrace.log.entry import Entry, Kind
+from tailrace.log.format.entry import Entry, Kind
 from tailrace.schema import Relation, TypeName
 from tailrace.wire import pgoutput
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.log.entry import Kind
+from tailrace.log.format.entry import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tailrace.log.entry import Entry
+    from tailrace.log.format.entry import Entry
 
 _ENOUGH_BYTES = 1 << 19
 _MESSAGE = ord("M")

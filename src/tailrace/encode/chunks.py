@@ -16,17 +16,17 @@ import ormsgpack
 import pyarrow as pa
 
 from tailrace.decode import columns
-from tailrace.encode.json import Json
-from tailrace.encode.msgpack import MessagePack
 from tailrace.encode.pieces import join
 from tailrace.encode.rows import Rows
+from tailrace.encode.syntaxes.json import Json
+from tailrace.encode.syntaxes.msgpack import MessagePack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.decode.group import Group
     from tailrace.encode.encoder import EncodingName
-    from tailrace.encode.syntax import Syntax
+    from tailrace.encode.syntaxes.syntax import Syntax
 
 _ENVELOPE_BYTES = 1024
 """More than head and tail take, beside the names in it."""

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from tailrace.decode import columns
+from tailrace.encode.creek.layout import Creek
 from tailrace.encode.facts import Origin
-from tailrace.encode.json import Json
 from tailrace.encode.keys import keys
 from tailrace.encode.layout import Documents
-from tailrace.encode.msgpack import MessagePack
 from tailrace.encode.pieces import where
 from tailrace.encode.shapes.bridge import Bridge
-from tailrace.encode.shapes.creek import Creek
 from tailrace.encode.shapes.debezium import Debezium
 from tailrace.encode.shapes.plain import Plain
 from tailrace.encode.shapes.sequin import Sequin
-from tailrace.encode.subject import MESSAGES as MESSAGE_SCHEMA
+from tailrace.encode.syntaxes.json import Json
+from tailrace.encode.syntaxes.msgpack import MessagePack
+from tailrace.jetstream.names import MESSAGES as MESSAGE_SCHEMA
 from tailrace.message import MESSAGES
 
 if TYPE_CHECKING:
     from tailrace.decode.group import Group
     from tailrace.encode.layout import Layout
     from tailrace.encode.shapes.shape import Shape
-    from tailrace.encode.template import Template
+    from tailrace.sinks.destination import Template
 
 __all__ = ["Encoder", "Origin", "ShapeName"]
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from tailrace.decode import columns
-from tailrace.encode import digits
 from tailrace.encode.pieces import PerRun, Pieces, Runs, join
+from tailrace.encode.syntaxes import digits
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Group
-    from tailrace.encode.syntax import Syntax
+    from tailrace.encode.syntaxes.syntax import Syntax
 
     _T = TypeVar("_T", bound=np.generic)
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.encode.json import Json
 from tailrace.encode.pieces import Piece, join
 from tailrace.encode.rows import Rows
+from tailrace.encode.syntaxes.json import Json
 
 if TYPE_CHECKING:
     from tailrace.decode.group import Group

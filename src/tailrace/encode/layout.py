@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Group
     from tailrace.encode.facts import Origin
     from tailrace.encode.shapes.shape import Shape
-    from tailrace.encode.syntax import Syntax
+    from tailrace.encode.syntaxes.syntax import Syntax
 
 
 class Layout(Protocol):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tailrace.decode import columns
 from tailrace.decode.types import Kind, Type, resolve
 from tailrace.encode.pieces import Pieces, join, where
-from tailrace.encode.syntax import Field
+from tailrace.encode.syntaxes.syntax import Field
 from tailrace.errors import PoisonedError
 from tailrace.schema import ReplicaIdentity
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Cells, Group, Image
-    from tailrace.encode.syntax import Syntax
+    from tailrace.encode.syntaxes.syntax import Syntax
     from tailrace.schema import Column, Relation
 
 _ALWAYS_ASCII = frozenset(

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from tailrace.errors import FencedError, LogError, MalformedError
-from tailrace.log import index
-from tailrace.log import mark as marks
-from tailrace.log.entry import NO_OFFSETS, Entry, Kind, pack
-from tailrace.log.format import Codec, Identity, SegmentHeader, encode_entry
-from tailrace.log.mark import Mark
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind, pack
+from tailrace.log.format.layout import Codec, Identity, SegmentHeader, encode_entry
+from tailrace.log.format.mark import Mark
+from tailrace.log.format.segment import SegmentName, list_segments
 from tailrace.log.recovery import Recovered, SchemaBook, recover
-from tailrace.log.segment import SegmentName, list_segments
 from tailrace.observe import failpoint
 from tailrace.position import Lsn, Position
 

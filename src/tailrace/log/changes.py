@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.change import Change, Missing, Op, Row
 from tailrace.errors import MalformedError
-from tailrace.log.entry import Entry, Kind
+from tailrace.log.format.entry import Entry, Kind
 from tailrace.position import Lsn, Position
 from tailrace.wire import pgoutput
 from tailrace.wire.pgtime import PgTime

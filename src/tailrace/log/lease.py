@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from crc32c import crc32c
 
 from tailrace.errors import CorruptError, FencedError
-from tailrace.log import mark as marks
+from tailrace.log.format import mark as marks
 
 if TYPE_CHECKING:
     from tailrace.log.store import Store

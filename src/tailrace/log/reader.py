@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from tailrace.errors import ConfigError, CorruptError, MalformedError, PositionLostError
-from tailrace.log import index
-from tailrace.log import mark as marks
-from tailrace.log.entry import NO_OFFSETS, Entry, Kind, pack
-from tailrace.log.mark import Mark
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind, pack
+from tailrace.log.format.mark import Mark
+from tailrace.log.format.segment import Placed, SegmentName, list_segments, read_header, walk
 from tailrace.log.recovery import SchemaBook
-from tailrace.log.segment import Placed, SegmentName, list_segments, read_header, walk
 from tailrace.log.store import LocalStore, Store
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.schema import Relation, TypeName
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tailrace.log.format import SegmentHeader
+    from tailrace.log.format.layout import SegmentHeader
 
 _POLL_S = 0.005
 _ONE_ENTRY_BYTES = 1 << 14

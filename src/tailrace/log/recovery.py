@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tailrace.errors import CorruptError, MalformedError
-from tailrace.log import index
-from tailrace.log import mark as marks
-from tailrace.log.mark import Mark
-from tailrace.log.segment import (
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.mark import Mark
+from tailrace.log.format.segment import (
     SegmentName,
     another_entry_after,
     list_segments,
@@ -28,7 +28,7 @@ from tailrace.log.segment import (
 )
 
 if TYPE_CHECKING:
-    from tailrace.log.format import Identity, SegmentHeader
+    from tailrace.log.format.layout import Identity, SegmentHeader
     from tailrace.log.store import Store
 
 

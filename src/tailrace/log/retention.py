@@ -19,7 +19,7 @@ from tailrace.log.reader import Log
 from tailrace.position import Position
 
 if TYPE_CHECKING:
-    from tailrace.log.segment import SegmentName
+    from tailrace.log.format.segment import SegmentName
     from tailrace.log.store import Store
 
 _PIN = re.compile(r"pin-([a-z0-9_-]{1,100})\.json")

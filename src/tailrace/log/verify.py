@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tailrace.errors import CorruptError, MalformedError
-from tailrace.log import index
-from tailrace.log import mark as marks
-from tailrace.log.entry import Entry, Kind
-from tailrace.log.grammar import Grammar
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.entry import Entry, Kind
+from tailrace.log.format.grammar import Grammar
+from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
 from tailrace.log.recovery import SchemaBook
-from tailrace.log.segment import SegmentName, list_segments, read_header, walk
 from tailrace.position import ORIGIN, Lsn, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.log.format import SegmentHeader
-    from tailrace.log.mark import Mark
-    from tailrace.log.segment import Placed
+    from tailrace.log.format.layout import SegmentHeader
+    from tailrace.log.format.mark import Mark
+    from tailrace.log.format.segment import Placed
     from tailrace.log.store import Store
 
 

@@ -23,15 +23,15 @@ from tailrace.mirror.line import Line, quick_turns
 from tailrace.mirror.net import Net
 from tailrace.mirror.schema import Changed, Schemas, unlike
 from tailrace.mirror.status import Phase, Status
-from tailrace.mirror.values import transposed
+from tailrace.mirror.targets.values import transposed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.client import Batch, Change
     from tailrace.mirror.layout import Layout
-    from tailrace.mirror.source import Chunk, Source
-    from tailrace.mirror.target import Target
+    from tailrace.mirror.sources.source import Chunk, Source
+    from tailrace.mirror.targets.target import Target
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tailrace.client import Change, Schema
-    from tailrace.mirror.source import Source
+    from tailrace.mirror.sources.source import Source
 
 _LOOK_S = 0.3
 _PATIENCE_S = 75.0

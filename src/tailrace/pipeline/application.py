@@ -13,7 +13,7 @@ from tailrace.pipeline.running import Runner
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Spark
-    from tailrace.snapshot.edition import Edition, Published, Wave
+    from tailrace.snapshot.job import Edition, Published, Wave
 
 _STOP_S = 20.0
 

@@ -8,7 +8,7 @@ from pyspark.sql.utils import is_remote
 
 from tailrace.config import Spark
 from tailrace.pipeline import session as sessions
-from tailrace.pipeline.source import TailraceSource
+from tailrace.pipeline.source.stream import TailraceSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

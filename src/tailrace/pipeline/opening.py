@@ -58,7 +58,7 @@ def probe(sink: AnySink, *, name: str) -> None:
     """An error unless the sink of a pipeline answers."""
     # A sink's client loads only where it is needed.
     if sink.type == "nats":
-        from tailrace.sinks import nats  # noqa: PLC0415
+        from tailrace.jetstream import stream as nats  # noqa: PLC0415
 
         nats.probe(sink, name=name)
     else:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
 
-from tailrace.encode.subject import token
+from tailrace import checkpoint
+from tailrace.backfill.spool import Spool
+from tailrace.jetstream.names import token
+from tailrace.jetstream.subjects import pattern_of
 from tailrace.log.start import parse_start
-from tailrace.pipeline import checkpoint, plan
+from tailrace.pipeline import plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
 from tailrace.pipeline.opening import Target
 from tailrace.pipeline.spec import Spec
-from tailrace.sinks.nats.subjects import pattern_of
-from tailrace.snapshot.chunk import Spool
 
 if TYPE_CHECKING:
     from pathlib import Path

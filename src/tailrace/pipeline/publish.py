@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tailrace.jetstream.bulk.snapshot_messages import Parcels
 from tailrace.pipeline.failures import meaning
 from tailrace.pipeline.frames.frame import arrow_schema
 from tailrace.pipeline.worker import in_background, settle, step_back
-from tailrace.sinks.nats import Parcels
-from tailrace.snapshot.edition import Edition, Published, Wave
-from tailrace.snapshot.exported import imported, in_page_order
+from tailrace.snapshot.export import imported, in_page_order
 from tailrace.snapshot.formats import Part
+from tailrace.snapshot.job import Edition, Published, Wave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from py4j.protocol import Py4JError
 
+from tailrace import checkpoint
+from tailrace.backfill.spool import spool_of
 from tailrace.errors import (
     ConfigError,
     ReplanError,
@@ -28,10 +30,9 @@ from tailrace.errors import (
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
-from tailrace.pipeline import checkpoint, opening
+from tailrace.pipeline import opening
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import meaning
-from tailrace.snapshot.chunk import spool_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

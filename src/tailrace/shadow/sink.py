@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
-from tailrace.broker import headers
+from tailrace.broker.tables import headers
 from tailrace.errors import SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.shadow import ledger, target
 from tailrace.shadow.ledger import Copied, digest

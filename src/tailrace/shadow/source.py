@@ -9,10 +9,10 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.capture.connection import VALUES_SQL, connect, translate
 from tailrace.decode.typed import to_arrow
 from tailrace.decode.types import Kind, Type
 from tailrace.errors import ConfigError
+from tailrace.postgres.connection import VALUES_SQL, connect, translate
 from tailrace.snapshot.copy import copy
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tailrace.broker import headers
+from tailrace.broker.tables import headers
 from tailrace.errors import SinkRefusedError
 from tailrace.shadow import ledger, target
 from tailrace.shadow.ledger import Copied, digest

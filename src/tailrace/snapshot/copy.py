@@ -12,7 +12,7 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
-from tailrace.capture.connection import classify, quote_ident, translate
+from tailrace.postgres.connection import classify, quote_ident, translate
 from tailrace.snapshot.cells import cells
 from tailrace.snapshot.lines import Lines
 from tailrace.snapshot.receive import possible, receive

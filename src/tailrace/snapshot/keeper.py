@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.capture.connection import connect, failure, quote_literal
-from tailrace.capture.publication import TableName
 from tailrace.errors import RefusedError, Retry, TailraceError, UnreachableError
-from tailrace.snapshot.exported import Exported, export, in_the_way
+from tailrace.postgres.connection import connect, failure, quote_literal
+from tailrace.postgres.publication import TableName
+from tailrace.snapshot.export import Exported, export, in_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

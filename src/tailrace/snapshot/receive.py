@@ -25,8 +25,8 @@ import numpy as np
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from tailrace.capture.connection import classify
 from tailrace.errors import UnreachableError
+from tailrace.postgres.connection import classify
 from tailrace.snapshot.lines import HEADER_BYTES, ROW, Lines, framed, lengths
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tailrace.decode.group import Group
 
 if TYPE_CHECKING:
     from tailrace.decode.group import Image
-    from tailrace.snapshot.exported import Exported
+    from tailrace.snapshot.export import Exported
     from tailrace.snapshot.table import Table
 
 

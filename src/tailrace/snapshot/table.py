@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.capture.connection import failure
-from tailrace.capture.publication import TableName
 from tailrace.errors import ConfigError
+from tailrace.postgres.connection import failure
+from tailrace.postgres.publication import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tailrace.engine.process import die_with_parent
+from tailrace.process import die_with_parent
 from tailrace.testing.process import Server, free_port
 
 if TYPE_CHECKING:

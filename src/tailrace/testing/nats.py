@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from tailrace.engine.process import die_with_parent
+from tailrace.process import die_with_parent
 from tailrace.testing.process import Server, free_port
 
 

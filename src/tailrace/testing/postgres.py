@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import psycopg
 from psycopg import sql
 
-from tailrace.engine.process import die_with_parent
+from tailrace.process import die_with_parent
 from tailrace.testing.process import Server, free_port, reachable_by, unprivileged_user
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from nats.js.errors import NotFoundError
 
-from tailrace import config
-from tailrace.engine.backfills import desk
-from tailrace.engine.backfills.order import OVER
-from tailrace.engine.backfills.service import Service
-from tailrace.pipeline import checkpoint
+from tailrace import checkpoint, config
+from tailrace.backfill import queue as desk
+from tailrace.backfill.order import OVER
+from tailrace.backfill.service import Service
 from tailrace.pipeline.running import Runner
 from tests.fix_pipeline import received
 from tests.integration.cases.running import Running

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.engine.backfills import desk
+from tailrace.backfill import queue as desk
 from tailrace.errors import ConfigError
 from tests.integration.backfill.system import System, replayed
 from tests.integration.cases.running import write_items

@@ -15,13 +15,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tailrace import config
-from tailrace.capture.bootstrap import initialise, log_exists
-from tailrace.capture.connection import connect
-from tailrace.engine import bridge
-from tailrace.engine.serving import METRICS_S
 from tailrace.errors import ConfigError, RefusedError, SlotLostError
 from tailrace.observe.metrics import CaptureFigures, Figures, SlotFigures, metrics_line
 from tailrace.position import Lsn
+from tailrace.postgres.bootstrap import initialise, log_exists
+from tailrace.postgres.connection import connect
+from tailrace.run.presets import bridge
+from tailrace.run.serving import METRICS_S
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database
@@ -192,7 +192,7 @@ def test_the_line_is_printed_on_stdout(settings: config.Config, tmp_path: Path) 
     program = (
         "import sys\n"
         "from tailrace import config\n"
-        "from tailrace.engine import serving\n"
+        "from tailrace.run import serving\n"
         "from tailrace.observe import logs\n"
         "logs.configure()\n"
         "serving.METRICS_S = 0.05\n"

@@ -14,14 +14,14 @@ import ormsgpack
 import pytest
 
 from tailrace import config
-from tailrace.engine import schemas
-from tailrace.engine.documents import holding
-from tailrace.engine.stated import Statements
 from tailrace.errors import SinkUnreachableError
-from tailrace.log.entry import Kind
+from tailrace.log.format.entry import Kind
 from tailrace.log.reader import Earliest
+from tailrace.log.relation_history import Statements
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
+from tailrace.schemas import publisher as schemas
+from tailrace.schemas.documents import holding
 from tailrace.testing import EmbeddedNats
 
 if TYPE_CHECKING:

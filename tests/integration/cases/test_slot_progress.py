@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.capture.bootstrap import log_exists
 from tailrace.log import awaited
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
+from tailrace.postgres.bootstrap import log_exists
 from tests.integration.cases.replay import inserted
 from tests.integration.cases.running import (
     confirmed,

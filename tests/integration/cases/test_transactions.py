@@ -9,7 +9,7 @@ import pytest
 from tailrace.capture.capture import Capture
 from tailrace.change import Op
 from tailrace.log.changes import read_changes
-from tailrace.log.entry import Kind
+from tailrace.log.format.entry import Kind
 from tailrace.log.reader import Earliest
 from tailrace.position import Lsn
 from tests.integration.cases.replay import Replay, inserted, select

@@ -11,8 +11,8 @@ import nats.errors
 
 from tailrace import client, config
 from tailrace.change import Op
-from tailrace.engine.schemas import Publisher
 from tailrace.pipeline.running import Runner
+from tailrace.schemas.publisher import Publisher
 from tests.integration.cases.running import Running
 from tests.integration.snapshot.serving import Serving
 from tests.waiting import wait_for

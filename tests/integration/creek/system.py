@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import nats
 
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 from tailrace.testing.process import free_port
 from tests.creek import event
 from tests.fix_pipeline import received

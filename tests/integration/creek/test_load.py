@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 from tailrace.position import Lsn
 from tests.fix_pipeline import received
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailrace.capture.bootstrap import initialise
-from tailrace.capture.connection import connect
-from tailrace.capture.preflight import CHECKS, Facts, Finding, Severity, examine, run
-from tailrace.capture.preflight.facts import gather
-from tailrace.capture.publication import TableName
 from tailrace.config import Config, load
+from tailrace.postgres.bootstrap import initialise
+from tailrace.postgres.connection import connect
+from tailrace.postgres.preflight import CHECKS, Facts, Finding, Severity, examine, run
+from tailrace.postgres.preflight.facts import gather
+from tailrace.postgres.publication import TableName
 
 if TYPE_CHECKING:
     from pathlib import Path

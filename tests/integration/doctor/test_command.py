@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tailrace.capture.connection import connect
-from tailrace.capture.preflight import CHECKS, Severity, run
+from tailrace.postgres.connection import connect
+from tailrace.postgres.preflight import CHECKS, Severity, run
 from tests.integration.doctor.shop import (
     ERROR,
     Shop,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.capture.connection import connect
-from tailrace.capture.preflight.facts import Line
+from tailrace.postgres.connection import connect
+from tailrace.postgres.preflight.facts import Line
 from tests.integration.doctor.shop import (
     ERROR,
     INFO,
@@ -19,7 +19,7 @@ from tests.integration.doctor.shop import (
 )
 
 if TYPE_CHECKING:
-    from tailrace.capture.preflight import Severity
+    from tailrace.postgres.preflight import Severity
 
 
 def test_role_replication(shop: Shop, role: str) -> None:

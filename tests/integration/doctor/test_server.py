@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.capture.preflight import Severity, run
 from tailrace.config import load
+from tailrace.postgres.preflight import Severity, run
 from tailrace.testing import EmbeddedPostgres
 from tests.integration.doctor.shop import (
     ERROR,

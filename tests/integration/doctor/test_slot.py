@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tailrace.capture.bootstrap import initialise
-from tailrace.capture.preflight import Severity, run
-from tailrace.capture.preflight import slot as slot_checks
-from tailrace.capture.publication import TableName
 from tailrace.config import load
+from tailrace.postgres.bootstrap import initialise
+from tailrace.postgres.preflight import Severity, run
+from tailrace.postgres.preflight import slot as slot_checks
+from tailrace.postgres.publication import TableName
 from tailrace.testing import EmbeddedPostgres
 from tests.integration.doctor.shop import (
     ERROR,

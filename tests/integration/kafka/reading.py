@@ -11,10 +11,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tailrace.config.kafka import KafkaSink
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.kafka import Kafka
+from tailrace.sinks.kafka.settings import KafkaSink
 from tests import topics
 from tests.unit.sinks.rows import rows
 

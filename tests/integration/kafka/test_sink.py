@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2
 
-from tailrace.config.kafka import KafkaSink
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.kafka import Kafka, probe
+from tailrace.sinks.kafka.settings import KafkaSink
 from tests.integration.kafka.reading import delivered
 from tests.unit.sinks.rows import message_id, payload, rows
 

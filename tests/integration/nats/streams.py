@@ -14,9 +14,9 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from tailrace.config import NatsSink
+from tailrace.jetstream.line import Line
 from tailrace.position import ORIGIN, Position
 from tailrace.sinks.nats import JetStream
-from tailrace.sinks.nats.line import Line
 from tests.unit.sinks.rows import message_id, payload, rows
 
 if TYPE_CHECKING:

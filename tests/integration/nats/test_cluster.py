@@ -14,9 +14,10 @@ import structlog
 
 from tailrace.config import NatsSink
 from tailrace.errors import SinkUnreachableError
+from tailrace.jetstream.line import Line
+from tailrace.jetstream.stream import stream_info
 from tailrace.position import ORIGIN
-from tailrace.sinks.nats import JetStream, stream_info
-from tailrace.sinks.nats.line import Line
+from tailrace.sinks.nats import JetStream
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
 from tests.unit.sinks.rows import message_id, position, rows

@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from tailrace.errors import PoisonedError, SinkError, SinkFullError, SinkRefusedError
+from tailrace.jetstream.stream import stream_info
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.nats import stream_info
 from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
     altered,

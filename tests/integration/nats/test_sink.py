@@ -9,9 +9,10 @@ import pytest
 import structlog
 
 from tailrace.errors import SinkRefusedError
+from tailrace.jetstream.stream import inspect, stream_info
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.nats import JetStream, inspect, stream_info
+from tailrace.sinks.nats import JetStream
 from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
     altered,

@@ -11,8 +11,8 @@ import pyarrow as pa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tailrace.broker import headers
 from tailrace.broker.broker import install
+from tailrace.broker.tables import headers
 from tailrace.config import ShadowSink
 from tailrace.encode.records import RECORDS
 from tailrace.position import ORIGIN

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.engine.shadow import turn_off, turn_on
 from tailrace.errors import ConfigError
+from tailrace.run.presets.shadow import turn_off, turn_on
 from tests.integration.shadow.bench import asking, delivered
 
 if TYPE_CHECKING:

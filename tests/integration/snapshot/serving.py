@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.engine.snapshots.service import Service
 from tailrace.errors import TailraceError
 from tailrace.pipeline.publish import publish
+from tailrace.snapshot.service.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.config import Config
-    from tailrace.snapshot.edition import Edition, Published, Wave
+    from tailrace.snapshot.job import Edition, Published, Wave
 
 
 class Serving:

@@ -9,13 +9,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tailrace.capture.connection import connect
-from tailrace.capture.publication import TableName
 from tailrace.decode.decoder import Decoder
 from tailrace.errors import ConfigError, RefusedError, UnreachableError
 from tailrace.log.reader import Earliest
+from tailrace.postgres.connection import connect
+from tailrace.postgres.publication import TableName
 from tailrace.snapshot.copy import copy, query
-from tailrace.snapshot.exported import Exported, export, imported
+from tailrace.snapshot.export import Exported, export, imported
 from tailrace.snapshot.table import Stretch, Table, read_table, stretches
 from tests.corpus import prepared
 

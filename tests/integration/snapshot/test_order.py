@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.capture.publication import TableName
+from tailrace.postgres.publication import TableName
 from tailrace.snapshot.copy import lines, query
-from tailrace.snapshot.exported import export, imported, in_page_order
+from tailrace.snapshot.export import export, imported, in_page_order
 from tailrace.snapshot.table import Stretch
 
 if TYPE_CHECKING:

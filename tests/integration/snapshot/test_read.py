@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from tailrace.capture.publication import TableName
 from tailrace.errors import RefusedError, UnreachableError
-from tailrace.snapshot.exported import imported
+from tailrace.postgres.publication import TableName
+from tailrace.snapshot.export import imported
 from tailrace.snapshot.keeper import keep
 
 if TYPE_CHECKING:

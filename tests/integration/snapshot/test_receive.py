@@ -11,8 +11,8 @@ import pytest
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from tailrace.capture.connection import connect
 from tailrace.errors import RefusedError, TailraceError, UnreachableError
+from tailrace.postgres.connection import connect
 from tailrace.snapshot.cells import cells
 from tailrace.snapshot.copy import by_libpq, copy, lines
 from tailrace.snapshot.receive import possible, receive

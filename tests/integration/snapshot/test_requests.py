@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import zstandard
 
-from tailrace.engine.snapshots import maker
-from tailrace.engine.snapshots.catalog import Catalog
 from tailrace.errors import TailraceError, UnreachableError
+from tailrace.snapshot.service import maker
+from tailrace.snapshot.service.catalog import Catalog
 from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
 from tests.fix_pipeline import received
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.capture.publication import PublishedTable, TableName
-    from tailrace.engine.snapshots.record import Record
+    from tailrace.postgres.publication import PublishedTable, TableName
     from tailrace.schema import Relation
+    from tailrace.snapshot.service.record import Record
     from tests.fix_postgres import Database
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tailrace.capture.assemble import Assembler
 from tailrace.errors import MalformedError
 from tailrace.log.changes import Decoder
-from tailrace.log.entry import Entry, Kind
-from tailrace.log.mark import Mark
+from tailrace.log.format.entry import Entry, Kind
+from tailrace.log.format.mark import Mark
 from tailrace.position import Lsn, Position
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.wire import pgoutput

@@ -6,10 +6,10 @@ import pytest
 
 from tailrace.capture import reconcile
 from tailrace.capture.replication import System
-from tailrace.capture.slot import SlotState
 from tailrace.errors import DivergedError, GapError, RefusedError, SlotLostError, TailraceError
-from tailrace.log.mark import Mark
+from tailrace.log.format.mark import Mark
 from tailrace.position import Lsn, Position
+from tailrace.postgres.slot import SlotState
 from tailrace.wire.pgtime import PgTime
 
 SYSTEM = System(identifier="71", timeline=2, flushed=Lsn(900), database="shop", now=PgTime(0))

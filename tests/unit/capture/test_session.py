@@ -15,7 +15,7 @@ from tailrace.capture.session import Counts, Pace, Session
 from tailrace.errors import DiskFullError, UnreachableError
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.changes import read_changes
-from tailrace.log.format import Identity
+from tailrace.log.format.layout import Identity
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Earliest, Log
 from tailrace.log.store import LocalStore

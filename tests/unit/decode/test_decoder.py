@@ -14,7 +14,7 @@ from tailrace.change import UNCHANGED, Op, Row
 from tailrace.decode.decoder import Decoder
 from tailrace.errors import MalformedError
 from tailrace.log.changes import Decoder as Oracle
-from tailrace.log.entry import Entry, Kind, pack
+from tailrace.log.format.entry import Entry, Kind, pack
 from tailrace.position import Lsn, Position
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.wire import pgoutput

@@ -13,8 +13,8 @@ import pyarrow as pa
 from tailrace.change import Change, Missing, Op, Row
 from tailrace.decode.group import Cells, Group, Image
 from tailrace.encode.encoder import Encoder, Origin, ShapeName
-from tailrace.encode.subject import Subject
 from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
+from tailrace.sinks.nats.destination import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.decode.types import Kind, Type
-from tailrace.encode.json import Json
-from tailrace.encode.msgpack import MessagePack, pack
 from tailrace.encode.pieces import join
+from tailrace.encode.syntaxes.json import Json
+from tailrace.encode.syntaxes.msgpack import MessagePack, pack
 from tests.unit.encode.groups import EncodingName, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tailrace.encode.syntax import Syntax
+    from tailrace.encode.syntaxes.syntax import Syntax
 
 ENCODINGS: tuple[EncodingName, ...] = ("json", "msgpack")
 SYNTAXES: dict[EncodingName, Syntax] = {"json": Json(), "msgpack": MessagePack()}

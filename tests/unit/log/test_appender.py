@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from tailrace.errors import DiskFullError, LogError, MalformedError, StorageError
-from tailrace.log import mark as marks
 from tailrace.log.appender import Appender
-from tailrace.log.entry import Kind
-from tailrace.log.format import Codec
+from tailrace.log.format import mark as marks
+from tailrace.log.format.entry import Kind
+from tailrace.log.format.layout import Codec
+from tailrace.log.format.segment import list_segments, read_header, walk
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Log
-from tailrace.log.segment import list_segments, read_header, walk
 from tailrace.position import Lsn, Position
 from tailrace.testing import MemoryStore
 from tests.fix_log import (

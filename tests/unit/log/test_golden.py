@@ -20,10 +20,10 @@ from tailrace.change import ABSENT, UNCHANGED, Binary, Change, Row
 from tailrace.log import retention
 from tailrace.log.appender import Appender
 from tailrace.log.changes import read_changes
-from tailrace.log.format import Codec
+from tailrace.log.format.layout import Codec
+from tailrace.log.format.segment import list_segments
 from tailrace.log.lease import Lease
 from tailrace.log.reader import AtTime, Log
-from tailrace.log.segment import list_segments
 from tailrace.log.verify import verify
 from tailrace.position import Lsn, Position
 from tailrace.testing import MemoryStore

@@ -16,7 +16,7 @@ import pytest
 
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.log.appender import Appender, Layout
-from tailrace.log.format import Codec
+from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Log
 from tailrace.log.verify import verify

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError, CorruptError, PositionLostError
-from tailrace.log import index
-from tailrace.log import mark as marks
 from tailrace.log.changes import Decoder, read_changes
-from tailrace.log.entry import Kind
-from tailrace.log.format import Codec
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.entry import Kind
+from tailrace.log.format.layout import Codec
+from tailrace.log.format.segment import list_segments, read_header, walk
 from tailrace.log.reader import AtLsn, AtTime, Earliest, Latest, Log
-from tailrace.log.segment import list_segments, read_header, walk
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.testing import MemoryStore
 from tests.fix_log import (
@@ -282,7 +282,7 @@ def test_the_index_saves_reading(monkeypatch: pytest.MonkeyPatch) -> None:
         return data
 
     monkeypatch.setattr(MemoryStore, "read", counting)
-    monkeypatch.setattr("tailrace.log.segment._READ_AHEAD_BYTES", 8192)
+    monkeypatch.setattr("tailrace.log.format.segment._READ_AHEAD_BYTES", 8192)
     assert len(list(read_changes(made.log(), transaction(290).changes()[0].position))) == 9
     assert sum(read) < made.store.size(list_segments(made.store)[0].file) / 2
 

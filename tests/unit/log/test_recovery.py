@@ -8,11 +8,11 @@ import struct
 import pytest
 
 from tailrace.errors import CorruptError
-from tailrace.log import index
-from tailrace.log import mark as marks
-from tailrace.log.format import Codec, encode_entry
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.layout import Codec, encode_entry
+from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
 from tailrace.log.recovery import SchemaBook, recover
-from tailrace.log.segment import SegmentName, list_segments, read_header, walk
 from tailrace.position import Lsn
 from tailrace.testing import MemoryStore
 from tests.fix_log import (

@@ -8,9 +8,9 @@ import pytest
 
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.log import retention
+from tailrace.log.format.segment import list_segments
 from tailrace.log.reader import Log
 from tailrace.log.retention import Limits
-from tailrace.log.segment import list_segments
 from tailrace.position import Position
 from tailrace.testing import MemoryStore, PowerCutError
 from tests.fix_log import SECOND, TIME, TestLog, all_changes, random_log, same, transaction

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.log import index
-from tailrace.log import mark as marks
-from tailrace.log.entry import Entry, Kind
-from tailrace.log.format import Codec, encode_entry
-from tailrace.log.segment import list_segments, read_header, walk
+from tailrace.log.format import index
+from tailrace.log.format import mark as marks
+from tailrace.log.format.entry import Entry, Kind
+from tailrace.log.format.layout import Codec, encode_entry
+from tailrace.log.format.segment import list_segments, read_header, walk
 from tailrace.log.verify import Finding, Report, Severity, verify
 from tailrace.position import Lsn, Position
 from tailrace.testing import MemoryStore

@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.capture.publication import TableName
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 from tailrace.errors import RefusedError
+from tailrace.postgres.publication import TableName
 from tailrace.snapshot.formats import Copied, Creek, Rows, Stored
 
 ITEMS = TableName("public", "items")

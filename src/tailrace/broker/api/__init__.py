@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tailrace.broker.access import CLUSTER, Resource
 from tailrace.broker.api import consuming, groups, login, offsets, producing, topics
+from tailrace.broker.auth.access import CLUSTER, Resource
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
-    from tailrace.broker.access import Operation, User
+    from tailrace.broker.auth.access import Operation, User
+    from tailrace.broker.auth.login import Login
     from tailrace.broker.broker import Broker
     from tailrace.broker.limits import Share
-    from tailrace.broker.login import Login
 
 Answer = dict[str, Any] | None
 """The fields of the response; None where the client wants none."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from tailrace.broker.access import Operation
+from tailrace.broker.auth.access import Operation
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
-    from tailrace.broker.catalog import Topic
-    from tailrace.broker.reader import Extent
-    from tailrace.broker.writer import Place
+    from tailrace.broker.tables.catalog import Topic
+    from tailrace.broker.tables.reader import Extent
+    from tailrace.broker.tables.writer import Place
 
 _EARLIEST, _LATEST, _NEWEST = -2, -1, -3
 _AT = """

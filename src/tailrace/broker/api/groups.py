@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from tailrace.broker.access import Operation
+from tailrace.broker.auth.access import Operation
 from tailrace.broker.groups import GroupError, Member, MemberIdError, State
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tailrace.broker.login import LoginError
+from tailrace.broker.auth.login import LoginError
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call

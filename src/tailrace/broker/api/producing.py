@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from tailrace.broker import records
-from tailrace.broker.access import Operation, Resource
-from tailrace.broker.writer import Written
+from tailrace.broker.auth.access import Operation, Resource
+from tailrace.broker.tables import records
+from tailrace.broker.tables.writer import Written
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call

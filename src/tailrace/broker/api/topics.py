@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 from psycopg.types.json import Jsonb
 
-from tailrace.broker import configs, retention
-from tailrace.broker.access import Operation
 from tailrace.broker.api.groups import NODE
+from tailrace.broker.auth.access import Operation
+from tailrace.broker.tables import configs, retention
 from tailrace.errors import MalformedError, PostgresError
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
-    from tailrace.broker.catalog import Topic
+    from tailrace.broker.tables.catalog import Topic
 
 _NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _MOST_PARTITIONS = 10_000

@@ -14,7 +14,7 @@ from tailrace.client.creek.session import Session
 from tailrace.client.creek.snapshot import Snapshot, listed
 from tailrace.client.creek.wal import StreamWal
 from tailrace.client.names import Table
-from tailrace.encode.creek import NAMESPACE
+from tailrace.encode.creek.schema import NAMESPACE
 
 if TYPE_CHECKING:
     import ssl

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.client.creek.snapshot import SnapshotHeader, Topic
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
-    from tailrace.snapshot.edition import Form
+    from tailrace.snapshot.job import Form
 
 _ENOUGH = 5_000
 """Rows in a chunk, or few more."""

@@ -15,7 +15,7 @@ from tailrace.client.connection import LOG, PATIENCE_S, failures
 from tailrace.client.creek.schemas import Known, SchemaMessage
 from tailrace.client.payload import decoded
 from tailrace.client.snapshot import refusal
-from tailrace.encode.creek import stream, subject, unpacked
+from tailrace.encode.creek.schema import stream, subject, unpacked
 from tailrace.errors import MalformedError, SinkError, SinkRefusedError, SinkUnreachableError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tailrace.client.creek.avro import Rows
 from tailrace.client.creek.session import content, document, refused
 from tailrace.client.iteration import Iteration
 from tailrace.client.readers import Ordered, Start
-from tailrace.encode.creek import END
+from tailrace.encode.creek.schema import END
 from tailrace.errors import (
     ConfigError,
     MalformedError,

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import numpy as np
 
-from tailrace.encode.creek import INFINITY
+from tailrace.encode.creek.schema import INFINITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

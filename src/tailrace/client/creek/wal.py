@@ -11,7 +11,7 @@ from tailrace.client.creek.session import content
 from tailrace.client.iteration import Iteration
 from tailrace.client.readers import Ordered, Start
 from tailrace.client.replica import reaches_back
-from tailrace.encode.creek import MARK
+from tailrace.encode.creek.schema import MARK
 from tailrace.errors import ConfigError, MalformedError, PositionLostError
 from tailrace.position import Lsn
 

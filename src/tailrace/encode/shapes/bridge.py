@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tailrace.change import Op
 from tailrace.encode.shapes.content import content_fields
-from tailrace.encode.subject import MESSAGES, table_path, token
-from tailrace.encode.syntax import Field
+from tailrace.encode.syntaxes.syntax import Field
+from tailrace.jetstream.names import MESSAGES, table_path, token
 
 if TYPE_CHECKING:
     import pyarrow as pa

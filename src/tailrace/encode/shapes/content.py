@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.decode import columns
-from tailrace.encode import binary
 from tailrace.encode.pieces import where
-from tailrace.encode.syntax import Field
+from tailrace.encode.syntaxes import binary
+from tailrace.encode.syntaxes.syntax import Field
 
 if TYPE_CHECKING:
     from tailrace.encode.facts import Facts

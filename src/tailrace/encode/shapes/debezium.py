@@ -12,7 +12,7 @@ from tailrace import __version__
 from tailrace.change import Op
 from tailrace.encode.pieces import join
 from tailrace.encode.shapes.content import content_base64, prefix
-from tailrace.encode.syntax import Field
+from tailrace.encode.syntaxes.syntax import Field
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tailrace.change import Op
 from tailrace.encode.shapes.content import content_fields
-from tailrace.encode.syntax import Field
+from tailrace.encode.syntaxes.syntax import Field
 
 if TYPE_CHECKING:
     import pyarrow as pa

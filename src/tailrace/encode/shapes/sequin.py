@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 
 from tailrace.change import Op
 from tailrace.decode import columns
-from tailrace.encode import binary
 from tailrace.encode.pieces import join
 from tailrace.encode.shapes.content import content_fields
-from tailrace.encode.syntax import Field
+from tailrace.encode.syntaxes import binary
+from tailrace.encode.syntaxes.syntax import Field
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,12 +22,12 @@ from pyspark.sql.types import (
 
 from tailrace.encode.encoder import Encoder, Origin
 from tailrace.encode.records import Records
-from tailrace.encode.subject import Subject
-from tailrace.encode.topic import Topic
 from tailrace.message import MESSAGES
 from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
+from tailrace.sinks.kafka.destination import Topic
+from tailrace.sinks.nats.destination import Subject
 from tailrace.tables import Prefixes
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Group
-    from tailrace.encode.template import Template
     from tailrace.pipeline.frames.frame import Slice
-    from tailrace.pipeline.options import Options
+    from tailrace.pipeline.source.options import Options
     from tailrace.position import Position
+    from tailrace.sinks.destination import Template
 
 SCHEMA = StructType(
     [

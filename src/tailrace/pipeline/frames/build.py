@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.backfill.spool import Spool
 from tailrace.log.reader import Log
 from tailrace.pipeline.frames import blocks, cells, changes
 from tailrace.pipeline.frames.blocks import BlockFrame
@@ -12,7 +13,6 @@ from tailrace.pipeline.frames.changes import ChangeFrame
 from tailrace.pipeline.frames.frame import Slice
 from tailrace.pipeline.frames.table import TableFrame, table_schema
 from tailrace.pipeline.worker import settle
-from tailrace.snapshot.chunk import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.pipeline.frames.frame import Frame
-    from tailrace.pipeline.options import Options
+    from tailrace.pipeline.source.options import Options
     from tailrace.position import Position
 
 _logs: dict[Path, Log] = {}

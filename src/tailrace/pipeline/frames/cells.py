@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tailrace.decode.group import Image
     from tailrace.pipeline.frames.frame import Slice
-    from tailrace.pipeline.options import Options
+    from tailrace.pipeline.source.options import Options
     from tailrace.schema import Relation, TypeName
 
 SCHEMA = StructType(

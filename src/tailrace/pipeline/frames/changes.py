@@ -17,10 +17,10 @@ from pyspark.sql.types import (
 
 from tailrace.change import Op
 from tailrace.encode.facts import Facts, Origin
-from tailrace.encode.json import Json
 from tailrace.encode.pieces import join
 from tailrace.encode.rows import Rows
 from tailrace.encode.shapes.content import content_fields
+from tailrace.encode.syntaxes.json import Json
 from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Group, Image
     from tailrace.encode.pieces import Pieces
     from tailrace.pipeline.frames.frame import Slice
-    from tailrace.pipeline.options import Options
+    from tailrace.pipeline.source.options import Options
 
 SCHEMA = StructType(
     [

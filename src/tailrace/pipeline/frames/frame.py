@@ -13,20 +13,20 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tailrace.backfill.handover import handed_over
 from tailrace.decode.decoder import Decoder
 from tailrace.decode.merge import merged
-from tailrace.snapshot.handover import handed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql.types import StructType
 
+    from tailrace.backfill.spool import Chunk, Spool
     from tailrace.decode.group import Group
     from tailrace.log.reader import Log
     from tailrace.position import Position
     from tailrace.schema import Relation
-    from tailrace.snapshot.chunk import Chunk, Spool
     from tailrace.tables import Tables
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Cells, Group, Image
     from tailrace.decode.types import Type
     from tailrace.pipeline.frames.frame import Slice
-    from tailrace.pipeline.options import Options
+    from tailrace.pipeline.source.options import Options
     from tailrace.schema import Column, Relation, TypeName
 
 _FACTS = [
@@ -201,7 +201,7 @@ def table_schema(options: Options) -> StructType:
 
 def _current(options: Options) -> tuple[Relation, dict[int, TypeName]]:
     if options.dsn:
-        from tailrace.pipeline.inline import read_relation  # noqa: PLC0415 - psycopg
+        from tailrace.pipeline.source.inline import read_relation  # noqa: PLC0415 - psycopg
 
         return read_relation(options)
     log = Log.open(options.log)

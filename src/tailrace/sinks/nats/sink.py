@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 import structlog
 
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
+from tailrace.jetstream.bulk import frames
+from tailrace.jetstream.bulk.atomic_batches import Transactions
+from tailrace.jetstream.bulk.publisher import Publisher
+from tailrace.jetstream.bulk.read_back import Place, Stored, message_at, read_back
+from tailrace.jetstream.line import Line
+from tailrace.jetstream.stream import look, ready
+from tailrace.jetstream.subjects import Subjects
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.nats import frames
-from tailrace.sinks.nats.line import Line
-from tailrace.sinks.nats.publisher import Publisher
-from tailrace.sinks.nats.stored import Place, Stored, message_at, read_back
-from tailrace.sinks.nats.stream import look, ready
-from tailrace.sinks.nats.subjects import Subjects
-from tailrace.sinks.nats.transactions import Transactions
 
 if TYPE_CHECKING:
     from typing import Any

@@ -16,11 +16,11 @@ import ormsgpack
 import pyarrow as pa
 
 from tailrace.encode.chunks import Chunk, Chunker
-from tailrace.encode.subject import table_path
-from tailrace.sinks.nats import Parcel
+from tailrace.jetstream.bulk.snapshot_messages import Parcel
+from tailrace.jetstream.names import table_path
 from tailrace.snapshot.copy import copy, lines
-from tailrace.snapshot.edition import chunk_prefix, meta_prefix
 from tailrace.snapshot.formats.format import Format, Piece, Stored
+from tailrace.snapshot.job import chunk_prefix, meta_prefix
 from tailrace.snapshot.rows import read_group
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from tailrace.config import NatsSink
     from tailrace.encode.compression import Compression
     from tailrace.errors import TailraceError
-    from tailrace.sinks.nats import Parcels
-    from tailrace.snapshot.edition import Edition, Form
+    from tailrace.jetstream.bulk.snapshot_messages import Parcels
     from tailrace.snapshot.formats.format import Made, Part
+    from tailrace.snapshot.job import Edition, Form
 
 _HEADERS_BYTES = 512
 _OUTSTANDING = 16

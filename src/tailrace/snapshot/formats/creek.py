@@ -16,9 +16,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.encode import creek
-from tailrace.encode.shapes.creek import row_messages
-from tailrace.sinks.nats import Parcel
+from tailrace.encode.creek import schema as creek
+from tailrace.encode.creek.layout import row_messages
+from tailrace.jetstream.bulk.snapshot_messages import Parcel
 from tailrace.snapshot.copy import copy
 from tailrace.snapshot.formats.format import Format, Piece, Stored
 from tailrace.snapshot.rows import read_group
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tailrace.config import NatsSink
     from tailrace.decode.group import Image
     from tailrace.errors import TailraceError
+    from tailrace.jetstream.bulk.snapshot_messages import Parcels
     from tailrace.position import Lsn
-    from tailrace.sinks.nats import Parcels
-    from tailrace.snapshot.edition import Edition
     from tailrace.snapshot.formats.format import Made, Part
+    from tailrace.snapshot.job import Edition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from tailrace.capture.publication import TableName
     from tailrace.config import NatsSink
     from tailrace.errors import TailraceError
+    from tailrace.jetstream.bulk.snapshot_messages import Parcel, Parcels
     from tailrace.position import Lsn
-    from tailrace.sinks.nats import Parcel, Parcels
-    from tailrace.snapshot.edition import Edition
+    from tailrace.postgres.publication import TableName
+    from tailrace.snapshot.job import Edition
     from tailrace.snapshot.table import Stretch
 
 

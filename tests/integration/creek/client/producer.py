@@ -12,7 +12,7 @@ import fastavro
 import nats
 import orjson
 
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tests.creek import reader_schema
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.client.creek import Creek, SnapshotFailedError
-from tailrace.encode import creek as wire
+from tailrace.encode.creek import schema as wire
 from tailrace.errors import (
     ConfigError,
     MalformedError,

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.client import creek
 from tailrace.client.creek import Creek, UnknownSchemaError
-from tailrace.encode.creek import packet
+from tailrace.encode.creek.schema import packet
 from tailrace.errors import (
     ConfigError,
     MalformedError,

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from tailrace.mirror import Mirror, target_of
-from tailrace.mirror.sources import Address
+from tailrace.mirror.sources.registry import Address
 from tests.integration.creek.client.producer import event
 from tests.integration.mirror.system import Running
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.client import transactions
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 from tailrace.errors import ConfigError
 from tailrace.schema import Column, ReplicaIdentity
 from tests.integration.creek.client.producer import (

@@ -11,7 +11,7 @@ import msgspec
 import nats
 
 from tailrace import config
-from tailrace.encode import creek
+from tailrace.encode.creek import schema as creek
 from tests.creek import read, reader_schema
 from tests.fix_pipeline import received
 from tests.integration.snapshot.serving import Serving

@@ -14,14 +14,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tailrace.encode import creek
-from tailrace.engine.snapshots.maker import Maker
+from tailrace.encode.creek import schema as creek
 from tailrace.errors import TailraceError
+from tailrace.snapshot.service.maker import Maker
 from tailrace.visibility import Visibility
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tailrace.sinks.nats import Parcel
+    from tailrace.jetstream.bulk.snapshot_messages import Parcel
     from tests.fix_postgres import Database
     from tests.integration.creek.snapshot.system import System
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.capture.connection import connect
 from tailrace.pipeline.expressions.analysis import CELLS
 from tailrace.pipeline.expressions.compile import compile  # noqa: A004
+from tailrace.postgres.connection import connect
 from tailrace.schema import Relation, ReplicaIdentity
 from tests.unit.pipeline.expressions.cells import cells, column, expressions, numeric
 

@@ -1,0 +1,1 @@
+"""Authentication and authorization of Kafka clients: SASL, TLS, users and ACLs."""

@@ -1,0 +1,1 @@
+"""`tailrace broker` with its users and ACLs."""

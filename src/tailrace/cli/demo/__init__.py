@@ -1,0 +1,1 @@
+"""`tailrace demo`: the whole system with live traffic, on the terminal."""

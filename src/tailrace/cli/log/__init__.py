@@ -1,0 +1,1 @@
+"""`tailrace log` and `tailrace tail`: a log on the terminal."""

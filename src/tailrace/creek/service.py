@@ -1,0 +1,45 @@
+"""The threads of pipelines with Creek's shape: one that watches, one that answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace.creek.answers import Answers
+from tailrace.creek.cache import Kept
+from tailrace.creek.versions import Versions
+from tailrace.creek.watcher import Watcher
+from tailrace.jetstream.requests import Listener
+from tailrace.postgres.session import Session
+from tailrace.schemas.publisher import follow
+from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from tailrace.config import Config
+
+
+def parts(config: Config) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
+    """The threads that a config asks for, by name; each runs until it is told to stop."""
+    for name, pipeline in config.pipelines.items():
+        if pipeline.shape == "creek":
+            kept = Kept(config.data / "creek", name)
+            versions = Versions(config.log.path, Tables(pipeline.tables), kept)
+            yield f"creek {name}", partial(_watch, config, name, versions)
+            yield f"creek requests {name}", partial(_answer, config, name, versions)
+
+
+def _watch(config: Config, name: str, versions: Versions, stop: threading.Event) -> None:
+    watcher = Watcher(config, name, versions)
+    try:
+        follow([watcher.publish], watcher.news, stop)
+    finally:
+        watcher.close()
+
+
+def _answer(config: Config, name: str, versions: Versions, stop: threading.Event) -> None:
+    pipeline = config.pipelines[name]
+    session = Session(config, "tailrace creek requests")
+    Listener(pipeline.nats, Answers(pipeline.namespace, versions, session), stop).run()

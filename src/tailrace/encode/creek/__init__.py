@@ -1,0 +1,1 @@
+"""Creek messages: Avro schemas, fingerprints, and changes encoded by them."""

@@ -1,0 +1,204 @@
+"""Shape `creek`: Creek's events in Avro, each with its schema's fingerprint.
+
+A message is a packet; `tailrace.encode.creek.schema` says what that is, and what the schemas are.
+`sent_at` is the moment of encoding. `last_lsn` is the table's transaction before this one as far as
+it was read together with it, 0/0 otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.change import Op
+from tailrace.decode import columns
+from tailrace.encode.creek import avro
+from tailrace.encode.creek import schema as creek
+from tailrace.encode.facts import Outline
+from tailrace.encode.pieces import Piece, Pieces, join, where
+from tailrace.encode.rows import checked
+from tailrace.encode.syntaxes import digits
+from tailrace.errors import ConfigError
+from tailrace.jetstream.names import token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from tailrace.decode.group import Cells, Group, Image
+    from tailrace.encode.facts import Origin
+    from tailrace.schema import Column, Relation
+
+_OPS = {
+    Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.TRUNCATE: "t", Op.READ: "r",
+}  # fmt: skip
+_GIVEN = b"\x02"
+"""The second branch of a union, behind null."""
+_LIKE_THE_END = bytes([creek.END[0] | 0x80, 0]) + creek.END[1:]
+
+
+class Creek:
+    """Creek's events. Changes with values that PostgreSQL left out have a schema of their own."""
+
+    def messages(
+        self, group: Group, origin: Origin, _destination: str | pa.BinaryArray
+    ) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+        """The event id and the packet of each change."""
+        if group.relation is None:
+            raise ConfigError("shape creek has no logical messages")
+        missing = _missing(group)
+        payload = self._events(group, origin, partial=False)
+        if missing is not None:
+            rows = np.flatnonzero(missing)
+            partial = self._events(group.take(rows), origin, partial=True)
+            payload = _replaced(payload, missing, partial)
+        # Producers of several servers may share a stream, and their LSNs may meet.
+        named = f"{token(origin.database)}-wal".encode()
+        return Outline(group, origin).id_with(named), payload
+
+    def _events(self, group: Group, origin: Origin, *, partial: bool) -> pa.BinaryArray:
+        assert group.relation is not None
+        schema = creek.event(group.relation, group.types, partial=partial)
+        outline = Outline(group, origin)
+        pieces = [*_head(outline, schema), *_images(group, partial=partial)]
+        return _packets(_joined([creek.MARK + schema.fingerprint, *pieces]))
+
+
+def row_messages(group: Group) -> pa.BinaryArray:
+    """The rows of a snapshot as packets."""
+    assert group.relation is not None
+    assert group.after is not None
+    body = _joined(_record(group, group.relation, group.after, partial=False))
+    # Only a row of small numbers can look like the end: its first one is written in two bytes.
+    ends = pc.equal(body, creek.END)
+    return _packets(pc.if_else(ends, pa.scalar(_LIKE_THE_END, pa.binary()), body))
+
+
+def _joined(pieces: Iterable[Piece]) -> pa.BinaryArray:
+    return join([*pieces, b""], null=avro.NULL)
+
+
+def _packets(body: pa.BinaryArray) -> pa.BinaryArray:
+    """Each with its length before it."""
+    lengths = np.diff(columns.offsets(body)).astype(">u4")
+    return join([b"\0\0", columns.fixed(lengths[:, None].view(np.uint8)), body])
+
+
+def _missing(group: Group) -> NDArray[np.bool_] | None:
+    """Which changes have values that were left out."""
+    found = np.zeros(len(group), bool)
+    for cells in group.after or ():
+        if cells is not None and cells.unchanged is not None:
+            found |= cells.unchanged
+    return found if found.any() else None
+
+
+def _replaced(
+    payload: pa.BinaryArray, at: NDArray[np.bool_], others: pa.BinaryArray
+) -> pa.BinaryArray:
+    places = np.arange(len(payload))
+    places[at] = len(payload) + np.arange(len(others))
+    return pa.concat_arrays([payload, others]).take(pa.array(places))
+
+
+def _head(outline: Outline, schema: creek.Schema) -> Pieces:
+    """Everything before the images."""
+    group, origin, runs = outline.group, outline.origin, outline.runs
+    assert group.relation is not None
+    lsn = outline.each_run(group.lsn)
+    before = np.append(np.uint64(0), lsn[:-1])
+    op = "u_pk" if group.op is Op.UPDATE and group.before is not None else _OPS[group.op]
+
+    def text(value: str) -> bytes:
+        return avro.string(value.encode())
+
+    return (
+        text(schema.name),
+        text(origin.slot or origin.database),
+        *runs.spread((avro.longs(outline.each_run(group.committed_at)),)),
+        text(origin.database) + text(group.relation.namespace) + text(group.relation.name),
+        *runs.spread(
+            (
+                avro.longs(outline.each_run(group.xid)),
+                *avro.strings(digits.lsn_text(before)),
+                *avro.strings(digits.lsn_text(lsn)),
+            )
+        ),
+        avro.long(creek.OPS.index(op)),
+        avro.long(time.time_ns() // 1000),
+    )
+
+
+def _images(group: Group, *, partial: bool) -> Pieces:
+    """`before`, `after` and what is missing in it."""
+    assert group.relation is not None
+    pieces: list[Piece] = [*_before(group)]
+    if group.after is None:
+        pieces.append(avro.NULL)
+    else:
+        pieces += [_GIVEN, *_record(group, group.relation, group.after, partial=partial)]
+    return (*pieces, _unchanged(group)) if partial else tuple(pieces)
+
+
+def _before(group: Group) -> Pieces:
+    """The old key or row; of an update that left the key alone, the key as it is."""
+    assert group.relation is not None
+    image = group.before
+    if image is None and group.op is Op.UPDATE:
+        image = group.after
+    keys = [column.key for column in group.relation.columns]
+    if image is None or not any(keys):
+        return (avro.NULL,)
+    known = np.ones(len(group), bool)
+    for cells, key in zip(image, keys, strict=True):
+        if key and cells is None:
+            return (avro.NULL,)
+        if key and cells is not None and cells.unchanged is not None:
+            known &= ~cells.unchanged
+    record = [_GIVEN, *_record(group, group.relation, image, partial=False, keys=True)]
+    if known.all():
+        return tuple(record)
+    return (where(known, join(record, null=avro.NULL), avro.NULL),)
+
+
+def _record(
+    group: Group, relation: Relation, image: Image, *, partial: bool, keys: bool = False
+) -> Pieces:
+    pieces: list[Piece] = []
+    members = creek.fields(relation, group.types, partial=partial)
+    for (column, field), cells in zip(members, image, strict=True):
+        if column.key or not keys:
+            pieces += _member(relation, column, field, cells)
+    return tuple(pieces)
+
+
+def _member(relation: Relation, column: Column, field: creek.Field, cells: Cells | None) -> Pieces:
+    if cells is None:
+        return (avro.NULL,)
+    values = checked(relation, column, field.type, cells.values)
+    return avro.cells(field, values)
+
+
+def _unchanged(group: Group) -> pa.BinaryArray:
+    """An array of the names of columns that were left out. Few sets of them are distinct."""
+    assert group.relation is not None
+    assert group.after is not None
+    names, masks = [], []
+    for column, cells in zip(group.relation.columns, group.after, strict=True):
+        if cells is not None and cells.unchanged is not None:
+            names.append(avro.string(column.name.encode()))
+            masks.append(cells.unchanged)
+    table = np.column_stack(masks)
+    _, first, which = np.unique(
+        np.packbits(table, axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    lists = []
+    for row in first:
+        found = [name for name, hit in zip(names, table[row], strict=True) if hit]
+        lists.append(avro.long(len(found)) + b"".join(found) + avro.NULL)
+    return pa.array(lists, pa.binary()).take(pa.array(which.reshape(-1)))

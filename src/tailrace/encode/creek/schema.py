@@ -1,0 +1,337 @@
+"""Creek's own words: Avro schemas of tables, their fingerprints, subjects, packets.
+
+A message has a schema that depends on its table's columns alone. Its fingerprint is the CRC-64 of
+the canonical form that Creek's Avro library makes: logical types count, notes such as `pgType` do
+not. Two named types of one schema may share a name (`before` and `after` are both named by the
+table), as Creek has it.
+
+A value that its Avro type cannot hold (a numeric NaN, an array with NULLs, a time after the year
+294246) has PostgreSQL's text, in a last branch of the union that Creek does not have. Columns of
+types that Creek does not know are text with their own `pgType`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tailrace.decode.types import Kind, Type, catalog_name, resolve
+from tailrace.jetstream.names import token
+from tailrace.schema import ReplicaIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from tailrace.schema import Column, Relation, TypeName
+
+NAMESPACE = "CREEK"
+END = b"EOF"
+"""The last message of a snapshot."""
+MARK = b"\xc3\x01"
+"""Before the fingerprint: an Avro object with its schema's fingerprint."""
+OPS = ("c", "u", "u_pk", "d", "t", "r")
+INFINITY = ("infinity", "negative_infinity_ca5991f51367e3e4")
+"""Dates and times without end; a symbol cannot begin with a sign."""
+
+_ENUM = {"name": "infinity_modifier", "type": "enum", "symbols": list(INFINITY)}
+_PLAIN = {
+    Kind.BOOL: "boolean",
+    Kind.INT2: "int",
+    Kind.INT4: "int",
+    Kind.INT8: "long",
+    Kind.FLOAT4: "float",
+    Kind.FLOAT8: "double",
+    Kind.JSON: "bytes",
+    Kind.JSONB: "bytes",
+}
+_STAMP = {"type": "long", "logicalType": "timestamp-micros"}
+_ENDLESS = {
+    Kind.DATE: {"type": "int", "logicalType": "date"},
+    Kind.TIME: {"type": "long", "logicalType": "time-micros"},
+    Kind.TIMESTAMP: _STAMP,
+    Kind.TIMESTAMPTZ: _STAMP,
+}
+_TEXTS = frozenset({"char", "varchar", "bpchar", "text"})
+_ELEMENTS = frozenset({*_PLAIN, *_ENDLESS, Kind.UUID, Kind.NUMERIC, Kind.TEXT})
+_BEYOND = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.NUMERIC, Kind.ARRAY})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+_EMPTY_CRC = 0xC15D213AA4D7A795
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """A schema as consumers see it."""
+
+    text: str
+    fingerprint: bytes
+
+    @property
+    def name(self) -> str:
+        """The fingerprint as text."""
+        return base64.urlsafe_b64encode(self.fingerprint).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A column of a record: its type and the branches of its union, which may be one alone."""
+
+    type: Type
+    nullable: bool
+
+    @property
+    def native(self) -> bool:
+        """Whether values have a form of their own; else they are PostgreSQL's text."""
+        return supported(self.type)
+
+    @property
+    def endless(self) -> bool:
+        """Whether there is a branch for infinity."""
+        return self.type.kind in _ENDLESS
+
+    @property
+    def beyond(self) -> bool:
+        """Whether there is a branch for text."""
+        return self.native and self.type.kind in _BEYOND
+
+    @property
+    def branches(self) -> int:
+        """How many there are."""
+        return self.nullable + 1 + self.endless + self.beyond
+
+
+def supported(type_: Type) -> bool:
+    """Whether Creek has an Avro type for it; the others are text."""
+    match type_.kind:
+        case Kind.ARRAY:
+            return type_.element is not None and type_.element.kind in _ELEMENTS
+        case Kind.NUMERIC:
+            return type_.precision is not None and 0 <= type_.scale <= type_.precision
+        case _:
+            return type_.kind in _PLAIN or type_.kind in _ENDLESS or type_.kind is Kind.UUID
+
+
+def fields(
+    relation: Relation, types: Mapping[int, TypeName], *, partial: bool = False
+) -> Iterator[tuple[Column, Field]]:
+    """The columns of a relation as members of a record. Of a partial row any may be missing."""
+    always = relation.replica_identity is ReplicaIdentity.DEFAULT and not partial
+    for column in relation.columns:
+        type_ = resolve(column.type_oid, column.type_modifier, types)
+        if type_.kind is Kind.ARRAY and not _opened(column, types):
+            type_ = Type(kind=Kind.TEXT)
+        yield column, Field(type=type_, nullable=not (always and column.key))
+
+
+def _opened(column: Column, types: Mapping[int, TypeName]) -> bool:
+    """Arrays of text are opened for the four types that Creek takes for text."""
+    type_ = resolve(column.type_oid, column.type_modifier, types)
+    assert type_.element is not None
+    name = catalog_name(column.type_oid, types)
+    return type_.element.kind is not Kind.TEXT or name.removeprefix("_") in _TEXTS
+
+
+def event(relation: Relation, types: Mapping[int, TypeName], *, partial: bool = False) -> Schema:
+    """The schema of a table's changes.
+
+    That of a partial change has `unchanged`, the names of columns whose large values were left
+    alone and are not known; in `after` they are null.
+    """
+    return _event(relation, tuple(sorted(types.items())), partial)
+
+
+def row(relation: Relation, types: Mapping[int, TypeName]) -> Schema:
+    """The schema of a table's rows, as snapshots have them."""
+    return _row(relation, tuple(sorted(types.items())))
+
+
+@lru_cache(maxsize=4096)
+def _event(relation: Relation, types: tuple[tuple[int, TypeName], ...], partial: bool) -> Schema:
+    used = dict(types)
+    members = list(fields(relation, used, partial=partial))
+    keys = [member for member in fields(relation, used) if member[0].key]
+    text, stamp = "string", _STAMP
+    source = {
+        "name": text, "tx_at": stamp, "db": text, "schema": text, "table": text,
+        "tx_id": "long", "last_lsn": text, "lsn": text,
+    }  # fmt: skip
+    listed = [
+        ("fingerprint", text),
+        ("source", _record("source", source.items())),
+        ("op", {"name": "op", "type": "enum", "symbols": list(OPS)}),
+        ("sent_at", stamp),
+        ("before", ["null", _table(relation, keys, used)]),
+        ("after", ["null", _table(relation, members, used)]),
+    ]
+    if partial:
+        listed.append(("unchanged", {"type": "array", "items": text}))
+    return _schema(_record("publish_message", listed))
+
+
+@lru_cache(maxsize=4096)
+def _row(relation: Relation, types: tuple[tuple[int, TypeName], ...]) -> Schema:
+    used = dict(types)
+    return _schema(_table(relation, fields(relation, used), used))
+
+
+def _schema(tree: Any) -> Schema:
+    text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+    return Schema(text=text, fingerprint=crc64(canonical(tree).encode()).to_bytes(8, "big"))
+
+
+def _record(name: str, members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    listed = [{"name": each, "type": type_} for each, type_ in members]
+    return {"name": name, "type": "record", "fields": listed}
+
+
+def _table(
+    relation: Relation, members: Iterable[tuple[Column, Field]], types: Mapping[int, TypeName]
+) -> dict[str, Any]:
+    defined: set[str] = set()
+    taken: set[str] = set()
+    listed = []
+    for column, field in members:
+        name = _avro_name(column.name, taken)
+        entry = {
+            "name": name,
+            "type": _type(field, defined),
+            "pgKey": column.key,
+            "pgType": catalog_name(column.type_oid, types),
+        }
+        if name != column.name:
+            entry["pgName"] = column.name
+        listed.append(entry)
+    return {"name": _avro_name(relation.name, set()), "type": "record", "fields": listed}
+
+
+def _avro_name(name: str, taken: set[str]) -> str:
+    """A name as Avro takes it: letters, digits and underscores, no digit first; no two alike."""
+    plain = name
+    if _NAME.fullmatch(name) is None:
+        plain = _NOT_IN_NAMES.sub(lambda found: f"_x{ord(found[0]):X}_", name)
+        plain = plain if _NAME.fullmatch(plain) else f"_{plain}"
+    found, number = plain, 1
+    while found in taken:
+        number += 1
+        found = f"{plain}_{number}"
+    taken.add(found)
+    return found
+
+
+def _type(field: Field, defined: set[str]) -> Any:
+    branches: list[Any] = ["null"] if field.nullable else []
+    branches.append(_value(field.type, defined))
+    if field.endless:
+        branches.append(_infinity(defined))
+    if field.beyond:
+        branches.append("string")
+    return branches if len(branches) > 1 else branches[0]
+
+
+def _value(type_: Type, defined: set[str]) -> Any:
+    if not supported(type_):
+        return "string"
+    match type_.kind:
+        case Kind.ARRAY:
+            assert type_.element is not None
+            items = _type(Field(type=type_.element, nullable=False), defined)
+            return {"type": "array", "items": items}
+        case Kind.NUMERIC:
+            digits = {"precision": type_.precision, "scale": type_.scale}
+            return {"type": "bytes", "logicalType": "decimal", **digits}
+        case Kind.UUID:
+            return {"type": "string", "logicalType": "uuid"}
+        case kind:
+            return _ENDLESS.get(kind) or _PLAIN[kind]
+
+
+def _infinity(defined: set[str]) -> Any:
+    name = str(_ENUM["name"])
+    if name in defined:
+        return name
+    defined.add(name)
+    return _ENUM
+
+
+def canonical(tree: Any) -> str:
+    """The form that fingerprints are made of. A name that stands for a type is that type again.
+
+    >>> canonical({"type": "array", "items": ["null", {"type": "long", "logicalType": "date"}]})
+    '{"type":"array","items":["null",{"type":"long","logicalType":"date"}]}'
+    """
+    match tree:
+        case "infinity_modifier":
+            found = canonical(_ENUM)
+        case str():
+            found = f'"{tree}"'
+        case list():
+            found = f"[{','.join(map(canonical, tree))}]"
+        case {"type": "record", "name": name, "fields": members}:
+            listed = ",".join(
+                f'{{"name":"{each["name"]}","type":{canonical(each["type"])}}}' for each in members
+            )
+            found = f'{{"name":"{name}","type":"record","fields":[{listed}]}}'
+        case {"type": "enum", "name": name, "symbols": symbols}:
+            listed = ",".join(f'"{symbol}"' for symbol in symbols)
+            found = f'{{"name":"{name}","type":"enum","symbols":[{listed}]}}'
+        case {"type": "array", "items": items}:
+            found = f'{{"type":"array","items":{canonical(items)}}}'
+        case {"type": type_, "logicalType": "decimal", "precision": precision, "scale": scale}:
+            digits = f'"precision":{precision}' + (f',"scale":{scale}' if scale else "")
+            found = f'{{"type":"{type_}","logicalType":"decimal",{digits}}}'
+        case {"type": type_, "logicalType": logical}:
+            found = f'{{"type":"{type_}","logicalType":"{logical}"}}'
+        case _:
+            raise ValueError(f"no schema of ours: {tree!r}")
+    return found
+
+
+def _table_of_crcs() -> list[int]:
+    found = []
+    for value in range(256):
+        crc = value
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_EMPTY_CRC & -(crc & 1))
+        found.append(crc)
+    return found
+
+
+_CRCS = _table_of_crcs()
+
+
+def crc64(data: bytes) -> int:
+    """Avro's CRC-64.
+
+    >>> hex(crc64(b'"int"'))
+    '0x7275d51a3f395c8f'
+    """
+    crc = _EMPTY_CRC
+    for byte in data:
+        crc = (crc >> 8) ^ _CRCS[(crc ^ byte) & 0xFF]
+    return crc
+
+
+def packet(data: bytes) -> bytes:
+    """Bytes as a message has them: a number of two bytes, which is 0, and their length in four."""
+    return b"\0\0" + len(data).to_bytes(4, "big") + data
+
+
+def unpacked(payload: bytes) -> bytes | None:
+    """What `packet` was given; None if this is none."""
+    size = int.from_bytes(payload[2:6], "big")
+    whole = len(payload) == size + 6 and payload[:2] == b"\0\0"
+    return payload[6:] if whole else None
+
+
+def stream(namespace: str, kind: str) -> str:
+    """The JetStream stream of one kind of message: wal, schema or snap."""
+    return f"{namespace}_{kind}"
+
+
+def subject(namespace: str, database: str, kind: str, schema: str, table: str) -> str:
+    """Where messages of a table go."""
+    return f"{namespace}.{token(database)}.{kind}.{token(schema)}.{token(table)}"

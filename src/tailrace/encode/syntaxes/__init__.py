@@ -1,0 +1,1 @@
+"""JSON and MessagePack: columns of PostgreSQL text as values of a syntax."""

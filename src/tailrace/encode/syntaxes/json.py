@@ -1,0 +1,158 @@
+"""JSON: cells as JSON text, objects as joins."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.decode import columns
+from tailrace.decode.types import Kind, Type
+from tailrace.encode.pieces import Piece, Pieces, only, where
+from tailrace.encode.syntaxes import arrays, binary, hstore, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.encode.syntaxes.syntax import Field
+
+
+class Json:
+    """The JSON encoding."""
+
+    null = b"null"
+
+    def constant(self, value: object) -> bytes:
+        """A Python value."""
+        return orjson.dumps(value)
+
+    def text(self, values: pa.BinaryArray) -> Pieces:
+        """Strings."""
+        return self.plain(text.escaped(values))
+
+    def plain(self, values: pa.BinaryArray) -> Pieces:
+        """Strings that need no escaping. Without nulls the quotes join the constants around."""
+        if not values.null_count:
+            return (b'"', values, b'"')
+        return (quoted(values),)
+
+    def integers(self, values: NDArray[np.integer]) -> Pieces:
+        """Decimal digits."""
+        return (columns.text_of(pa.array(values)),)
+
+    def document(self, values: pa.BinaryArray) -> Pieces:
+        """JSON stands in JSON as it is."""
+        return (values,)
+
+    def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
+        """PostgreSQL's text of values as JSON."""
+        if native and type_.kind in _OPENED:
+            return self._opened(type_, values)
+        if type_.kind in _AS_THEY_ARE:
+            return (values,)
+        if make := _MADE.get(type_.kind):
+            return (make(values),)
+        if make := _STRINGS.get(type_.kind):
+            return self.plain(make(values))
+        return self.plain(values) if type_.kind in _PLAIN else self.text(values)
+
+    def _opened(self, type_: Type, values: pa.BinaryArray) -> Pieces:
+        match type_.kind:
+            case Kind.ARRAY:
+                return arrays.cells(type_, values, self)
+            case Kind.HSTORE:
+                return hstore.cells(values, self)
+            case _:
+                return (values,)
+
+    def brackets(self, marks: arrays.Marks) -> pa.BinaryArray:
+        """JSON's own brackets and commas."""
+        letters = np.full((len(marks.opens), 1), ord(","), np.uint8)
+        letters[marks.opens] = ord("[")
+        letters[marks.closes] = ord("]")
+        return columns.fixed(letters)
+
+    def pair_marks(self, keys: NDArray[np.bool_], last: NDArray[np.bool_]) -> pa.BinaryArray:
+        """Colons and commas; nothing behind the last value."""
+        letters = np.where(keys, ord(":"), ord(",")).astype(np.uint8)
+        return columns.column(letters[~last], columns.starts_of(~last))
+
+    def mapping(self, members: pa.BinaryArray, counts: NDArray[np.integer]) -> Pieces:  # noqa: ARG002
+        """Braces around."""
+        return (_around(b"{", members, b"}"),)
+
+    def object(self, fields: Sequence[Field]) -> Pieces:
+        """Objects; a comma stands before a member that is not the first of its row."""
+        pieces: list[Piece] = [b"{"]
+        some: bool | NDArray[np.bool_] = False
+        for field in fields:
+            if field.present is None and isinstance(some, bool):
+                pieces += [_name(field.name, some), *field.value]
+                some = True
+                continue
+            lead = (
+                _name(field.name, some)
+                if isinstance(some, bool)
+                else where(some, _name(field.name, True), _name(field.name, False))
+            )
+            if field.present is None:
+                pieces += [lead, *field.value]
+                some = True
+            else:
+                pieces.append(only(field.present, [lead, *field.value], null=self.null))
+                some = some is True or some | field.present
+        return (*pieces, b"}")
+
+
+@lru_cache(maxsize=65536)
+def _name(name: str, comma: bool) -> bytes:
+    return (b"," if comma else b"") + orjson.dumps(name) + b":"
+
+
+def quoted(values: pa.BinaryArray) -> pa.BinaryArray:
+    """Values in quotes; nulls stay null."""
+    return _around(b'"', values, b'"')
+
+
+def _around(before: bytes, values: pa.BinaryArray, after: bytes) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(before, values, after, b"")
+
+
+def _bools(values: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.if_else(pc.equal(values, b"t"), b"true", b"false")
+
+
+def _floats(values: pa.BinaryArray) -> pa.BinaryArray:
+    """JSON has no NaN and no infinities: those become strings. A bare -0 would read as 0."""
+    negative = pc.equal(values, b"-0")
+    if pc.any(negative).as_py():
+        values = pc.if_else(negative, b"-0.0", values)
+    data = columns.content(values)
+    odd = (data == ord("N")) | (data == ord("I"))
+    if not odd.any():
+        return values
+    mask = np.zeros(len(values), bool)
+    mask[columns.rows_of(np.flatnonzero(odd), columns.offsets(values))] = True
+    return pc.if_else(pa.array(mask), quoted(values), values)
+
+
+_AS_THEY_ARE = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.JSON, Kind.JSONB})
+_OPENED = frozenset({Kind.ARRAY, Kind.HSTORE, Kind.VECTOR})
+_MADE = {Kind.BOOL: _bools, Kind.FLOAT4: _floats, Kind.FLOAT8: _floats}
+_STRINGS = {
+    Kind.TIMESTAMP: text.iso_timestamps,
+    Kind.TIMESTAMPTZ: text.iso_instants,
+    Kind.BYTEA: binary.base64_of_hex,
+}
+_PLAIN = frozenset(
+    {
+        Kind.NUMERIC, Kind.DATE, Kind.TIME, Kind.TIMETZ, Kind.INTERVAL, Kind.UUID, Kind.NETWORK,
+        Kind.BITS, Kind.LSN,
+    }
+)  # fmt: skip

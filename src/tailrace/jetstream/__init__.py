@@ -1,0 +1,1 @@
+"""NATS JetStream for sinks, services and consumers: one login, one TLS mapping, one client."""

@@ -1,0 +1,287 @@
+"""The log's bytes: segment headers and entries. Pure: buffers in, values out, and back.
+
+All integers are little-endian. CRC32C guards every header and body. Lengths are checked against
+what is there and against a cap before anything is allocated. `MalformedError` is the only error;
+whether it means a torn tail or corruption is for the caller, who knows where the bytes stood.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import zstandard
+from crc32c import crc32c
+
+from tailrace.errors import MalformedError
+from tailrace.log.format.entry import Entry, Kind
+from tailrace.position import Lsn, Position
+
+VERSION = 1
+SEGMENT_MAGIC = b"TAILRACE"
+ENTRY_MAGIC = b"TRen"
+MAX_BODY_BYTES = (1 << 31) - (1 << 16)
+"""A row can be about a gigabyte on the wire; nothing legal comes near two. One read gets it all:
+Linux stops at 2³¹ - 4096 bytes."""
+
+_SEGMENT = struct.Struct("<8sHHII")
+_ENTRY = struct.Struct("<4sBBBBIIIIIIIIQQQQQQqq")
+_CRC_AT = 8
+_MAX_IDENTITY_BYTES = 1 << 16
+_BEGINS, _ENDS = 1, 2
+_UNSIGNED, _SIGNED = (0, (1 << 64) - 1), (-(1 << 63), (1 << 63) - 1)
+_OTHER_RELEASE = "Read the log with the release that wrote it, or upgrade."
+
+SEGMENT_HEADER_BYTES = _SEGMENT.size
+ENTRY_HEADER_BYTES = _ENTRY.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose changes a log holds. Every segment repeats it."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+    publication: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentHeader:
+    """The opening of a segment: identity, and where in the stream it begins."""
+
+    identity: Identity
+    sequence: int
+    epoch: int
+    base: Position
+    """The last position before this segment."""
+    base_end_lsn: Lsn
+    base_time: int
+    created_at: str
+
+    def encode(self) -> bytes:
+        """Fixed part, then the identity as JSON."""
+        fields = asdict(self.identity) | {
+            "sequence": self.sequence,
+            "epoch": self.epoch,
+            "base": str(self.base),
+            "base_end_lsn": str(self.base_end_lsn),
+            "base_time": self.base_time,
+            "created_at": self.created_at,
+        }
+        text = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
+        blank = _SEGMENT.pack(SEGMENT_MAGIC, VERSION, 0, len(text), 0)
+        return (
+            _SEGMENT.pack(SEGMENT_MAGIC, VERSION, 0, len(text), crc32c(text, crc32c(blank))) + text
+        )
+
+
+def segment_header_bytes(fixed: bytes) -> int:
+    """How long the whole header is, from its fixed part."""
+    if len(fixed) < SEGMENT_HEADER_BYTES:
+        raise MalformedError("the segment ends inside its header")
+    magic, version, _, length, _ = _SEGMENT.unpack_from(fixed)
+    if magic != SEGMENT_MAGIC:
+        raise MalformedError("not a Tailrace segment: the magic is missing")
+    if version != VERSION:
+        raise MalformedError(
+            f"segment format version {version}; this Tailrace reads version {VERSION}",
+            hint=_OTHER_RELEASE,
+        )
+    if length > _MAX_IDENTITY_BYTES:
+        raise MalformedError(f"the segment header claims {length} bytes of identity")
+    return SEGMENT_HEADER_BYTES + int(length)
+
+
+def decode_segment_header(data: bytes) -> SegmentHeader:
+    """Read a whole segment header, as long as `segment_header_bytes` said."""
+    size = segment_header_bytes(data)
+    if len(data) < size:
+        raise MalformedError("the segment ends inside its header")
+    magic, version, spare, length, crc = _SEGMENT.unpack_from(data)
+    text = data[SEGMENT_HEADER_BYTES:size]
+    if crc != crc32c(text, crc32c(_SEGMENT.pack(magic, version, spare, length, 0))):
+        raise MalformedError("the segment header's checksum does not hold")
+    try:
+        return _identity_from(json.loads(text))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise MalformedError(f"the segment header's identity is unreadable: {error}") from error
+
+
+def _identity_from(fields: dict[str, Any]) -> SegmentHeader:
+    return SegmentHeader(
+        identity=Identity(
+            system_identifier=_text(fields, "system_identifier"),
+            timeline=_number(fields, "timeline", _UNSIGNED),
+            database=_text(fields, "database"),
+            slot=_text(fields, "slot"),
+            publication=_text(fields, "publication"),
+        ),
+        sequence=_number(fields, "sequence", _UNSIGNED),
+        epoch=_number(fields, "epoch", _UNSIGNED),
+        base=_position(fields, "base"),
+        base_end_lsn=Lsn.parse(_text(fields, "base_end_lsn")),
+        base_time=_number(fields, "base_time", _SIGNED),
+        created_at=_text(fields, "created_at"),
+    )
+
+
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is not a text")
+    value.encode()  # a lone surrogate could not be printed later
+    return value
+
+
+def _number(fields: dict[str, Any], key: str, span: tuple[int, int]) -> int:
+    value = fields[key]
+    if type(value) is not int or not span[0] <= value <= span[1]:
+        raise TypeError(f"{key} is not a number of 64 bits")
+    return value
+
+
+def _position(fields: dict[str, Any], key: str) -> Position:
+    position = Position.parse(_text(fields, key))
+    if position.ordinal > _UNSIGNED[1]:
+        raise ValueError(f"{key} has an ordinal of more than 64 bits")
+    return position
+
+
+class Codec(enum.IntEnum):
+    """How a body is stored: as it is, or compressed by zstd."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+_KINDS = frozenset(Kind)
+_CODECS = frozenset(Codec)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An entry's header as stored: enough to walk a segment without reading bodies."""
+
+    stored_bytes: int
+    raw_bytes: int
+    codec: int
+    messages: int
+    crc: int
+    entry: Entry
+    """All header fields; offsets and body still empty."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Header and body on disk."""
+        return ENTRY_HEADER_BYTES + self.stored_bytes
+
+
+def encode_entry(entry: Entry, *, epoch: int, codec: int = Codec.NONE) -> list[bytes]:
+    """The buffers of an entry, in the order they are written."""
+    table = entry.offsets.astype("<u4", copy=False).tobytes()
+    raw_bytes = len(table) + len(entry.body)
+    body = [table, entry.body]
+    if codec == Codec.ZSTD:
+        body = [zstandard.ZstdCompressor(level=1).compress(b"".join(body))]
+    stored_bytes = sum(map(len, body))
+    if raw_bytes > MAX_BODY_BYTES or stored_bytes > MAX_BODY_BYTES:
+        raise MalformedError(f"an entry of {raw_bytes} bytes is larger than the format allows")
+
+    def header(crc: int) -> bytes:
+        return _ENTRY.pack(
+            ENTRY_MAGIC, VERSION, entry.kind, entry.begins * _BEGINS | entry.ends * _ENDS, codec,
+            crc, stored_bytes, raw_bytes, len(entry.offsets) - 1,
+            entry.changes, entry.transactions, entry.schemas, entry.xid,
+            epoch, entry.first.lsn, entry.first.ordinal, entry.last.lsn, entry.last.ordinal,
+            entry.end_lsn, entry.first_time, entry.last_time,
+        )  # fmt: skip
+
+    crc = crc32c(header(0))
+    for part in body:
+        crc = crc32c(part, crc)
+    return [header(crc), *body]
+
+
+def decode_frame(header: bytes) -> Frame:
+    """Read an entry's header. Its checksum covers the body too, so nothing is proven yet."""
+    if len(header) < ENTRY_HEADER_BYTES:
+        raise MalformedError("the segment ends inside an entry's header")
+    (
+        magic, version, kind, flags, codec, crc, stored_bytes, raw_bytes, messages,
+        changes, transactions, schemas, xid, epoch, first_lsn, first_ordinal, last_lsn,
+        last_ordinal, end_lsn, first_time, last_time,
+    ) = _ENTRY.unpack_from(header)  # fmt: skip
+    if magic != ENTRY_MAGIC:
+        raise MalformedError("no entry begins here: the magic is missing")
+    if version != VERSION:
+        raise MalformedError(
+            f"entry format version {version}; this Tailrace reads version {VERSION}",
+            hint=_OTHER_RELEASE,
+        )
+    if kind not in _KINDS or codec not in _CODECS or flags > _BEGINS | _ENDS:
+        raise MalformedError(f"unknown entry kind {kind}, codec {codec} or flags {flags}")
+    if stored_bytes > MAX_BODY_BYTES or raw_bytes > MAX_BODY_BYTES:
+        raise MalformedError(f"an entry claims {max(stored_bytes, raw_bytes)} bytes")
+    if 4 * (messages + 1) > raw_bytes:
+        raise MalformedError(f"an entry of {raw_bytes} bytes claims {messages} messages")
+    entry = Entry(
+        kind=Kind(kind),
+        first=Position(Lsn(first_lsn), first_ordinal),
+        last=Position(Lsn(last_lsn), last_ordinal),
+        end_lsn=Lsn(end_lsn),
+        first_time=first_time,
+        last_time=last_time,
+        xid=xid,
+        begins=bool(flags & _BEGINS),
+        ends=bool(flags & _ENDS),
+        transactions=transactions,
+        changes=changes,
+        schemas=schemas,
+        epoch=epoch,
+        offsets=np.zeros(1, np.uint32),
+        body=b"",
+    )
+    return Frame(stored_bytes, raw_bytes, codec, messages, crc, entry)
+
+
+def decode_entry(frame: Frame, header: bytes, stored: bytes | memoryview) -> Entry:
+    """Check the checksum over header and body, then open the body."""
+    blank = bytearray(header[:ENTRY_HEADER_BYTES])
+    blank[_CRC_AT : _CRC_AT + 4] = b"\0\0\0\0"
+    if len(stored) != frame.stored_bytes or crc32c(stored, crc32c(bytes(blank))) != frame.crc:
+        raise MalformedError("an entry's checksum does not hold")
+    raw = _inflate(frame, stored)
+    table_bytes = 4 * (frame.messages + 1)
+    offsets = np.frombuffer(raw, "<u4", frame.messages + 1)
+    body = bytes(memoryview(raw)[table_bytes:])
+    if offsets[0] != 0 or offsets[-1] != len(body) or (offsets[1:] <= offsets[:-1]).any():
+        raise MalformedError("an entry's offset table does not fit its body")
+    head = frame.entry
+    return Entry(
+        kind=head.kind, first=head.first, last=head.last, end_lsn=head.end_lsn,
+        first_time=head.first_time, last_time=head.last_time, xid=head.xid,
+        begins=head.begins, ends=head.ends, transactions=head.transactions,
+        changes=head.changes, schemas=head.schemas, epoch=head.epoch,
+        offsets=offsets.astype(np.uint32, copy=False), body=body,
+    )  # fmt: skip
+
+
+def _inflate(frame: Frame, stored: bytes | memoryview) -> bytes | memoryview:
+    if frame.codec == Codec.NONE:
+        if frame.stored_bytes != frame.raw_bytes:
+            raise MalformedError("an uncompressed entry claims two different lengths")
+        return stored
+    try:
+        # `max_output_size` is ignored when the frame states its size, and allocated at once when
+        # it does not: only a frame that states exactly what the checked header claims is opened.
+        if zstandard.frame_content_size(stored) != frame.raw_bytes:
+            raise MalformedError("an entry's compressed body has another length than it claims")
+        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise MalformedError(f"an entry's compressed body is unreadable: {error}") from error

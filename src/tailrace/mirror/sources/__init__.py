@@ -1,0 +1,1 @@
+"""Where a mirror reads from: Tailrace pipelines or Creek producers."""

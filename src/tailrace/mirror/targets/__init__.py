@@ -1,0 +1,1 @@
+"""Databases that hold a mirror: one contract, one file per target."""

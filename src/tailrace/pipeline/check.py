@@ -1,0 +1,340 @@
+"""Pipelines against the live database: what would go wrong, before it does.
+
+Tables and columns are read from the catalogs as they are today. Running pipelines decode with the
+stream's own descriptions; the two agree unless the table changes in between.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tailrace.change import Op
+from tailrace.errors import ExpressionError, TailraceError
+from tailrace.finding import Finding, Severity, error, info, warning
+from tailrace.jetstream.subjects import matches
+from tailrace.pipeline.expressions import cells
+from tailrace.pipeline.expressions.compile import compile as compiled
+from tailrace.pipeline.expressions.expression import Expressions, parse
+from tailrace.pipeline.expressions.names import Row
+from tailrace.postgres.connection import connect
+from tailrace.postgres.publication import TableName, read_publication
+from tailrace.postgres.relations import Published, read_published
+from tailrace.schema import ReplicaIdentity
+from tailrace.jetstream import stream as nats
+from tailrace.sinks.nats.destination import Subject
+from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tailrace.config import Config, Pipeline
+    from tailrace.pipeline.expressions.analysis import Types
+    from tailrace.pipeline.expressions.expression import Expression
+    from tailrace.postgres.publication import PublicationState
+    from tailrace.schema import Column, Relation
+
+    Ask = Callable[[Expressions, Relation], Types]
+
+CHECKS = (
+    *("publication-exists", "pipeline-tables", "expression", "expression-unchanged"),
+    *("expression-old-row", "route-type", "lanes-key", "select-key", "sink-subjects", "sink"),
+    "spark",
+)
+"""The names of the findings; they are stable."""
+
+_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was found. `tables` and `types` are by pipeline; types are Spark's, by setting."""
+
+    findings: tuple[Finding, ...] = ()
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    types: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is no error."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+
+def check(config: Config, *, spark: bool = True, sinks: bool = True) -> Report:
+    """Check every pipeline of the settings. Changes nothing."""
+    with connect(
+        config.source.dsn.get_secret_value(), connect_timeout_s=config.capture.connect_timeout_s
+    ) as connection:
+        publication = read_publication(connection, config.source.publication)
+        published = read_published(connection, publication) if publication else []
+        database = connection.info.dbname
+    found = [_missing(config)] if publication is None else []
+    wanted = spark and _has_sql(config)
+    ask = _analyser(config) if wanted else None
+    if wanted and ask is None:
+        found.append(_no_spark())
+    source = _Source(publication, published, database)
+    checks = [_Check(name, pipeline, source, ask) for name, pipeline in config.pipelines.items()]
+    for each in checks:
+        found += each.findings(sinks=sinks)
+    order = list(Severity)
+    return Report(
+        findings=tuple(sorted(found, key=lambda f: order.index(f.severity))),
+        tables={each.name: [str(_name(table)) for table in each.tables] for each in checks},
+        types={each.name: each.types for each in checks},
+    )
+
+
+def _missing(config: Config) -> Finding:
+    name = config.source.publication
+    return replace(
+        error(f"there is no publication {name}", "tailrace init --table ...", name),
+        check="publication-exists",
+    )
+
+
+def _no_spark() -> Finding:
+    said = info("Java is not here, so types were not checked", "Install Java 17 or later.")
+    return replace(said, check="spark")
+
+
+def _has_sql(config: Config) -> bool:
+    return any(
+        pipeline.where or pipeline.select or pipeline.route or pipeline.key
+        for pipeline in config.pipelines.values()
+    )
+
+
+def _analyser(config: Config) -> Ask | None:
+    """Spark's analyser in a session of one thread; None where Spark can not be started."""
+    java = os.environ.get("JAVA_HOME") or shutil.which("java")
+    if importlib.util.find_spec("pyspark") is None or not java:
+        return None
+    # Here, because these start Java.
+    from tailrace.pipeline.expressions.analysis import SETTINGS, analyse, result_types  # noqa: PLC0415
+    from tailrace.pipeline.session import build  # noqa: PLC0415
+
+    conf = SETTINGS | config.spark.conf
+    alone = config.spark.model_copy(update={"master": "local[1]", "conf": conf})
+    session = build(alone, name="tailrace check")
+
+    def ask(expressions: Expressions, relation: Relation) -> Types:
+        analyse(session, expressions, compiled(expressions, relation, {}))
+        return result_types(session, expressions, relation)
+
+    return ask
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What the database says."""
+
+    publication: PublicationState | None
+    published: Sequence[Published]
+    database: str
+
+    def publishes(self, operation: str) -> bool:
+        return self.publication is None or bool(getattr(self.publication, operation))
+
+
+class _Check:
+    """One pipeline."""
+
+    def __init__(self, name: str, pipeline: Pipeline, source: _Source, ask: Ask | None) -> None:
+        self.name = name
+        self.pipeline = pipeline
+        self.types: dict[str, dict[str, str]] = {}
+        self._source = source
+        self._ask = ask
+        wanted = Tables(pipeline.tables)
+        self.tables = [
+            table
+            for table in source.published
+            if wanted.match(table.relation.namespace, table.relation.name)
+        ]
+
+    def findings(self, *, sinks: bool) -> Iterator[Finding]:
+        """Everything there is to say about the pipeline."""
+        yield from self._named("pipeline-tables", self._patterns())
+        try:
+            expressions = parse(self.pipeline, name=self.name)
+        except ExpressionError as refusal:
+            yield from self._named("expression", [error(str(refusal), refusal.hint)])
+            expressions = Expressions()
+        for table in self.tables:
+            yield from self._table(expressions, table)
+        yield from self._named("sink-subjects", self._subjects())
+        if sinks:
+            yield from self._named("sink", self._sink())
+
+    def _named(self, check: str, findings: Iterator[Finding] | list[Finding]) -> Iterator[Finding]:
+        for finding in findings:
+            subject = f"{self.name}: {finding.subject}" if finding.subject else self.name
+            yield replace(finding, check=check, subject=subject)
+
+    def _patterns(self) -> Iterator[Finding]:
+        names = [
+            (table.relation.namespace, table.relation.name) for table in self._source.published
+        ]
+        for pattern in self.pipeline.tables:
+            if not any(Tables((pattern.removeprefix("!"),)).match(*name) for name in names):
+                yield warning(
+                    f"{pattern} matches no table of the publication",
+                    "ALTER PUBLICATION ... ADD TABLE ...; or correct the pattern",
+                )
+
+    def _table(self, expressions: Expressions, table: Published) -> Iterator[Finding]:
+        relation, subject = table.relation, str(_name(table))
+        try:
+            made = compiled(expressions, relation, {})
+            if self._ask is not None and expressions:
+                self._note(self._ask(expressions, relation), subject)
+        except TailraceError as refusal:
+            yield from self._named("expression", [error(str(refusal), refusal.hint, subject)])
+            return
+        for expression in expressions.all():
+            yield from self._named("expression-unchanged", self._unchanged(expression, table))
+        for single in (expressions.where, expressions.route, expressions.key):
+            if single is not None:
+                yield from self._named("expression-old-row", self._old_row(single, relation))
+        kind = self.types.get(subject, {}).get("route", "string")
+        if kind != "string":
+            said = warning(f"route is of type {kind}", "Make it text: cast(... as string)", subject)
+            yield from self._named("route-type", [said])
+        keyed = [column.name for column in relation.columns if column.key]
+        yield from self._named("lanes-key", self._lanes(relation, keyed))
+        if made.select is not None and not self.pipeline.key:
+            kept = {item.column.name for item in made.select if item.column.key}
+            yield from self._named("select-key", self._left_out(relation, keyed, kept))
+
+    def _note(self, kinds: Types, subject: str) -> None:
+        single = {"where": kinds.where, "route": kinds.route, "key": kinds.key}
+        named = {name: kind for name, kind in single.items() if kind is not None}
+        items = {f"select[{index}]": kind for index, kind in enumerate(kinds.select or ())}
+        self.types[subject] = named | items
+
+    def _unchanged(self, expression: Expression, table: Published) -> Iterator[Finding]:
+        """Values that an update may leave out."""
+        relation = table.relation
+        if relation.replica_identity is ReplicaIdentity.FULL or not self._source.publishes(
+            "update"
+        ):
+            return
+        selects = expression.text.place.rpartition(".")[2].startswith("select")
+        read = _columns(expression, relation, ("", "after"))
+        if selects and len(read) < 2:
+            return
+        large = [relation.columns[index].name for index in sorted(read)]
+        large = [name for name in large if cells.toastable(_column(relation, name))]
+        if large:
+            say = warning if table.toasted else info
+            yield say(
+                f"{expression.text.place} reads {', '.join(large)}: an update that leaves a large "
+                "value alone does not send it, and the pipeline then stops",
+                f"ALTER TABLE {_name(table).quoted} REPLICA IDENTITY FULL; "
+                "or guard it with is_unchanged()",
+                str(_name(table)),
+            )
+
+    def _old_row(self, expression: Expression, relation: Relation) -> Iterator[Finding]:
+        """Values that are not part of the old key."""
+        if relation.replica_identity is ReplicaIdentity.FULL:
+            return
+        places = [
+            place
+            for place, when in (("before", ("update", "delete")), ("", ("delete",)))
+            if any(self._source.publishes(operation) for operation in when)
+        ]
+        read = _columns(expression, relation, tuple(places))
+        names = [
+            relation.columns[index].name
+            for index in sorted(read)
+            if not relation.columns[index].key
+        ]
+        if names:
+            aware = any(
+                Row(expression.text, relation).column(reference) is None
+                and reference.name.lower() == "op"
+                for reference in expression.references
+            )
+            table = TableName(relation.namespace, relation.name)
+            yield (info if aware else warning)(
+                f"{expression.text.place} reads {', '.join(names)} of the old row, and PostgreSQL "
+                "sends no more than the key of it: the pipeline then stops",
+                f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL; or guard it with is_absent() "
+                "or a test of op",
+                str(table),
+            )
+
+    def _lanes(self, relation: Relation, keyed: list[str]) -> Iterator[Finding]:
+        if self.pipeline.lanes > 1 and not keyed and not self.pipeline.key:
+            yield warning(
+                f"{self.pipeline.lanes} lanes keep the order of each key, and this table has none",
+                "lanes: 1, a `key`, or a primary key",
+                relation.qualified_name,
+            )
+
+    def _left_out(self, relation: Relation, keyed: list[str], kept: set[str]) -> Iterator[Finding]:
+        if relation.replica_identity is not ReplicaIdentity.FULL and len(kept) < len(keyed):
+            yield warning(
+                f"select leaves out the key ({', '.join(keyed)}), so messages have none",
+                "Select the key columns, or set `key`.",
+                relation.qualified_name,
+            )
+
+    def _subjects(self) -> Iterator[Finding]:
+        """Whether the stream takes every destination the template can give."""
+        sink = self.pipeline.sink
+        if self.pipeline.route or sink.type != "nats":
+            return
+        subject = Subject(sink.subject, database=self._source.database)
+        destinations = [subject.of(table.relation, op) for table in self.tables for op in _OPS]
+        lost = [
+            destination
+            for destination in destinations
+            if not any(matches(pattern, destination) for pattern in sink.stream.subjects)
+        ]
+        if lost:
+            yield error(
+                f"the stream {sink.stream.name} does not take {lost[0]}"
+                + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
+                "Add the subject to sink.stream.subjects, or change sink.subject.",
+            )
+
+    def _sink(self) -> Iterator[Finding]:
+        sink = self.pipeline.sink
+        if sink.type == "nats":
+            for said in nats.inspect(sink):
+                yield Finding(severity=Severity(said.severity), finding=said.finding, fix=said.fix)
+            return
+        from tailrace.sinks import kafka  # noqa: PLC0415 - its client loads only where needed
+
+        try:
+            kafka.probe(sink, name="check")
+        except TailraceError as failed:
+            yield error(str(failed), failed.hint)
+        else:
+            yield Finding(severity=Severity.OK, finding=f"Kafka at {sink.bootstrap} answers")
+
+
+def _columns(expression: Expression, relation: Relation, qualifiers: tuple[str, ...]) -> set[int]:
+    """The table's columns that an expression reads under these qualifiers and never tests."""
+    names = Row(expression.text, relation)
+    tested = {names.column(reference) for reference in expression.guarded}
+    read = {
+        names.column(reference)
+        for reference in expression.references
+        if reference.qualifier in qualifiers
+    }
+    return {index for index in read - tested if index is not None}
+
+
+def _column(relation: Relation, name: str) -> Column:
+    return next(column for column in relation.columns if column.name == name)
+
+
+def _name(table: Published) -> TableName:
+    return TableName(table.relation.namespace, table.relation.name)

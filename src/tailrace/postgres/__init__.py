@@ -1,0 +1,1 @@
+"""Everything that speaks SQL to the source: connection, catalogs, publication, slot, preflight."""

@@ -1,0 +1,238 @@
+"""The first step: make publication and slot, or print the SQL for somebody who may.
+
+Publication first, then slot: changes that are older than the publication can not be decoded.
+A slot is never made where a log exists, because the new slot would begin after the log's end and
+the changes between would be missing without a trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tailrace.errors import RefusedError, SlotLostError
+from tailrace.log.format import mark, segment
+from tailrace.postgres.catalog import read_all, read_named
+from tailrace.postgres.connection import failure, quote_ident, quote_literal
+from tailrace.postgres.publication import (
+    PublicationState,
+    TableName,
+    create_publication,
+    publication_sql,
+    read_publication,
+)
+from tailrace.postgres.slot import FAILOVER_VERSION, PLUGIN, SlotState, create_slot, read_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from psycopg import Connection
+
+    from tailrace.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialised:
+    """What is there now, and whether it was there before."""
+
+    publication: PublicationState
+    publication_created: bool
+    slot: SlotState
+    slot_created: bool
+
+
+def log_exists(path: Path) -> bool:
+    """Whether the folder holds a log: a segment, or the mark of one."""
+    return (path / mark.NAME).exists() or any(path.glob(f"*{segment.SUFFIX}"))
+
+
+def initialise(
+    connection: Connection,
+    config: Config,
+    *,
+    tables: Sequence[TableName] = (),
+    all_tables: bool = False,
+    slot_timeout_s: float = 30,
+) -> Initialised:
+    """Make what is missing of publication and slot. What is there is left as it is."""
+    try:
+        return _initialise(connection, config, tables, all_tables, slot_timeout_s)
+    except psycopg.Error as error:
+        raise failure(connection, error) from error
+
+
+def _initialise(
+    connection: Connection,
+    config: Config,
+    tables: Sequence[TableName],
+    all_tables: bool,
+    slot_timeout_s: float,
+) -> Initialised:
+    source = config.source
+    slot = read_slot(connection, source.slot)
+    publication = read_publication(connection, source.publication)
+    _refuse_a_gap(config, slot)
+    _refuse_wal_level(connection)
+    if publication is None:
+        _refuse_an_old_slot(config, slot)
+        _refuse_unidentified(connection, tables, all_tables)
+        made = create_publication(
+            connection, source.publication, tables=tables, all_tables=all_tables
+        )
+    else:
+        _refuse_other_tables(publication, tables, all_tables)
+        made = publication
+    return Initialised(
+        publication=made,
+        publication_created=publication is None,
+        slot=slot or create_slot(connection, source.slot, timeout_s=slot_timeout_s),
+        slot_created=slot is None,
+    )
+
+
+def _refuse_a_gap(config: Config, slot: SlotState | None) -> None:
+    name, path = config.source.slot, config.log.path
+    if slot is None and log_exists(path):
+        raise SlotLostError(f"replication slot {name!r} is missing, but there is a log in {path}")
+    if slot is not None and slot.lost:
+        raise SlotLostError(
+            f"replication slot {name!r} is lost: {slot.invalidation_reason or 'its WAL is gone'}"
+        )
+
+
+def _refuse_wal_level(connection: Connection) -> None:
+    row = connection.execute("SHOW wal_level").fetchone()
+    if row is not None and row[0] != "logical":
+        raise RefusedError(
+            f"wal_level is {row[0]}, and logical decoding needs logical",
+            hint="ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL.",
+        )
+
+
+def _refuse_an_old_slot(config: Config, slot: SlotState | None) -> None:
+    if slot is not None:
+        raise RefusedError(
+            f"slot {slot.name!r} exists, but publication {config.source.publication!r} does not: "
+            "a slot can not read the changes that are older than its publication",
+            hint="If nothing was captured with this slot yet, drop it and try again: "
+            f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
+        )
+
+
+def _refuse_unidentified(
+    connection: Connection, tables: Sequence[TableName], all_tables: bool
+) -> None:
+    states = read_all(connection) if all_tables else read_named(connection, tables)
+    found = {state.table for state in states}
+    if missing := [str(table) for table in tables if table not in found]:
+        raise RefusedError(
+            f"no such table: {', '.join(missing)}",
+            hint="Write schema.table as in SQL: capitals and dots need double quotes.",
+        )
+    if unidentified := [name for state in states for name in state.unidentified]:
+        commands = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in unidentified)
+        raise RefusedError(
+            "without a primary key or replica identity, a published table refuses the "
+            f"application's own UPDATE and DELETE: {', '.join(unidentified)}",
+            hint=f"Add primary keys, or: {commands}",
+        )
+
+
+def _refuse_other_tables(
+    publication: PublicationState, tables: Sequence[TableName], all_tables: bool
+) -> None:
+    held = {published.table for published in publication.tables}
+    name = quote_ident(publication.name)
+    if missing := [table for table in tables if table not in held]:
+        added = ", ".join(table.quoted for table in missing)
+        raise RefusedError(
+            f"publication {publication.name!r} is already there, without "
+            f"{', '.join(str(table) for table in missing)}",
+            hint=f"ALTER PUBLICATION {name} ADD TABLE {added};",
+        )
+    if all_tables and not publication.all_tables:
+        raise RefusedError(
+            f"publication {publication.name!r} is already there, and not for all tables",
+            hint="Set source.publication to another name, or leave --all-tables out.",
+        )
+
+
+def setup_sql(
+    config: Config, *, tables: Sequence[TableName] = (), all_tables: bool = False, role: str
+) -> str:
+    """The script for a DBA: settings, role, grants, publication, slot. Needs no connection."""
+    publication = publication_sql(config.source.publication, tables=tables, all_tables=all_tables)
+    return _SCRIPT.format(
+        role=quote_ident(role),
+        role_literal=quote_literal(role),
+        grants=_grants(tables, role) if tables else _GRANT_ALL.format(role=quote_literal(role)),
+        publication=publication,
+        slot=quote_literal(config.source.slot),
+        plugin=PLUGIN,
+        failover_version=FAILOVER_VERSION,
+    )
+
+
+def _grants(tables: Sequence[TableName], role: str) -> str:
+    namespaces = sorted({table.namespace for table in tables})
+    grants = [
+        f"GRANT USAGE ON SCHEMA {quote_ident(name)} TO {quote_ident(role)};" for name in namespaces
+    ]
+    grants += [f"GRANT SELECT ON TABLE {table.quoted} TO {quote_ident(role)};" for table in tables]
+    return "\n".join(grants)
+
+
+_GRANT_ALL = """\
+DO $$
+DECLARE namespace text;
+BEGIN
+  FOR namespace IN
+    SELECT DISTINCT schemaname FROM pg_tables
+    WHERE schemaname NOT LIKE 'pg\\_%' AND schemaname <> 'information_schema'
+  LOOP
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', namespace, {role});
+    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %I TO %I', namespace, {role});
+  END LOOP;
+END $$;"""
+
+_SCRIPT = """\
+-- Prepares a PostgreSQL database for Tailrace. Run it in that database, as a superuser:
+--   psql -v ON_ERROR_STOP=1 -d <database> -f setup.sql
+
+-- 1. Settings. A new wal_level needs a restart of the server; do that before steps 4 and 5.
+--    On a managed service, set the same in its parameter group.
+ALTER SYSTEM SET wal_level = logical;
+-- While capture is stopped, the server keeps WAL for it: at most this much.
+ALTER SYSTEM SET max_slot_wal_keep_size = '64GB';
+SELECT pg_reload_conf();
+
+-- 2. The role. It may log in and replicate, and nothing else. Give it a password with
+--    \\password in psql, and a hostssl line with scram-sha-256 in pg_hba.conf.
+CREATE ROLE {role} WITH LOGIN REPLICATION;
+
+-- 3. What it may read. Snapshots need SELECT; the stream shows every published row without it.
+DO $$
+BEGIN
+  EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), {role_literal});
+END $$;
+{grants}
+-- To see since when others have been writing, which snapshots and backfills tell and use.
+GRANT pg_read_all_stats TO {role};
+
+-- 4. The publication: before the slot, because a slot can not read what is older than it.
+{publication};
+
+-- 5. The slot. This waits for every transaction that is writing at the moment. From here on the
+--    server keeps WAL for Tailrace, so start `tailrace capture` soon.
+DO $$
+BEGIN
+  IF current_setting('server_version_num')::int >= {failover_version} THEN
+    PERFORM pg_create_logical_replication_slot({slot}, '{plugin}', failover => true);
+  ELSE
+    PERFORM pg_create_logical_replication_slot({slot}, '{plugin}');
+  END IF;
+END $$;
+"""

@@ -1,0 +1,276 @@
+"""Tables that join a publication or leave it, while its changes are being captured.
+
+A table joins in a transaction that is only committed when PostgreSQL and the checks of `tailrace
+doctor` find nothing wrong: a published table that cannot identify its rows, or whose row filter
+needs columns outside of its key, makes the application's own UPDATE fail. Nothing has to be started
+again: the stream has a table's changes from the commit that added it on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import errors
+
+from tailrace.errors import RefusedError
+from tailrace.postgres.bootstrap import log_exists
+from tailrace.postgres.catalog import read_named
+from tailrace.postgres.connection import failure, quote_ident
+from tailrace.postgres.preflight import Severity, tables
+from tailrace.postgres.preflight.facts import gather
+from tailrace.postgres.publication import addition_sql, read_publication, removal_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from psycopg import Connection
+
+    from tailrace.config import Config
+    from tailrace.postgres.preflight import Finding
+    from tailrace.postgres.publication import PublicationState, PublishedTable, TableName
+
+# Column lists, row filters and whole schemas in publications.
+_SELECTIVE_VERSION = 150000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What became of a wish. `made` is False when it was so already."""
+
+    made: bool
+    findings: tuple[Finding, ...] = ()
+
+
+def join(
+    connection: Connection,
+    config: Config,
+    table: TableName,
+    *,
+    columns: Sequence[str] = (),
+    where: str = "",
+    approve: Callable[[Connection], None] = lambda _connection: None,
+) -> Change:
+    """Add a table to the publication of the settings.
+
+    `approve` sees the publication as it will be, inside the transaction; what it raises ends that.
+    """
+    try:
+        publication = _publication(connection, config)
+        _refuse_what_cannot_be(connection, publication, table, bool(columns or where))
+        member = _member(publication, table)
+        if member is not None:
+            _refuse_another_selection(publication, member, columns, where)
+            return Change(made=False)
+        statement = addition_sql(publication.name, table, columns=columns, where=where)
+        with connection.transaction():
+            _add(connection, statement, publication, table)
+            findings = _examined(connection, config, table)
+            _refuse_broken_writes(connection, publication, table)
+            approve(connection)
+        return Change(made=True, findings=findings)
+    except psycopg.Error as error:
+        raise failure(connection, error) from error
+
+
+def leave(connection: Connection, config: Config, table: TableName) -> Change:
+    """Take a table out of the publication of the settings."""
+    try:
+        publication = _publication(connection, config)
+        if publication.all_tables:
+            raise RefusedError(
+                f"publication {publication.name!r} is FOR ALL TABLES: none can leave it",
+                hint="Leave the table out of the pipelines, tables: [..., '!schema.table'], or "
+                "make a publication FOR TABLE.",
+            )
+        if _member(publication, table) is None:
+            return Change(made=False)
+        _refuse_whole_schema(connection, publication, table)
+        _alter(connection, removal_sql(publication.name, table), publication, table)
+        return Change(made=True)
+    except psycopg.Error as error:
+        raise failure(connection, error) from error
+
+
+def _publication(connection: Connection, config: Config) -> PublicationState:
+    name = config.source.publication
+    found = read_publication(connection, name)
+    if found is None:
+        raise RefusedError(
+            f"there is no publication {name!r} in this database", hint="tailrace init --table ..."
+        )
+    return found
+
+
+def _member(publication: PublicationState, table: TableName) -> PublishedTable | None:
+    return next((each for each in publication.tables if each.table == table), None)
+
+
+def _refuse_what_cannot_be(
+    connection: Connection, publication: PublicationState, table: TableName, selective: bool
+) -> None:
+    row = connection.execute(_KIND, (table.namespace, table.name)).fetchone()
+    if row is None:
+        raise RefusedError(
+            f"there is no table {table}",
+            hint="Write schema.table as in SQL: capitals and dots need double quotes.",
+        )
+    kind, persistence, roots = row
+    if kind not in ("r", "p"):
+        raise RefusedError(f"{table} is not a table: only tables have changes to publish")
+    if persistence != "p":
+        raise RefusedError(
+            f"{table} is unlogged or temporary: its rows are never sent",
+            hint=f"ALTER TABLE {table.quoted} SET LOGGED;",
+        )
+    held = {str(each.table) for each in publication.tables}
+    if publication.via_root and (published := [root for root in roots if root in held]):
+        raise RefusedError(
+            f"{table} is a partition of {published[0]}, which is published: its changes are in "
+            "the stream, under the name of that table"
+        )
+    if selective and publication.all_tables:
+        raise RefusedError(
+            f"publication {publication.name!r} is FOR ALL TABLES: it sends all columns and rows",
+            hint="Make a publication FOR TABLE, or use `where` and `select` of the pipeline.",
+        )
+    if selective and connection.info.server_version < _SELECTIVE_VERSION:
+        raise RefusedError(
+            "column lists and row filters need PostgreSQL 15",
+            hint="Use `where` and `select` of the pipeline.",
+        )
+
+
+def _refuse_another_selection(
+    publication: PublicationState, member: PublishedTable, columns: Sequence[str], where: str
+) -> None:
+    """A list can be compared; a filter is stored in PostgreSQL's own words."""
+    differs = bool(columns) and set(columns) != set(member.columns or ())
+    if differs or where:
+        again = addition_sql(publication.name, member.table, columns=columns, where=where)
+        raise RefusedError(
+            f"{member.table} is in publication {publication.name!r} already",
+            hint=f"To change what it sends: BEGIN; {removal_sql(publication.name, member.table)}; "
+            f"{again}; COMMIT;",
+        )
+
+
+def _refuse_whole_schema(
+    connection: Connection, publication: PublicationState, table: TableName
+) -> None:
+    if connection.info.server_version < _SELECTIVE_VERSION:
+        return
+    values = publication.name, table.namespace
+    if connection.execute(_WHOLE_SCHEMA, values).fetchone() is not None:
+        raise RefusedError(
+            f"publication {publication.name!r} holds all tables of schema {table.namespace}",
+            hint=f"ALTER PUBLICATION {quote_ident(publication.name)} DROP TABLES IN SCHEMA "
+            f"{quote_ident(table.namespace)}; and add the tables that are wanted.",
+        )
+
+
+def _add(
+    connection: Connection, statement: str, publication: PublicationState, table: TableName
+) -> None:
+    members = _members(connection, publication)
+    _alter(connection, statement, publication, table)
+    if _members(connection, publication) != members + 1:
+        # A condition with a closing bracket too many can name further tables.
+        raise RefusedError(
+            "the condition is not a condition: it names further tables",
+            hint=f"This was tried: {statement};",
+        )
+
+
+def _members(connection: Connection, publication: PublicationState) -> int:
+    row = connection.execute(_MEMBERS, (publication.name,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _alter(
+    connection: Connection, statement: str, publication: PublicationState, table: TableName
+) -> None:
+    values = publication.name, table.namespace, table.name
+    owners = connection.execute(_OWNERS, values).fetchone()
+    try:
+        # Binary, because that way the server takes a single statement and no more.
+        connection.execute(statement.encode(), binary=True)
+    except errors.InsufficientPrivilege as error:
+        of_publication, of_table = owners or ("?", "?")
+        raise RefusedError(
+            f"{connection.info.user} may not do this: {error.diag.message_primary}",
+            hint=f"The publication is {of_publication}'s and the table {of_table}'s. A role that "
+            f"owns both, or a superuser, runs: {statement};",
+        ) from error
+
+
+def _examined(connection: Connection, config: Config, table: TableName) -> tuple[Finding, ...]:
+    """What `tailrace doctor` will say of the table. An error keeps it from joining."""
+    facts = gather(connection, config, log_exists=log_exists(config.log.path))
+    alone = replace(facts, tables=read_named(connection, [table]), unlogged=())
+    findings = [finding for check in tables.CHECKS for finding in check.run(alone)]
+    for finding in findings:
+        if finding.severity is Severity.ERROR:
+            raise RefusedError(f"{finding.subject}: {finding.finding}", hint=finding.fix)
+    return tuple(finding for finding in findings if finding.severity is not Severity.OK)
+
+
+def _refuse_broken_writes(
+    connection: Connection, publication: PublicationState, table: TableName
+) -> None:
+    """Have PostgreSQL plan a write: it refuses one that it could not publish."""
+    row = connection.execute(_WRITABLE, (table.namespace, table.name)).fetchone()
+    column = quote_ident(row[0]) if row else None
+    statements = []
+    if publication.update and column is not None:
+        statements.append(f"EXPLAIN UPDATE {table.quoted} SET {column} = {column}")  # noqa: S608
+    if publication.delete:
+        statements.append(f"EXPLAIN DELETE FROM {table.quoted}")  # noqa: S608
+    for statement in statements:
+        try:
+            with connection.transaction():
+                connection.execute(statement.encode())
+        except errors.InsufficientPrivilege:
+            continue
+        except psycopg.Error as error:
+            reason = error.diag.message_detail or error.diag.message_primary
+            raise RefusedError(
+                f"published like this, {table} would refuse the application's own writes: {reason}",
+                hint="The columns of --columns have to include the replica identity, and --where "
+                "may use no others; or: "
+                f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL;",
+            ) from error
+
+
+_KIND = """
+SELECT c.relkind::text, c.relpersistence::text,
+       ARRAY(SELECT format('%%s.%%s', rn.nspname, r.relname)
+             FROM pg_partition_ancestors(c.oid) a
+             JOIN pg_class r ON r.oid = a.relid AND r.oid <> c.oid
+             JOIN pg_namespace rn ON rn.oid = r.relnamespace)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+_WHOLE_SCHEMA = """
+SELECT FROM pg_publication_namespace s
+JOIN pg_publication p ON p.oid = s.pnpubid
+JOIN pg_namespace n ON n.oid = s.pnnspid
+WHERE p.pubname = %s AND n.nspname = %s
+"""
+_MEMBERS = """
+SELECT count(*) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+WHERE p.pubname = %s
+"""
+_OWNERS = """
+SELECT pg_get_userbyid(p.pubowner), pg_get_userbyid(c.relowner)
+FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
+"""
+_WRITABLE = """
+SELECT a.attname FROM pg_attribute a
+JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
+  AND a.attgenerated = '' AND a.attidentity <> 'a'
+ORDER BY a.attnum LIMIT 1
+"""

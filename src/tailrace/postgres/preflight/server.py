@@ -1,0 +1,156 @@
+"""Checks of the server: version, settings, room for one more slot and sender."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.finding import check, error, info, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.finding import Finding
+    from tailrace.postgres.preflight.facts import Facts
+
+OLDEST, NEWEST = 14, 18
+
+# The minor releases of August 2025. Before them, a transaction that was open while a publication
+# or table changed was decoded with stale caches and lost rows (P64); the first repair, of May,
+# could run out of memory (bug 18938); and a late acknowledgement could move a slot back (P53).
+SAFE_MINOR = {14: 19, 15: 14, 16: 10, 17: 6}
+
+KEEP_MB = 1024
+IDLE_S = 24 * 3600
+SENDER_TIMEOUT_MS = 10_000
+RELOAD = "SELECT pg_reload_conf();"
+
+
+@check("server-version", "the server's version is supported and has the known repairs")
+def version(facts: Facts) -> Iterator[Finding]:
+    """Too old, too new, or a minor release with known loss."""
+    major, minor = divmod(facts.version, 10_000)
+    safe = SAFE_MINOR.get(major, 0)
+    if major < OLDEST:
+        yield error(
+            f"PostgreSQL {major} is not supported", f"Upgrade to PostgreSQL {OLDEST} or newer."
+        )
+    elif major > NEWEST:
+        yield info(f"PostgreSQL {major} is newer than what this release was tested with ({NEWEST})")
+    elif minor < safe:
+        yield warning(
+            f"PostgreSQL {major}.{minor} can lose changes of transactions that are open while a "
+            "table or publication is altered",
+            f"Update to {major}.{safe} or a later {major}.x.",
+        )
+
+
+@check("primary", "the server is a primary")
+def primary(facts: Facts) -> Iterator[Finding]:
+    """A standby can decode from 16, but neither takes heartbeats nor new publications."""
+    if facts.standby:
+        say = error if facts.version < 160_000 else warning
+        yield say(
+            "the server is a standby", "Connect to the primary: target_session_attrs=read-write"
+        )
+
+
+@check("wal-level", "wal_level is logical")
+def wal_level(facts: Facts) -> Iterator[Finding]:
+    """Without logical information in the WAL there is nothing to decode."""
+    level = facts.settings["wal_level"]
+    if level != "logical":
+        yield error(
+            f"wal_level is {level}",
+            "ALTER SYSTEM SET wal_level = logical; -- then restart PostgreSQL",
+        )
+
+
+@check("encoding", "the database is in UTF8")
+def encoding(facts: Facts) -> Iterator[Finding]:
+    """PostgreSQL converts to UTF-8 on the way, except from SQL_ASCII, where it can not."""
+    if facts.encoding == "SQL_ASCII":
+        yield warning(
+            "the database's encoding is SQL_ASCII: text may arrive that is not valid UTF-8",
+            "Dump and restore into a database WITH ENCODING 'UTF8' TEMPLATE template0.",
+        )
+    elif facts.encoding != "UTF8":
+        yield info(f"the database's encoding is {facts.encoding}; its text is captured as UTF-8")
+
+
+@check("max-slot-wal-keep-size", "max_slot_wal_keep_size bounds what a stopped capture can hold")
+def keep_size(facts: Facts) -> Iterator[Finding]:
+    """Unbounded: a full disk on the server. Too small: a lost slot."""
+    megabytes = facts.setting("max_slot_wal_keep_size")
+    if megabytes == -1:
+        yield warning(
+            "max_slot_wal_keep_size is -1: a stopped capture can fill the server's disk with WAL",
+            f"ALTER SYSTEM SET max_slot_wal_keep_size = '64GB'; {RELOAD}",
+        )
+    elif megabytes < KEEP_MB:
+        yield warning(
+            f"max_slot_wal_keep_size is {megabytes} MB: a short stop of capture loses the slot",
+            f"ALTER SYSTEM SET max_slot_wal_keep_size = '64GB'; {RELOAD}",
+        )
+
+
+@check("idle-slot-timeout", "no idle_replication_slot_timeout takes the slot away")
+def idle_timeout(facts: Facts) -> Iterator[Finding]:
+    """From PostgreSQL 18, a slot nobody reads may be invalidated after a time."""
+    seconds = facts.setting("idle_replication_slot_timeout")
+    if seconds:
+        say = warning if seconds < IDLE_S else info
+        yield say(
+            f"idle_replication_slot_timeout is {seconds} s: a longer stop loses the slot",
+            f"ALTER SYSTEM SET idle_replication_slot_timeout = 0; {RELOAD}",
+        )
+
+
+@check("free-slots", "there is room for the slot")
+def free_slots(facts: Facts) -> Iterator[Finding]:
+    """Only matters while ours is still to be made."""
+    limit = facts.setting("max_replication_slots")
+    if facts.slot is None and facts.slots_used >= limit:
+        yield error(
+            f"all {limit} replication slots are in use",
+            f"ALTER SYSTEM SET max_replication_slots = {limit + 10}; -- then restart PostgreSQL",
+        )
+
+
+@check("free-senders", "there is room for the replication connection")
+def free_senders(facts: Facts) -> Iterator[Finding]:
+    """A running capture already has its sender."""
+    limit = facts.setting("max_wal_senders")
+    running = facts.slot is not None and facts.slot.active_pid is not None
+    if not running and facts.senders_used >= limit:
+        yield error(
+            f"all {limit} WAL senders are in use",
+            f"ALTER SYSTEM SET max_wal_senders = {limit + 10}; -- then restart PostgreSQL",
+        )
+
+
+@check("wal-sender-timeout", "wal_sender_timeout ends dead connections in good time")
+def sender_timeout(facts: Facts) -> Iterator[Finding]:
+    """0: a dead capture keeps the slot busy. Very short: a slow disk cuts the line."""
+    milliseconds = facts.setting("wal_sender_timeout")
+    fix = f"ALTER SYSTEM SET wal_sender_timeout = '60s'; {RELOAD}"
+    if milliseconds == 0:
+        yield info(
+            "wal_sender_timeout is 0: after a cut line the slot stays busy until TCP gives up", fix
+        )
+    elif milliseconds < SENDER_TIMEOUT_MS:
+        yield warning(
+            f"wal_sender_timeout is {milliseconds} ms: a short stall cuts the connection", fix
+        )
+
+
+CHECKS = (
+    version,
+    primary,
+    wal_level,
+    encoding,
+    keep_size,
+    idle_timeout,
+    free_slots,
+    free_senders,
+    sender_timeout,
+)

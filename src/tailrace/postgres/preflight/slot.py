@@ -1,0 +1,152 @@
+"""Checks of the slot, and of the transactions that hold it back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tailrace.finding import check, error, info, warning
+from tailrace.postgres.connection import quote_literal
+from tailrace.postgres.slot import FAILOVER_VERSION, PLUGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.finding import Finding
+    from tailrace.postgres.preflight.facts import Facts
+
+KEPT_WAL_BYTES = 10 * 2**30
+OLD_TRANSACTION = timedelta(minutes=5)
+
+
+@check("slot-exists", "the replication slot exists")
+def exists(facts: Facts) -> Iterator[Finding]:
+    """With a log, a missing slot means lost changes, not a first start."""
+    if facts.slot is not None:
+        return
+    name = facts.config.source.slot
+    if facts.log_exists:
+        yield error(
+            f"replication slot {name} is gone, but there is a log: the changes between are lost",
+            "Move the log folder away, run `tailrace init`, and take a new snapshot.",
+        )
+    else:
+        yield error(
+            f"replication slot {name} does not exist",
+            f"SELECT pg_create_logical_replication_slot({quote_literal(name)}, '{PLUGIN}'); "
+            "-- after the publication; or: tailrace init",
+        )
+
+
+@check("slot-usable", "the slot is a healthy pgoutput slot of this database", needs=("slot",))
+def usable(facts: Facts) -> Iterator[Finding]:
+    """Every reason for which START_REPLICATION would refuse the slot, or surprise us."""
+    slot = facts.slot
+    assert slot is not None
+    drop = f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});"
+    other = "Set source.slot to another name."
+    if slot.slot_type != "logical":
+        yield error(f"slot {slot.name} is a physical slot", other)
+    elif slot.plugin != PLUGIN:
+        yield error(f"slot {slot.name} uses the plugin {slot.plugin}, not {PLUGIN}", other)
+    elif slot.database != facts.database:
+        yield error(
+            f"slot {slot.name} belongs to database {slot.database}, not {facts.database}", other
+        )
+    if slot.temporary:
+        yield error(f"slot {slot.name} is temporary", other)
+    if slot.lost:
+        reason = slot.invalidation_reason or "its WAL was removed"
+        yield error(
+            f"slot {slot.name} is lost: {reason}",
+            f"{drop} -- then move the log folder away, run `tailrace init`, take a new snapshot",
+        )
+    if slot.two_phase:
+        yield warning(
+            f"slot {slot.name} was made for two-phase decoding, which Tailrace does not use",
+            f"{drop} -- before the first capture, then: tailrace init",
+        )
+
+
+@check("slot-active", "nobody else reads the slot", needs=("slot",))
+def active(facts: Facts) -> Iterator[Finding]:
+    """Usually our own capture."""
+    if facts.slot and facts.slot.active_pid is not None:
+        yield info(
+            f"slot {facts.slot.name} is being read through server process {facts.slot.active_pid}"
+        )
+
+
+@check("slot-wal-kept", "the slot holds little WAL back", needs=("slot",))
+def wal_kept(facts: Facts) -> Iterator[Finding]:
+    """Before it is lost, a slot goes through `extended` and `unreserved`."""
+    slot = facts.slot
+    assert slot is not None
+    if slot.lost:
+        return
+    kept = (slot.kept_wal_bytes or 0) / 2**20
+    start = "Start capture now: tailrace capture"
+    if slot.wal_status == "unreserved":
+        yield error(f"the slot's WAL ({kept:,.0f} MiB) goes at the next checkpoint", start)
+    elif slot.wal_status == "extended" or (slot.kept_wal_bytes or 0) > KEPT_WAL_BYTES:
+        room = f", {slot.safe_wal_bytes / 2**20:,.0f} MiB left" if slot.safe_wal_bytes else ""
+        yield warning(f"the slot keeps {kept:,.0f} MiB of WAL{room}", start)
+
+
+@check("failover-slot", "the slot survives a failover, where standbys synchronise slots")
+def failover(facts: Facts) -> Iterator[Finding]:
+    """Up to 16 a promoted standby has no slot; from 17 it can."""
+    if facts.version < FAILOVER_VERSION:
+        yield info(
+            "up to PostgreSQL 16 a slot does not survive a failover: expect SLOT_LOST after one",
+            "Upgrade to PostgreSQL 17 or newer.",
+        )
+    elif facts.slot is not None and not facts.slot.failover:
+        name = facts.slot.name
+        yield info(
+            f"slot {name} is not marked for failover",
+            f"On a replication connection, while nobody reads it: "
+            f"ALTER_REPLICATION_SLOT {name} (FAILOVER true);",
+        )
+    elif not facts.settings.get("synchronized_standby_slots"):
+        yield info(
+            "synchronized_standby_slots is empty: capture may be ahead of a promoted standby",
+            "With standbys: ALTER SYSTEM SET synchronized_standby_slots = 'their_slot, ...';",
+        )
+
+
+@check("open-transactions", "no old transaction is open")
+def open_transactions(facts: Facts) -> Iterator[Finding]:
+    """They hold WAL, keep a new slot from starting and delay everything they wrote."""
+    for transaction in facts.transactions:
+        old = transaction.age is not None and transaction.age >= OLD_TRANSACTION
+        if transaction.pid is not None and old:
+            yield warning(
+                f"a transaction that has written is still open: {transaction}",
+                f"SELECT pg_terminate_backend({transaction.pid});",
+                f"pid {transaction.pid}",
+            )
+
+
+@check("prepared-transactions", "no prepared transaction waits")
+def prepared_transactions(facts: Facts) -> Iterator[Finding]:
+    """Nobody's session holds these; they wait until somebody decides."""
+    for transaction in facts.transactions:
+        if transaction.gid:
+            gid = quote_literal(transaction.gid)
+            yield warning(
+                f"{transaction} holds WAL back and keeps a new slot from starting",
+                f"COMMIT PREPARED {gid}; -- or: ROLLBACK PREPARED {gid};",
+                transaction.gid,
+            )
+
+
+CHECKS = (
+    exists,
+    usable,
+    active,
+    wal_kept,
+    failover,
+    open_transactions,
+    prepared_transactions,
+)

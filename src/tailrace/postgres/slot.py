@@ -1,0 +1,202 @@
+"""The replication slot: PostgreSQL's memory of how far Tailrace has read.
+
+Reads, creates and drops it over an ordinary connection. Whether a slot *may* be created is
+decided in `tailrace.postgres.bootstrap`: never where a log exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from tailrace.errors import RefusedError
+from tailrace.position import Lsn
+from tailrace.postgres.connection import failure
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from psycopg import Connection
+
+PLUGIN = "pgoutput"
+FAILOVER_VERSION = 170000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotState:
+    """A row of pg_replication_slots. What an older server does not know keeps its default."""
+
+    name: str
+    plugin: str | None
+    slot_type: str
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: Lsn | None
+    confirmed_flush_lsn: Lsn | None
+    wal_status: str | None
+    safe_wal_bytes: int | None
+    kept_wal_bytes: int | None
+    two_phase: bool = False
+    failover: bool = False
+    synced: bool = False
+    invalidation_reason: str | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether PostgreSQL has given up what the slot still had to send."""
+        return self.wal_status == "lost" or self.invalidation_reason is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that has written and not ended. Only prepared ones have a `gid`, and no pid."""
+
+    pid: int | None
+    gid: str
+    application: str
+    age: timedelta | None
+    query_start: datetime | None
+
+    def __str__(self) -> str:
+        name = f"prepared transaction {self.gid!r}" if self.gid else f"pid {self.pid}"
+        parts = [
+            self.application,
+            f"open for {str(self.age).split('.')[0]}" if self.age is not None else "",
+            f"last statement began {self.query_start:%Y-%m-%d %H:%M:%S %Z}"
+            if self.query_start
+            else "",
+        ]
+        details = ", ".join(filter(None, parts))
+        return f"{name} ({details})" if details else name
+
+
+def read_slot(connection: Connection, name: str) -> SlotState | None:
+    """The slot as it is now, or None if there is none of that name."""
+    try:
+        row = connection.execute(_READ, (name,)).fetchone()
+    except psycopg.Error as error:
+        raise failure(connection, error) from error
+    return _state(row[0], row[1]) if row else None
+
+
+# As JSON, because every major version has added columns.
+_READ = """
+SELECT to_jsonb(s),
+       pg_wal_lsn_diff(
+           CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                ELSE pg_current_wal_lsn() END,
+           s.restart_lsn)::bigint
+FROM pg_replication_slots s WHERE s.slot_name = %s
+"""
+
+
+def _state(row: dict[str, Any], kept_wal_bytes: int | None) -> SlotState:
+    return SlotState(
+        name=row["slot_name"],
+        plugin=row["plugin"],
+        slot_type=row["slot_type"],
+        database=row["database"],
+        temporary=row["temporary"],
+        active_pid=row["active_pid"],
+        restart_lsn=_lsn(row["restart_lsn"]),
+        confirmed_flush_lsn=_lsn(row["confirmed_flush_lsn"]),
+        wal_status=row["wal_status"],
+        safe_wal_bytes=row["safe_wal_size"],
+        kept_wal_bytes=kept_wal_bytes,
+        two_phase=row.get("two_phase", False),
+        failover=row.get("failover", False),
+        synced=row.get("synced", False),
+        invalidation_reason=row.get("invalidation_reason"),
+    )
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return Lsn.parse(text) if text is not None else None
+
+
+def create_slot(
+    connection: Connection,
+    name: str,
+    *,
+    failover: bool | None = None,
+    timeout_s: float = 30,
+) -> SlotState:
+    """Create a logical slot for pgoutput, with failover wherever the server knows it.
+
+    PostgreSQL waits for every transaction that is writing at that moment, in any database; past
+    `timeout_s` the wait is given up and the error names who is in the way.
+    """
+    # A standby refuses to mark a slot for failover.
+    fifth = ", failover => coalesce(%(failover)s, NOT pg_is_in_recovery())"
+    known = connection.info.server_version >= FAILOVER_VERSION
+    try:
+        with connection.transaction():
+            connection.execute(
+                "SELECT set_config('statement_timeout', %s, true)", (str(int(timeout_s * 1000)),)
+            )
+            connection.execute(
+                "SELECT pg_create_logical_replication_slot(%(name)s, %(plugin)s"
+                + (fifth if known else "")
+                + ")",
+                {"name": name, "plugin": PLUGIN, "failover": failover},
+            )
+    except psycopg.errors.QueryCanceled as error:
+        raise _blocked(connection, name, timeout_s) from error
+    except psycopg.Error as error:
+        raise failure(connection, error) from error
+    state = read_slot(connection, name)
+    if state is None:
+        raise RefusedError(f"replication slot {name!r} was dropped while it was being created")
+    return state
+
+
+def _blocked(connection: Connection, name: str, timeout_s: float) -> RefusedError:
+    blockers = open_transactions(connection)
+    names = "; ".join(str(blocker) for blocker in blockers) or "none that is still open now"
+    commands = " ".join(
+        f"SELECT pg_terminate_backend({blocker.pid});" for blocker in blockers if blocker.pid
+    )
+    return RefusedError(
+        f"replication slot {name!r} could not be created in {timeout_s:g} s, because PostgreSQL "
+        f"waits for the transactions that are writing: {names}",
+        hint=f"Wait for them and try again, or end them: {commands}".removesuffix(
+            ", or end them: "
+        ),
+    )
+
+
+def open_transactions(connection: Connection) -> list[OpenTransaction]:
+    """Every transaction that has written and not ended, oldest first, in all databases."""
+    with connection.cursor(row_factory=class_row(OpenTransaction)) as cursor:
+        try:
+            return cursor.execute(_OPEN).fetchall()
+        except psycopg.Error as error:
+            raise failure(connection, error) from error
+
+
+# pg_locks shows the holders of transaction ids to every role; pg_stat_activity hides other
+# users' transactions from a role without pg_monitor, so it only adds what may be seen. The query
+# text stays out: it may hold row data.
+_OPEN = """
+SELECT held.pid, '' AS gid, coalesce(a.application_name, '') AS application,
+       now() - a.xact_start AS age, a.query_start
+FROM (SELECT DISTINCT pid FROM pg_locks
+      WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+        AND pid IS NOT NULL AND pid <> pg_backend_pid()) held
+LEFT JOIN pg_stat_activity a ON a.pid = held.pid
+UNION ALL
+SELECT NULL, gid, '', now() - prepared, NULL FROM pg_prepared_xacts
+ORDER BY age DESC NULLS LAST
+"""
+
+
+def drop_slot(connection: Connection, name: str) -> None:
+    """Drop the slot. What it still had to send can never be read again."""
+    try:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+    except psycopg.Error as error:
+        raise failure(connection, error) from error

@@ -1,0 +1,1 @@
+"""`tailrace run`: settings become supervised processes, with status, metrics and HTTP."""

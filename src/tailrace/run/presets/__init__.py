@@ -1,0 +1,1 @@
+"""Commands that stand for a settings file: bridge, creek, shadow."""

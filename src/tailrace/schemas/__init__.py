@@ -1,0 +1,1 @@
+"""What tables look like, for consumers: schema documents, and drift the stream does not show."""

@@ -1,0 +1,60 @@
+"""Topics of Kafka: templates filled with escaped names.
+
+A topic is made of few characters (`a-z A-Z 0-9 . _ -`) and has at most 249. A name keeps those but
+the dot, which stands between names. Every other byte of its UTF-8 is written as `-xHH`, and so is a
+`-` that would read as the beginning of such, so no two names meet. What is too long is cut, with a
+digest of the whole at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tailrace.sinks.destination import Template
+
+if TYPE_CHECKING:
+    from tailrace.change import Op
+
+LONGEST = 249
+_ESCAPED = re.compile(r"-(?=x|\Z)|[^A-Za-z0-9_-]")
+_DIGEST = 40
+
+
+@lru_cache(maxsize=65536)
+def token(name: str) -> str:
+    """A name as a part of a topic.
+
+    >>> token("order_items"), token("my-app"), token("odd.name *"), token("a-x2E"), token("")
+    ('order_items', 'my-app', 'odd-x2Ename-x20-x2A', 'a-x2Dx2E', '-x')
+    """
+    return _ESCAPED.sub(_hexed, name) if name else "-x"
+
+
+def _hexed(match: re.Match[str]) -> str:
+    return "".join(f"-x{byte:02X}" for byte in match[0].encode())
+
+
+class Topic(Template):
+    """A template such as `{database}.{schema}.{table}`.
+
+    >>> from tailrace.change import Op
+    >>> Topic("{database}.{schema}.{table}", database="shop").fill("sales", "orders", Op.INSERT)
+    'shop.sales.orders'
+    """
+
+    kind = "topic"
+    token = staticmethod(token)
+
+    def fill(self, schema: str, table: str, op: Op) -> str:
+        """The topic of changes of one table."""
+        return _fitted(super().fill(schema, table, op))
+
+
+def _fitted(topic: str) -> str:
+    if len(topic) <= LONGEST:
+        return topic
+    digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST]
+    return f"{topic[: LONGEST - _DIGEST - 3]}-x-{digest}"

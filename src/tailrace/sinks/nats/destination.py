@@ -1,0 +1,18 @@
+"""The destination of a message in NATS: a subject, filled from a template."""
+
+from __future__ import annotations
+
+from tailrace.jetstream.names import token
+from tailrace.sinks.destination import Template
+
+
+class Subject(Template):
+    """A template such as `cdc.{table}.{operation}`.
+
+    >>> from tailrace.change import Op
+    >>> Subject("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
+    'cdc.sales.orders.insert'
+    """
+
+    kind = "subject"
+    token = staticmethod(token)

@@ -1,0 +1,50 @@
+"""A captured database with `_creek` in it, and the schema service over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.creek.sql import install
+from tailrace.postgres.connection import connect
+from tests.integration.creek.service.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tailrace.testing import EmbeddedNats
+    from tests.fix_capture import Captured
+    from tests.fix_postgres import Database
+
+
+@pytest.fixture
+def shop(database: Database) -> Database:
+    """A published table, and what Creek needs."""
+    database.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, name text);"
+        "CREATE PUBLICATION tailrace FOR TABLE users WITH (publish_via_partition_root = true)"
+    )
+    with connect(database.dsn) as connection:
+        install(connection)
+    return database
+
+
+@pytest.fixture
+def captured(shop: Database, capture: Callable[..., Captured]) -> Captured:
+    return capture(shop)
+
+
+@pytest.fixture
+def serve(server: EmbeddedNats) -> Iterator[Callable[..., Service]]:
+    """Starts a service over a captured database."""
+    made: list[Service] = []
+
+    def start(captured: Captured, **source: str) -> Service:
+        made.append(Service(captured, server, **source))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.stop()

@@ -1,0 +1,160 @@
+"""The schema service of a producer, without Spark: a captured database, and its threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import nats
+import nats.errors
+
+from tailrace import config
+from tailrace.creek import service
+from tailrace.encode.creek import schema as creek
+from tailrace.log.reader import Earliest
+from tailrace.wire import pgoutput
+from tests.fix_pipeline import received
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nats.aio.msg import Msg
+
+    from tailrace.schema import TypeName
+    from tailrace.testing import EmbeddedNats
+    from tests.fix_capture import Captured
+
+NAMESPACE = "CREEK"
+PIPELINE: dict[str, Any] = {
+    "tables": ["*.*", "!_creek.*"],
+    "shape": "creek",
+    "namespace": NAMESPACE,
+    "snapshots": {
+        "request": f"{NAMESPACE}._snapshot",
+        "stream": {"name": f"{NAMESPACE}_snap", "subjects": [f"{NAMESPACE}.*.snap.>"]},
+    },
+}
+
+
+class Service:
+    """What `tailrace serve` runs for a creek pipeline, and the other side of it."""
+
+    def __init__(self, captured: Captured, server: EmbeddedNats, **source: str) -> None:
+        self.captured = captured
+        self.database = captured.database
+        self.server = server
+        sink = {
+            "type": "nats",
+            "url": server.url,
+            "stream": {"name": f"{NAMESPACE}_wal", "subjects": [f"{NAMESPACE}.*.wal.>"]},
+            "subject": f"{NAMESPACE}.{{database}}.wal.{{schema}}.{{table}}",
+        }
+        self.config = config.Config.model_validate(
+            {
+                "source": captured.config.source.model_dump() | source,
+                "log": captured.config.log.model_dump(),
+                "data": captured.folder.parent / f"data-{self.database.name}",
+                "pipelines": {"creek": PIPELINE | {"sink": sink}},
+            }
+        )
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, *, answering: bool = True) -> None:
+        """Start the threads; once requests are heard, go on."""
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, args=(self._stop,), name=name)
+            for name, work in service.parts(self.config)
+        ]
+        for thread in self._threads:
+            thread.start()
+        if answering:
+            wait_for(lambda: self.ask(b"?") is not None, "requests are heard")
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        self._threads = []
+
+    def ask(self, body: bytes | str, subject: str = "_schema") -> Msg | None:
+        """The first reply, which has to come within a second; None when nobody listens."""
+        said = body.encode() if isinstance(body, str) else body
+
+        async def request() -> Msg | None:
+            client = await nats.connect(self.server.url)
+            try:
+                return await client.request(f"{NAMESPACE}.{subject}", said, timeout=1.0)
+            except nats.errors.NoRespondersError:
+                return None
+            finally:
+                await client.close()
+
+        return asyncio.run(request())
+
+    def schema(self, fingerprint: str, subject: str = "_schema") -> dict[str, Any] | None:
+        """The document of a fingerprint; None if there is none."""
+        reply = self.ask(fingerprint, subject)
+        assert reply is not None
+        content: dict[str, Any] = msgspec.json.decode(reply.data)
+        if "error" in content:
+            assert (reply.headers or {})["Nats-Service-Error-Code"] == "404"
+            return None
+        assert reply.headers is None
+        return content
+
+    def published(self, table: str, schema: str = "public") -> list[dict[str, Any]]:
+        """The messages on a table's schema subject."""
+        subject = creek.subject(NAMESPACE, self.database.name, "schema", schema, table)
+        return [
+            msgspec.json.decode(creek.unpacked(message.payload) or b"")
+            for message in received(self.server.url, f"{NAMESPACE}_schema")
+            if message.subject == subject
+        ]
+
+    def eventually_published(
+        self, table: str, good: Callable[[Sequence[dict[str, Any]]], object] = bool
+    ) -> list[dict[str, Any]]:
+        """The messages of a table once they are as they should be."""
+        wait_for(lambda: self._exists() and good(self.published(table)), f"schemas of {table}")
+        return self.published(table)
+
+    def streams(self) -> set[str]:
+        """What streams there are."""
+
+        async def read() -> set[str]:
+            client = await nats.connect(self.server.url)
+            try:
+                found = await client.jetstream().streams_info()
+                return {each.config.name or "" for each in found}
+            finally:
+                await client.close()
+
+        return asyncio.run(read())
+
+    def _exists(self) -> bool:
+        return f"{NAMESPACE}_schema" in self.streams()
+
+    def stored(self) -> dict[str, str]:
+        """The table of schemas: sources by fingerprint."""
+        sql = "SELECT fingerprint, source FROM _creek.avro_schemas"
+        return {str(name): str(source) for name, source in self.database.query(sql)}
+
+
+def fingerprints(captured: Captured, table: str, *, partial: bool = False) -> list[str]:
+    """Those of a table's changes in the log, each once, oldest first."""
+    found = []
+    types: dict[int, TypeName] = {}
+    for entry in captured.log.read(captured.log.resolve(Earliest())):
+        for message in entry.schema_messages():
+            stated = pgoutput.parse(message)
+            if isinstance(stated, pgoutput.TypeName):
+                types[stated.oid] = stated
+            elif isinstance(stated, pgoutput.Relation) and stated.name == table:
+                found.append(creek.event(stated, types, partial=partial).name)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,97 @@
+"""What idempotent producers are told, and the offsets that a transaction gives."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.broker.tables import writer
+from tailrace.broker.tables.catalog import Topic
+from tailrace.broker.tables.records import Batch
+from tailrace.broker.tables.writer import Waiting, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOPIC = Topic(id=3, name="t", uuid=uuid.UUID(int=1), partitions=2, unlogged=False)
+FIRST = 100
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+class Draft:
+    """A transaction on partition 0, whose next offset is 100."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.draft = writer._Draft(offsets={(3, 0): FIRST}, producers={})
+
+    def add(self, sequence: int, count: int = 10, *, producer: int = 7, epoch: int = 0) -> Written:
+        batch = Batch(
+            records=((0, None, b"v", []),) * count,
+            size=100,
+            producer_id=producer,
+            producer_epoch=epoch,
+            sequence=sequence,
+        )
+        done = self._loop.create_future()
+        return self.draft.add(Waiting(topic=TOPIC, partition=0, batch=batch, data=b"", done=done))
+
+
+@pytest.fixture
+def draft(loop: asyncio.AbstractEventLoop) -> Draft:
+    return Draft(loop)
+
+
+def test_offsets_count_up(draft: Draft) -> None:
+    found = [draft.add(-1, count, producer=-1).offset for count in (1, 10, 3)]
+    assert found == [100, 101, 111]
+    assert draft.draft.offsets == {(3, 0): 114}
+
+
+def test_a_batch_that_comes_again_has_its_place(draft: Draft) -> None:
+    offsets = [draft.add(10 * number).offset for number in range(8)]
+    assert offsets == list(range(100, 180, 10))
+    again = [draft.add(10 * number) for number in range(8)]
+    assert [each.error for each in again[:3]] == ["out_of_order_sequence_number"] * 3
+    assert [(each.offset, each.fresh) for each in again[3:]] == [
+        (offset, False) for offset in offsets[3:]
+    ]
+    assert draft.draft.offsets == {(3, 0): 180}
+
+
+@pytest.mark.parametrize("sequence", [1, 10, 5000])
+def test_a_gap_is_refused(draft: Draft, sequence: int) -> None:
+    """At the beginning too: the batch before it may have failed and will come again."""
+    assert draft.add(sequence).error == "out_of_order_sequence_number"
+    assert draft.add(0).offset == FIRST
+    assert draft.add(10 + sequence).error == "out_of_order_sequence_number"
+    assert draft.add(10).offset == FIRST + 10
+
+
+def test_numbers_start_again_behind_the_largest(draft: Draft) -> None:
+    producer = writer._Producer(0, [[0x7FFFFFF0, 0x7FFFFFF9, 50]])
+    draft.draft.producers[7, 3, 0] = producer
+    assert draft.add(0x7FFFFFFA, 10).offset == 100
+    assert draft.add(4).offset == 110
+
+
+def test_a_new_epoch_begins_at_nothing_and_ends_the_old_one(draft: Draft) -> None:
+    draft.add(0)
+    assert draft.add(10, epoch=1).error == "out_of_order_sequence_number"
+    assert draft.add(0, epoch=1).offset == 110
+    assert draft.add(10, epoch=0).error == "invalid_producer_epoch"
+
+
+def test_producers_do_not_meet(draft: Draft) -> None:
+    assert draft.add(0, producer=7).offset == 100
+    assert draft.add(0, producer=8).offset == 110
+    assert draft.add(10, producer=7).offset == 120

@@ -1,0 +1,103 @@
+"""Schemas in memory: the newest text, the first time, documents that JSON readers agree on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tailrace.creek.cache import Kept
+from tailrace.creek.sql import Stored
+from tailrace.creek.versions import Version, Versions, document
+from tailrace.encode.creek import schema as creek
+from tailrace.log.relation_history import Place
+from tailrace.position import Lsn
+from tailrace.schema import Column, Relation, ReplicaIdentity
+from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT, VARCHAR, INT4 = 25, 1043, 23
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def users(kind: int, namespace: str = "public") -> Version:
+    relation = Relation(
+        oid=1,
+        namespace=namespace,
+        name="users",
+        replica_identity=ReplicaIdentity.DEFAULT,
+        columns=(
+            Column(name="id", type_oid=INT4, key=True),
+            Column(name="name", type_oid=kind),
+        ),
+    )
+    return Version(relation=relation, types={})
+
+
+def test_a_document_is_as_clients_read_it() -> None:
+    east = NOON.astimezone(timezone(timedelta(hours=2)))
+    stored = Stored(fingerprint="Sykce18MgAQ=", schema='"int"', source="public.users", at=east)
+    assert msgspec.json.decode(document(stored)) == {
+        "fingerprint": "Sykce18MgAQ=",
+        "schema": '"int"',
+        "source": "public.users",
+        "created_at": "2026-03-01T12:00:00Z",
+    }
+    assert msgspec.json.decode(document(stored, Lsn.parse("1/A")))["lsn"] == "1/A"
+
+
+def test_both_schemas_of_a_version_are_known(tmp_path: Path) -> None:
+    versions = Versions(tmp_path, Tables(), Kept(tmp_path, "p"))
+    version = users(TEXT)
+    for stored, partial in zip(versions.add(version), (False, True), strict=True):
+        schema = creek.event(version.relation, {}, partial=partial)
+        assert (stored.fingerprint, stored.schema) == (schema.name, schema.text)
+        assert versions.find(schema.name) == stored
+
+
+def test_the_newest_text_wins_and_the_first_time_stays(tmp_path: Path) -> None:
+    versions = Versions(tmp_path, Tables(), Kept(tmp_path, "p"))
+    old, _ = versions.add(users(VARCHAR))
+    new, _ = versions.add(users(TEXT))
+    assert old.fingerprint == new.fingerprint
+    assert (versions.find(old.fingerprint), new.at) == (new, old.at)
+    assert old.schema != new.schema
+    assert versions.dated(users(VARCHAR)) == old
+    earlier = Stored(fingerprint=new.fingerprint, schema=new.schema, source=new.source, at=NOON)
+    found = versions.remember(earlier)
+    assert found.at == min(NOON, new.at)
+
+
+def test_no_log_yet(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "missing", Tables(), Kept(tmp_path, "p"))
+    versions.read()
+    assert versions.take() == ([], None)
+
+
+def test_what_is_kept_is_known_again(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "data", "p")
+    assert kept.read() == ([], None)
+    versions = Versions(tmp_path, Tables(), kept)
+    stored = versions.add(users(TEXT))
+    place = Place("1.seg", 12)
+    versions.keep(place)
+    assert kept.read() == (sorted(stored, key=lambda each: each.fingerprint), place)
+    again = Versions(tmp_path, Tables(), Kept(tmp_path / "data", "p"))
+    assert [again.find(each.fingerprint) for each in stored] == [*stored]
+    assert again.take() == ([], place)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]", '[{"fingerprint": 1}]', "null"])
+def test_damaged_files_are_read_as_none(tmp_path: Path, damage: str) -> None:
+    kept = Kept(tmp_path, "p")
+    versions = Versions(tmp_path, Tables(), kept)
+    stored = versions.add(users(TEXT))
+    versions.keep(Place("1.seg", 12))
+    (tmp_path / "p.place").write_text(damage)
+    assert kept.read() == (sorted(stored, key=lambda each: each.fingerprint), None)
+    (tmp_path / "p.schemas").write_text(damage)
+    assert kept.read() == ([], None)

@@ -1,0 +1,319 @@
+"""Creek's events: what fastavro reads out of them is what PostgreSQL said."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.change import Missing, Op
+from tailrace.encode.creek import avro
+from tailrace.encode.creek import schema as creek
+from tailrace.encode.creek.layout import row_messages
+from tailrace.errors import ConfigError
+from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
+from tests.creek import event, read, reader_schema, schemas_of
+from tests.unit.encode.groups import COMMITTED_AT, encoder, group, image, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.decode.group import Group
+
+UNCHANGED = Missing.UNCHANGED
+ID = Column(name="id", type_oid=23, key=True)
+NAME = Column(name="name", type_oid=25)
+USERS = table(ID, NAME)
+
+
+def events(made: Group, *, raw: bool = False) -> list[dict[str, Any]]:
+    batch = encoder("creek", "avro").encode(made)
+    batch.validate(full=True)
+    schemas = schemas_of(made)
+    return [event(payload, schemas, raw=raw) for payload in batch["payload"].to_pylist()]
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)), st.sampled_from([b"", b"\x02"]))
+def test_longs(numbers: list[int], lead: bytes) -> None:
+    found = avro.longs(np.array(numbers, np.int64), lead=lead).to_pylist()
+    for number, data in zip(numbers, found, strict=True):
+        assert data[: len(lead)] == lead
+        assert read("long", data[len(lead) :]) == number
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, "long", number)
+        assert data[len(lead) :] == stream.getvalue()
+
+
+INTEGERS = st.integers(-(1 << 31), (1 << 31) - 1).map(str)
+FLOATS = st.floats().map(
+    lambda value: "NaN" if math.isnan(value) else repr(value).replace("inf", "Infinity")
+)
+STRINGS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+NUMERICS = st.one_of(
+    st.sampled_from(["NaN", "Infinity", "-Infinity"]),
+    st.decimals(-(10**16), 10**16, places=4).map(lambda value: f"{value:.4f}"),
+)
+DATES = st.one_of(
+    st.sampled_from(["infinity", "-infinity", "0044-03-15 BC", "5874897-12-31", "10000-01-01"]),
+    st.dates().map(str),
+)
+STAMPS = st.one_of(
+    st.sampled_from(["infinity", "-infinity", "4713-01-01 00:00:00+00 BC",
+                     "294276-12-31 23:59:59.999999+00", "12345-06-07 08:09:10.5+00"]),
+    st.datetimes().map(lambda value: f"{value.isoformat(sep=' ')}+00"),
+)  # fmt: skip
+KINDS: dict[str, tuple[int, int, st.SearchStrategy[str]]] = {
+    "int4": (23, -1, INTEGERS),
+    "float8": (701, -1, FLOATS),
+    "text": (25, -1, STRINGS),
+    "numeric": (1700, (20 << 16 | 4) + 4, NUMERICS),
+    "wide": (1700, (60 << 16 | 4) + 4, NUMERICS),
+    "date": (1082, -1, DATES),
+    "timestamptz": (1184, -1, STAMPS),
+    "jsonb": (3802, -1, STRINGS.map(json.dumps)),
+}
+
+
+@st.composite
+def columns_of_rows(draw: st.DrawFn) -> tuple[list[str], list[list[str | None]]]:
+    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4))
+    count = draw(st.integers(1, 20))
+    cells = [
+        draw(st.lists(st.none() | KINDS[kind][2], min_size=count, max_size=count)) for kind in kinds
+    ]
+    return kinds, cells
+
+
+@given(columns_of_rows())
+def test_any_row_comes_back(given_rows: tuple[list[str], list[list[str | None]]]) -> None:
+    kinds, cells = given_rows
+    relation = table(
+        ID,
+        *(
+            Column(name=f"c{at}", type_oid=KINDS[kind][0], type_modifier=KINDS[kind][1])
+            for at, kind in enumerate(kinds)
+        ),
+    )
+    count = len(cells[0])
+    texts: list[Sequence[object]] = [[str(at).encode() for at in range(count)]]
+    texts += [[None if text is None else text.encode() for text in column] for column in cells]
+    made = group(Op.INSERT, relation, count, after=image(*texts))
+    found = events(made, raw=True)
+    for row, each in enumerate(found):
+        for at, kind in enumerate(kinds):
+            _check(kind, each["after"][f"c{at}"], cells[at][row])
+    rows = [creek.unpacked(payload) for payload in row_messages(made).to_pylist()]
+    schema = reader_schema(creek.row(relation, {}).text, raw=True)
+    assert repr([read(schema, body or b"") for body in rows]) == repr(
+        [each["after"] for each in found]
+    )
+
+
+def _check(kind: str, value: Any, text: str | None) -> None:
+    if text is None or value is None:
+        assert value is None
+        assert text is None
+    elif kind == "float8":
+        assert repr(value) == repr(float(text))
+    elif isinstance(value, str):
+        assert value == (creek.INFINITY[1] if text == "-infinity" else text)
+        assert kind != "date" or "infinity" in text
+    elif isinstance(value, bytes) and kind != "jsonb":
+        number = f"{abs(int.from_bytes(value, 'big', signed=True)):05}"
+        assert float(text) == 0 or text.lstrip("-") == f"{number[:-4]}.{number[-4:]}"
+    elif kind == "jsonb":
+        assert value == text.encode()
+    elif kind == "date":
+        assert value == avro.days(text.encode())
+    elif kind == "timestamptz":
+        assert value == avro.micros(text.encode())
+    else:
+        assert str(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", []),
+        ("{1,2,-3}", [1, 2, -3]),
+        ("{1,NULL}", "{1,NULL}"),
+        ("{{1,2},{3,4}}", "{{1,2},{3,4}}"),
+        ("[0:1]={1,2}", "[0:1]={1,2}"),
+        (None, None),
+    ],
+)
+def test_arrays(text: str | None, expected: object) -> None:
+    relation = table(ID, Column(name="v", type_oid=1007))
+    texts = [None if text is None else text.encode(), b"{7}", b"{}"]
+    made = group(Op.INSERT, relation, 3, after=image([b"1", b"2", b"3"], texts))
+    assert [each["after"]["v"] for each in events(made)] == [expected, [7], []]
+
+
+def test_what_an_event_says() -> None:
+    made = group(Op.INSERT, USERS, 1, after=image([b"1"], [b"Ann"]))
+    (found,) = events(made, raw=True)
+    sent_at, fingerprint = found.pop("sent_at"), found.pop("fingerprint")
+    assert sent_at > COMMITTED_AT
+    assert fingerprint == creek.event(USERS, {}).name
+    assert found == {
+        "source": {
+            "name": "tailrace", "tx_at": COMMITTED_AT, "db": "shop", "schema": "public",
+            "table": "users", "tx_id": 742, "last_lsn": "0/0", "lsn": "0/191BFD0",
+        },
+        "op": "c",
+        "before": None,
+        "after": {"id": 1, "name": "Ann"},
+    }  # fmt: skip
+    (batch,) = (
+        encoder("creek", "avro", "CREEK.{database}.wal.{schema}.{table}").encode(made).to_pylist()
+    )
+    assert batch["destination"] == b"CREEK.shop.wal.public.users"
+
+
+@pytest.mark.parametrize(
+    ("op", "before", "after", "expected"),
+    [
+        (Op.UPDATE, None, ([b"1"], [b"B"]), ("u", {"id": 1}, {"id": 1, "name": "B"})),
+        (Op.UPDATE, ([b"1"], None), ([b"2"], [b"B"]), ("u_pk", {"id": 1}, {"id": 2, "name": "B"})),
+        (Op.DELETE, ([b"1"], None), None, ("d", {"id": 1}, None)),
+        (Op.TRUNCATE, None, None, ("t", None, None)),
+        (Op.READ, None, ([b"1"], [None]), ("r", None, {"id": 1, "name": None})),
+    ],
+)
+def test_operations(op: Op, before: Any, after: Any, expected: tuple[Any, ...]) -> None:
+    images = {
+        "before": None if before is None else image(*before),
+        "after": None if after is None else image(*after),
+    }
+    (found,) = events(group(op, USERS, 1, **images))
+    assert (found["op"], found["before"], found["after"]) == expected
+
+
+def test_the_whole_old_row_is_the_key_of_a_table_that_has_none() -> None:
+    columns = [Column(name=each.name, type_oid=each.type_oid, key=True) for each in (ID, NAME)]
+    relation = table(*columns, replica_identity=ReplicaIdentity.FULL)
+    made = group(
+        Op.UPDATE, relation, 1, before=image([b"1"], [None]), after=image([b"1"], [b"B"])
+    )  # fmt: skip
+    (found,) = events(made)
+    assert (found["op"], found["before"]) == ("u_pk", {"id": 1, "name": None})
+
+
+def test_values_that_were_left_out_are_named_and_never_null() -> None:
+    relation = table(ID, NAME, Column(name="large", type_oid=25))
+    after = image([b"1", b"2", b"3"], [b"A", UNCHANGED, None], [b"x", UNCHANGED, UNCHANGED])
+    found = events(group(Op.UPDATE, relation, 3, after=after))
+    assert [each.get("unchanged") for each in found] == [None, ["name", "large"], ["large"]]
+    assert [each["before"] for each in found] == [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert found[0]["after"] == {"id": 1, "name": "A", "large": "x"}
+    assert found[1]["after"] == {"id": 2, "name": None, "large": None}
+    assert len({each["fingerprint"] for each in found}) == 2
+
+
+def test_a_key_that_was_left_out() -> None:
+    relation = table(Column(name="k", type_oid=25, key=True), NAME)
+    after = image([UNCHANGED, b"k"], [b"A", b"B"])
+    found = events(group(Op.UPDATE, relation, 2, after=after))
+    assert [each["before"] for each in found] == [None, {"k": "k"}]
+    assert found[0]["unchanged"] == ["k"]
+
+
+def test_transactions_have_the_one_before() -> None:
+    lsn = np.array([16, 16, 32, 48], np.uint64)
+    made = group(Op.TRUNCATE, USERS, 4, lsn=lsn)
+    found = [(each["source"]["last_lsn"], each["source"]["lsn"]) for each in events(made)]
+    assert found == [("0/0", "0/10"), ("0/0", "0/10"), ("0/10", "0/20"), ("0/20", "0/30")]
+
+
+def test_the_schema_of_the_seed() -> None:
+    """A table with a uuid and a text, as Creek's documentation shows it."""
+    relation = table(
+        Column(name="id", type_oid=2950, key=True),
+        Column(name="data", type_oid=25),
+        name="integration_tests",
+    )
+    tree = json.loads(creek.event(relation, {}).text)
+    key = {
+        "name": "id", "type": {"type": "string", "logicalType": "uuid"},
+        "pgKey": True, "pgType": "uuid",
+    }  # fmt: skip
+    data = {"name": "data", "type": ["null", "string"], "pgKey": False, "pgType": "text"}
+    record = {"name": "integration_tests", "type": "record"}
+    assert tree["fields"][4]["type"] == ["null", {**record, "fields": [key]}]
+    assert tree["fields"][5]["type"] == ["null", {**record, "fields": [key, data]}]
+    assert [each["name"] for each in tree["fields"]] == [
+        "fingerprint", "source", "op", "sent_at", "before", "after",
+    ]  # fmt: skip
+    assert tree["fields"][2]["type"]["symbols"] == ["c", "u", "u_pk", "d", "t", "r"]
+
+
+def test_types_that_creek_does_not_have_are_text_under_their_own_name() -> None:
+    types = {90000: TypeName(oid=90000, namespace="public", name="mood")}
+    relation = table(
+        ID, Column(name="a", type_oid=869), Column(name="b", type_oid=90000),
+        Column(name="c", type_oid=1041), Column(name="d", type_oid=1700),
+    )  # fmt: skip
+    tree = json.loads(creek.row(relation, types).text)
+    assert [(each["type"], each["pgType"]) for each in tree["fields"][1:]] == [
+        (["null", "string"], name) for name in ("inet", "mood", "_inet", "numeric")
+    ]
+
+
+def test_names_that_avro_does_not_have() -> None:
+    relation = table(
+        Column(name="1st col", type_oid=25), Column(name="_x20_", type_oid=25),
+        Column(name=" ", type_oid=25), name="odd table",
+    )  # fmt: skip
+    made = group(Op.INSERT, relation, 1, after=image([b"a"], [b"b"], [b"c"]))
+    (found,) = events(made)
+    assert list(found["after"].values()) == ["a", "b", "c"]
+    tree = json.loads(creek.row(relation, {}).text)
+    assert [each.get("pgName", each["name"]) for each in tree["fields"]] == [
+        "1st col",
+        "_x20_",
+        " ",
+    ]
+
+
+def test_no_row_looks_like_the_end_of_a_snapshot() -> None:
+    keys = [Column(name=name, type_oid=23, key=True) for name in "abc"]
+    made = group(Op.READ, table(*keys), 1, after=image([b"-35"], [b"-40"], [b"35"]))
+    (payload,) = row_messages(made).to_pylist()
+    content = creek.unpacked(payload)
+    assert content is not None
+    assert content != creek.END
+    schema = reader_schema(creek.row(table(*keys), {}).text)
+    assert read(schema, content) == {"a": -35, "b": -40, "c": 35}
+
+
+def test_packets() -> None:
+    assert creek.unpacked(creek.packet(b"abc")) == b"abc"
+    assert creek.unpacked(b"") is None
+    assert creek.unpacked(creek.packet(b"abc")[:-1]) is None
+
+
+def test_logical_messages_have_no_place() -> None:
+    made = group(Op.MESSAGE, None, 1, prefixes=pa.array(["a"]), contents=pa.array([b"b"]))
+    with pytest.raises(ConfigError):
+        encoder("creek", "avro").encode(made)
+
+
+def test_one_schema_for_each_version_of_a_table() -> None:
+    wider = Relation(
+        oid=1, namespace="public", name="users", columns=(ID, NAME, Column(name="x", type_oid=23)),
+        replica_identity=ReplicaIdentity.DEFAULT,
+    )  # fmt: skip
+    names = {
+        creek.event(each, {}, partial=some).name
+        for each in (USERS, wider)
+        for some in (False, True)
+    }
+    assert len(names) == 4

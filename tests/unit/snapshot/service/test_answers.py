@@ -1,0 +1,60 @@
+"""Requests of Creek's clients are read or refused, and refusals fit in a message's header."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.config import Pipeline
+from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
+from tailrace.postgres.publication import TableName
+from tailrace.snapshot.service.answers import Asked, Creek
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | NAMES,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+)
+
+
+def creek() -> Creek:
+    sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+    snapshots = {"request": "CREEK._snapshot", "stream": {"name": "CREEK_snap"}}
+    pipeline = Pipeline.model_validate({"shape": "creek", "sink": sink, "snapshots": snapshots})
+    return Creek(pipeline, None, None)  # type: ignore[arg-type]
+
+
+@given(NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["more", "format"]), JSON))
+def test_what_clients_send(database: str, namespace: str, table: str, more: dict[str, Any]) -> None:
+    said = {"database": database, "namespace": namespace, "table": table, **more}
+    found = Asked.of(msgspec.json.encode(said))
+    assert found == Asked(database, TableName(namespace, table))
+
+
+@given(st.binary() | st.builds(msgspec.json.encode, JSON))
+def test_whatever_else_is_malformed(said: bytes) -> None:
+    with pytest.raises(MalformedError):
+        Asked.of(said)
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=3000))
+def test_a_refusal_has_one_line(text: str) -> None:
+    reply = creek().refusal(ConfigError(text, hint=text))
+    assert not {"\r", "\n", "\0"} & set(reply.headers["Nats-Service-Error"])
+    assert len(reply.headers["Nats-Service-Error"]) <= 1000
+    told = msgspec.json.decode(reply.data)
+    assert told == {"error": text[:1000], "code": "BAD_CONFIG", "hint": text}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(MalformedError("x"), "400"), (ConfigError("x"), "404"), (SinkFullError("x"), "503"),
+     (TailraceError("x"), "503")],
+)  # fmt: skip
+def test_what_kind_of_error_it_is(error: TailraceError, status: str) -> None:
+    headers = creek().refusal(error).headers
+    assert headers["Nats-Service-Error-Code"] == status

@@ -1,0 +1,120 @@
+"""Checkpoints: where a query goes on, also after a power cut that emptied its youngest files."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tailrace import checkpoint
+from tailrace.position import Lsn, Position
+
+KNOWN = Position(Lsn(7))
+
+
+def made(folder: Path, offsets: dict[int, bool], commits: dict[int, bool]) -> Path:
+    """A checkpoint: batches by number, and whether their file is whole."""
+    for kind, batches in (("offsets", offsets), ("commits", commits)):
+        (folder / kind).mkdir()
+        for batch, whole in batches.items():
+            text = f'v1\n{{}}\n{{"position":"{Position(Lsn(100 + batch))}"}}'
+            (folder / kind / str(batch)).write_text(text if whole else "")
+    return folder
+
+
+def batches(folder: Path, kind: str) -> list[int]:
+    return sorted(int(path.name) for path in (folder / kind).iterdir())
+
+
+def no_one() -> NoReturn:
+    raise AssertionError("asked though the checkpoint has an answer")
+
+
+def test_a_whole_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    folder = made(tmp_path, dict.fromkeys((3, 4), True), {3: True})
+    assert not checkpoint.mend(folder, no_one)
+    assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3])
+    assert checkpoint.delivered(folder) == Position(Lsn(103))
+
+
+def test_an_empty_plan_is_made_again(tmp_path: Path) -> None:
+    folder = made(tmp_path, {3: True, 4: True, 5: False}, {3: True, 4: True, 5: True})
+    assert checkpoint.mend(folder, no_one)
+    assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3, 4])
+
+
+def test_a_batch_without_its_commit_comes_again(tmp_path: Path) -> None:
+    folder = made(tmp_path, dict.fromkeys((3, 4, 5), True), {3: True, 4: False, 5: True})
+    assert checkpoint.mend(folder, no_one)
+    assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3])
+
+
+def test_when_nothing_is_left_it_begins_where_all_is_known_to_be_delivered(tmp_path: Path) -> None:
+    folder = made(tmp_path, dict.fromkeys((3, 4), False), dict.fromkeys((3, 4), False))
+    (folder / "metadata").write_bytes(bytes(45))
+    checkpoint.beginning(folder, lambda: Position(Lsn(1)))
+    assert checkpoint.mend(folder, lambda: KNOWN)
+    assert checkpoint.beginning(folder, no_one) == KNOWN
+    assert not (folder / "metadata").exists()
+
+
+def test_what_is_not_from_a_power_cut_is_not_touched(tmp_path: Path) -> None:
+    folder = made(tmp_path, {3: True}, {3: True})
+    (folder / "offsets" / "3").write_text("spoiled")
+    assert not checkpoint.mend(folder, no_one)
+    assert (folder / "offsets" / "3").read_text() == "spoiled"
+
+
+class CutOffError(Exception):
+    """Raised in the middle of mending."""
+
+
+@given(
+    first=some.integers(0, 3),
+    whole=some.lists(some.tuples(some.booleans(), some.booleans()), min_size=2, max_size=6),
+    committed=some.booleans(),
+    steps=some.integers(0, 8),
+)
+def test_spark_can_go_on_whatever_was_emptied_and_wherever_mending_stopped(
+    first: int, whole: list[tuple[bool, bool]], committed: bool, steps: int
+) -> None:
+    offsets = {batch: plan for batch, (plan, _) in enumerate(whole, first)}
+    commits = {batch: commit for batch, (_, commit) in enumerate(whole, first)}
+    if not committed:
+        commits.popitem()
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = made(Path(name), offsets, commits)
+        left = iter(range(steps))
+        unlink = Path.unlink
+
+        def dying(path: Path) -> None:
+            if next(left, None) is None:
+                raise CutOffError
+            unlink(path)
+
+        patch.setattr(Path, "unlink", dying)
+        try:
+            checkpoint.mend(folder, lambda: KNOWN)
+        except CutOffError:
+            patch.undo()
+            checkpoint.mend(folder, lambda: KNOWN)
+        check_readable(folder)
+
+
+def check_readable(folder: Path) -> None:
+    """What Spark asks of a checkpoint before it goes on."""
+    assert all(
+        path.read_bytes() for kind in ("offsets", "commits") for path in (folder / kind).iterdir()
+    )
+    offsets, commits = batches(folder, "offsets"), batches(folder, "commits")
+    if not offsets:
+        assert not commits
+    elif offsets[-1] not in commits and offsets[-1]:
+        assert offsets[-1] - 1 in offsets
+        assert commits[-1:] == [offsets[-1] - 1]
+    elif offsets[-1]:
+        assert commits[-1] == offsets[-1]
