@@ -6,11 +6,11 @@ from tailrace.jetstream.names import token
 from tailrace.sinks.destination import Template
 
 
-class Subject(Template):
+class SubjectTemplate(Template):
     """A template such as `cdc.{table}.{operation}`.
 
     >>> from tailrace.change import Op
-    >>> Subject("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
+    >>> SubjectTemplate("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
     'cdc.sales.orders.insert'
     """
 
