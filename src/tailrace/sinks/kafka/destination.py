@@ -41,8 +41,8 @@ class TopicTemplate(Template):
     """A template such as `{database}.{schema}.{table}`.
 
     >>> from tailrace.change import Op
-    >>> TopicTemplate("{database}.{schema}.{table}", database="shop").fill("sales", "orders", Op.INSERT)
-    'shop.sales.orders'
+    >>> TopicTemplate("{database}.{schema}.{table}", database="shop").fill("a", "orders", Op.INSERT)
+    'shop.a.orders'
     """
 
     kind = "topic"

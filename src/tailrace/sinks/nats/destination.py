@@ -10,8 +10,8 @@ class SubjectTemplate(Template):
     """A template such as `cdc.{table}.{operation}`.
 
     >>> from tailrace.change import Op
-    >>> SubjectTemplate("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
-    'cdc.sales.orders.insert'
+    >>> SubjectTemplate("cdc.{table}.{operation}", database="shop").fill("a", "orders", Op.INSERT)
+    'cdc.a.orders.insert'
     """
 
     kind = "subject"
