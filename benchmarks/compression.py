@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from benchmarks.report import Report
-from tailrace.config import NatsSink
 from tailrace.encode.compression import Compression
+from tailrace.sinks.nats.settings import NatsSink
 from tailrace.snapshot.export import export, imported
 from tailrace.snapshot.formats import Part, Rows
 from tailrace.snapshot.job import SnapshotJob

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_origin
@@ -10,6 +11,8 @@ from pydantic import SecretStr
 
 from tailrace.config import Config, section_of
 from tailrace.errors import TailraceError
+from tailrace.sinks.registry import SINKS
+from tailrace.sinks.sink_type import Promises, SinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +53,21 @@ def _section(name: str, field: FieldInfo) -> Iterator[str]:
     fields = model.model_fields
     yield from _keys({key: each for key, each in fields.items() if _plain(each)})
     for key, each in fields.items():
-        if not _plain(each):
+        if section_of(each.annotation) is SinkSettings:
+            yield from _sinks(f"{path}.{key}")
+        elif not _plain(each):
             yield from _section(f"{path}.{key}", each)
+
+
+def _sinks(path: str) -> Iterator[str]:
+    """One section per registered sink, then the sections inside it."""
+    for sink in SINKS.all():
+        fields = sink.settings.model_fields
+        yield from ("", f"## {path}, type {sink.name}", "", f"{sink.title}.", "", *_TABLE)
+        yield from _keys({key: each for key, each in fields.items() if _plain(each)})
+        for key, each in fields.items():
+            if not _plain(each):
+                yield from _section(f"{path}.{key}", each)
 
 
 def _plain(field: FieldInfo) -> bool:
@@ -68,6 +84,24 @@ def _keys(fields: dict[str, FieldInfo]) -> Iterator[str]:
         shown = "(required)" if field.is_required() else f"`{default}`"
         empty = default in ("", None) or default == {}
         yield f"| `{key}` | {'(empty)' if empty else shown} | {field.description} |"
+
+
+def sinks() -> str:
+    """What each registered sink promises."""
+    lines = [
+        "# Sinks",
+        "",
+        "The registered sinks and what each of them promises. Keys:",
+        "[configuration](configuration.md). Other packages add sinks through the entry-point group",
+        f"`{SINKS.group}`.",
+    ]
+    for sink in SINKS.all():
+        lines += ["", f"## {sink.name}", "", f"{sink.title}. {sink.__class__.__doc__}", ""]
+        lines += ["| | |", "|---|---|"]
+        for field in dataclasses.fields(Promises):
+            value = getattr(sink.promises, field.name)
+            lines.append(f"| {field.name.replace('_', ' ')} | {value} |")
+    return "\n".join(lines) + "\n"
 
 
 def errors() -> str:
@@ -123,6 +157,7 @@ def failpoints() -> str:
 PAGES = {
     "configuration.md": configuration,
     "errors.md": errors,
+    "sinks.md": sinks,
     "failpoints.md": failpoints,
 }
 

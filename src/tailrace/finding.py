@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Examine = Callable[[Facts], Iterator["Finding"]]
 
 
-class Severity(enum.Enum):
+class Severity(enum.StrEnum):
     """How much a finding matters. Only an error keeps capture from working as promised."""
 
     ERROR = "error"

@@ -1,12 +1,15 @@
-"""Every sink keeps the contract of `tailrace.sinks.contract`.
+"""Every sink that takes messages keeps the contract of `tailrace.sinks.contract`.
 
-A sink joins with a bench: how to make one, and how to read what it delivered without its own code.
+A sink joins with a bench: how to create one, and how to read what it delivered without its own
+code. Sinks that take records have a contract and a suite of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import nats
@@ -14,19 +17,22 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tailrace.config import KafkaSink, NatsSink
 from tailrace.errors import SinkError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.kafka import Kafka
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.kafka.settings import KafkaSink
+from tailrace.sinks.kafka.sink import Kafka
+from tailrace.sinks.nats.settings import NatsSink
+from tailrace.sinks.nats.sink import JetStream
+from tailrace.sinks.registry import SINKS
 from tailrace.testing import EmbeddedNats
 from tests.integration.kafka.reading import Bench as Topic
 from tests.unit.sinks.rows import message_id, payload, position, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tailrace.sinks.contract import Sink
     from tailrace.testing import EmbeddedKafka
@@ -101,14 +107,31 @@ class KafkaBench:
         ]
 
 
-@pytest.fixture(params=["nats", "kafka", "kafka-transactional"])
+@contextmanager
+def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    del request
+    with EmbeddedNats() as server:
+        yield NatsBench(server.url)
+
+
+@contextmanager
+def kafka_bench(request: pytest.FixtureRequest, *, transactional: bool) -> Iterator[Bench]:
+    kafka: EmbeddedKafka = request.getfixturevalue("kafka_server")
+    yield KafkaBench(kafka.bootstrap, transactional=transactional)
+
+
+BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
+    "nats": nats_bench,
+    "kafka": partial(kafka_bench, transactional=False),
+    "kafka-transactional": partial(kafka_bench, transactional=True),
+}
+"""A sink joins the suite with a line here, under its name or `name-variant`."""
+
+
+@pytest.fixture(params=BENCHES)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    if request.param == "nats":
-        with EmbeddedNats() as server:
-            yield NatsBench(server.url)
-    else:
-        kafka: EmbeddedKafka = request.getfixturevalue("kafka_server")
-        yield KafkaBench(kafka.bootstrap, transactional=request.param != "kafka")
+    with BENCHES[request.param](request) as made:
+        yield made
 
 
 @pytest.fixture
@@ -129,6 +152,11 @@ def expected(bench: Bench, numbers: range) -> list[Delivered]:
 
 def weight(numbers: range) -> int:
     return sum(len(payload(n)) for n in numbers)
+
+
+def test_every_registered_sink_has_a_bench() -> None:
+    taking_messages = {sink.name for sink in SINKS.all() if not sink.records}
+    assert {name.partition("-")[0] for name in BENCHES} == taking_messages
 
 
 def test_messages_arrive_as_they_are_and_in_order(bench: Bench, sink: Sink) -> None:

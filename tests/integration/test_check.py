@@ -120,10 +120,10 @@ def test_destinations_the_stream_does_not_take(shop: Database) -> None:
     sink = SINK | {"stream": {"subjects": ["cdc.*.*"]}}
     report = checked(shop, sink=sink)
     assert not report.healthy
-    ((severity, finding),) = said(report, "sink-subjects")
+    ((severity, finding),) = said(report, "sink-destinations")
     assert severity == "error"
     assert "does not take cdc.sales.leads.insert and 3 more" in finding
-    assert said(checked(shop, sink=sink, route="'cdc.x.y'"), "sink-subjects") == []
+    assert said(checked(shop, sink=sink, route="'cdc.x.y'"), "sink-destinations") == []
 
 
 def test_without_the_publication(shop: Database) -> None:

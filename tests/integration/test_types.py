@@ -20,13 +20,13 @@ from tailrace.decode.types import Kind, Type, resolve, type_name
 from tailrace.log.changes import Decoder
 from tailrace.log.reader import Earliest
 from tests.corpus import prepared
-from tests.unit.encode.groups import EncodingName, encoder, groups_of, messages
+from tests.unit.encode.groups import encoder, groups_of, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.decode.group import Group
-    from tailrace.encode.encoder import ShapeName
+    from tailrace.encode.shapes.shape_type import Encoding
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
 
@@ -93,15 +93,15 @@ def cases(database: Database, capture: Capturing) -> list[Case]:
     return [Case(kind, f"v{number}", made[f"v{number}"]) for number, kind in enumerate(kinds)]
 
 
-SHAPES: tuple[tuple[bool, ShapeName, str], ...] = (
+SHAPES: tuple[tuple[bool, str, str], ...] = (
     (True, "plain", "after"),
     (False, "bridge", "data"),
 )
-SHAPE_NAMES: tuple[ShapeName, ...] = ("plain", "bridge")
+SHAPE_NAMES: tuple[str, ...] = ("plain", "bridge")
 ISO = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00)?")
 
 
-def expected(type_: Type, text: str, as_json: Any, encoding: EncodingName, *, native: bool) -> Any:
+def expected(type_: Type, text: str, as_json: Any, encoding: Encoding, *, native: bool) -> Any:
     """A value as a message has it, from PostgreSQL's text and its `to_json`."""
     value: Any = text
     match type_.kind:
@@ -133,7 +133,7 @@ def whole(numeral: str) -> int | str:
     return int(numeral) if len(numeral) < 100 else numeral
 
 
-def element(type_: Type, item: Any, encoding: EncodingName) -> Any:
+def element(type_: Type, item: Any, encoding: Encoding) -> Any:
     """An element of an array, out of `to_json`, which has no text of it."""
     if isinstance(item, list) and type_.kind is not Kind.JSONB:
         return [element(type_, inner, encoding) for inner in item]
@@ -163,9 +163,7 @@ def document(text: str) -> Any:
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
-def test_values_of_every_type(
-    database: Database, cases: list[Case], encoding: EncodingName
-) -> None:
+def test_values_of_every_type(database: Database, cases: list[Case], encoding: Encoding) -> None:
     for case in cases:
         rows = query(database, f"SELECT v, to_json(v)::text FROM {case.table} ORDER BY id")
         for native, shape, member in SHAPES:
@@ -185,7 +183,7 @@ def test_values_of_every_type(
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_the_data_path_sends_the_same(
-    database: Database, capture: Capturing, encoding: EncodingName
+    database: Database, capture: Capturing, encoding: Encoding
 ) -> None:
     """Groups of the columnar decoder: updates, deletes, truncates and messages too."""
     captured = capture(database)
@@ -208,7 +206,7 @@ def test_the_data_path_sends_the_same(
     assert rows == expected_rows
 
 
-def _by_id(made: list[Group], encoding: EncodingName) -> dict[bytes, tuple[object, ...]]:
+def _by_id(made: list[Group], encoding: Encoding) -> dict[bytes, tuple[object, ...]]:
     return {
         row["id"]: (row["destination"], row["key"], row["payload"])
         for shape in SHAPE_NAMES

@@ -233,10 +233,10 @@ def test_every_key_is_described() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"shape": "creek", "encoding": "json"}, "belong together"),
-        ({"shape": "plain", "encoding": "avro"}, "belong together"),
-        ({"shape": "creek", "messages": ["*"]}, "whole rows alone"),
-        ({"shape": "creek", "select": ["id"]}, "whole rows alone"),
+        ({"shape": "creek", "encoding": "json"}, "shape creek has no encoding json: use avro"),
+        ({"shape": "plain", "encoding": "avro"}, "shape plain has no encoding avro"),
+        ({"shape": "creek", "messages": ["*"]}, "delivers whole rows"),
+        ({"shape": "creek", "select": ["id"]}, "delivers whole rows"),
         ({"shape": "creek", "namespace": "a.b"}, "namespace"),
         ({"shape": "creek", "snapshots": {}}, "CREEK._snapshot"),
     ],

@@ -21,7 +21,7 @@ from tailrace.cli import options
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tailrace.config import ShadowSink
+    from tailrace.shadow.settings import ShadowSink
     from tailrace.shadow.verify import Comparison
 
 shadow_app = typer.Typer(

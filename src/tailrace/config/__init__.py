@@ -16,9 +16,6 @@ from tailrace.config.sections import (
     Source,
     Spark,
 )
-from tailrace.jetstream.settings import NatsServer, NatsStream
-from tailrace.sinks.kafka.settings import Kafka, KafkaSink, ShadowSink
-from tailrace.sinks.nats.settings import NatsSink
 
 __all__ = [
     "Backfill",
@@ -26,14 +23,8 @@ __all__ = [
     "Capture",
     "Config",
     "Http",
-    "Kafka",
-    "KafkaSink",
     "Log",
-    "NatsServer",
-    "NatsSink",
-    "NatsStream",
     "Pipeline",
-    "ShadowSink",
     "Snapshots",
     "Source",
     "Spark",

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from tailrace.config.sections import Config
 from tailrace.errors import ConfigError
+from tailrace.sinks.registry import SINKS
+from tailrace.sinks.sink_type import SinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,7 +49,7 @@ def load(
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        problems = [_describe(detail) for detail in error.errors(include_input=False)]
+        problems = [_describe(detail, values) for detail in error.errors(include_input=False)]
         # Not chained: pydantic's own text may quote what it refused.
         raise _refusal(path, problems) from None
     if path is None:
@@ -130,22 +132,25 @@ def _value(match: re.Match[str]) -> str:
     return found or match[2] or ""
 
 
-def _describe(detail: ErrorDetails) -> str:
+def _describe(detail: ErrorDetails, values: object) -> str:
     location = ".".join(str(part) for part in detail["loc"]) or "the file"
     if detail["type"] == "extra_forbidden":
-        return f"{location}: unknown key{_nearest(detail['loc'])}"
+        return f"{location}: unknown key{_nearest(detail['loc'], values)}"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if detail["type"] in {"model_type", "model_attributes_type"}:
         message = "should be a section with keys of its own"
     return f"{location}: {message}"
 
 
-def _nearest(location: tuple[int | str, ...]) -> str:
+def _nearest(location: tuple[int | str, ...], values: object) -> str:
     model: type[BaseModel] = Config
     for part in location[:-1]:
+        values = values.get(part) if isinstance(values, dict) else None
         # The names under `pipelines` are the user's own.
         field = model.model_fields.get(str(part))
         model = model if field is None else section_of(field.annotation) or model
+        if model is SinkSettings and isinstance(values, dict):
+            model = SINKS.find(str(values.get("type"))).settings
     keys = list(model.model_fields)
     close = difflib.get_close_matches(str(location[-1]), keys, n=1)
     return f", did you mean {close[0]}?" if close else f"; the keys here are {', '.join(keys)}"

@@ -6,15 +6,29 @@ The descriptions are what `--help`, the console's forms and the reference page s
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    SerializeAsAny,
+    model_validator,
+)
 
-from tailrace.jetstream.settings import NatsStream
+from tailrace.encode.shapes.registry import SHAPES
+from tailrace.encode.shapes.shape_type import Encoding  # noqa: TC001 - pydantic reads it
+from tailrace.errors import ConfigError
+from tailrace.jetstream.settings import JetStreamSettings, NatsStream
 from tailrace.settings import Bytes, Section
-from tailrace.sinks.kafka.settings import KafkaSink, ShadowSink  # noqa: TC001 - pydantic reads them
-from tailrace.sinks.nats.settings import NatsSink
+from tailrace.sinks.registry import SINKS
+from tailrace.sinks.sink_type import SinkSettings  # noqa: TC001 - pydantic reads it
+
+if TYPE_CHECKING:
+    from tailrace.registry import Registry
 
 _NAME_BYTES = 63
 
@@ -198,7 +212,29 @@ class Backfills(Section):
     page_rows: int = Field(default=200_000, ge=100, description="Rows in a page, at most.")
 
 
-_ENCODINGS: dict[str, Literal["msgpack", "avro"]] = {"bridge": "msgpack", "creek": "avro"}
+T = TypeVar("T")
+
+
+def _registered(registry: Registry[T], name: str) -> T:
+    try:
+        return registry.find(name)
+    except ConfigError as error:
+        # A ValueError gets its place in the file from pydantic.
+        raise ValueError(f"{error}. {error.hint}") from error
+
+
+def _known_shape(name: str) -> str:
+    return _registered(SHAPES, name).name
+
+
+def _typed_sink(value: object) -> object:
+    """The settings of a sink as the model of its kind, which the registry knows."""
+    if not isinstance(value, Mapping):
+        return value
+    if not isinstance(kind := value.get("type"), str):
+        raise ValueError(f"needs a `type`: {', '.join(SINKS.names())}")
+    # Errors of the inner model keep their place: pydantic merges them into its own.
+    return _registered(SINKS, kind).settings.model_validate(value)
 
 
 class Pipeline(Section):
@@ -237,13 +273,13 @@ class Pipeline(Section):
         le=256,
         description="Parallel deliveries. One keeps the total order, more keep the order per key.",
     )
-    shape: Literal["bridge", "creek", "debezium", "sequin", "plain", "record"] = Field(
+    shape: Annotated[str, AfterValidator(_known_shape)] = Field(
         default="bridge",
-        description="Layout of a message. `record`: rows of kafka.messages as they are.",
+        description=f"Layout of a message: {', '.join(SHAPES.built_in)}.",
     )
-    encoding: Literal["msgpack", "json", "avro"] | None = Field(
+    encoding: Encoding | None = Field(
         default=None,
-        description="Bytes of a message. Empty: msgpack for bridge, avro for creek, else json.",
+        description="Encoding of a message. Empty: the default of the shape.",
     )
     namespace: str = Field(
         default="CREEK",
@@ -267,45 +303,58 @@ class Pipeline(Section):
         ),
     )
     backfill: Backfills = Field(default=Backfills(), description=Backfills.__doc__)
-    sink: Annotated[NatsSink | KafkaSink | ShadowSink, Field(discriminator="type")] = Field(
-        description="Where the messages go."
+    sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(_typed_sink)] = Field(
+        description=f"Where the messages go. `type`: {', '.join(SINKS.built_in)}."
     )
 
     @property
-    def nats(self) -> NatsSink:
-        """The sink of a pipeline that must have this one; `_fitting` has looked."""
-        assert isinstance(self.sink, NatsSink)
+    def jetstream(self) -> JetStreamSettings:
+        """The NATS server and stream of a pipeline whose shape or snapshots need one."""
+        assert isinstance(self.sink, JetStreamSettings)
         return self.sink
 
     @property
-    def format(self) -> Literal["msgpack", "json", "avro"]:
+    def format(self) -> Encoding:
         """The encoding, chosen by the shape where none is given."""
-        if self.encoding is not None:
-            return self.encoding
-        return _ENCODINGS.get(self.shape, "json")
+        return self.encoding or SHAPES.find(self.shape).encodings[0]
 
     @model_validator(mode="after")
-    def _fitting(self) -> Self:
-        if (self.shape == "record") != (self.sink.type == "shadow"):
-            raise ValueError("shape record and sink shadow belong together")
-        if self.shape == "record" and (
+    def _shape_fits(self) -> Self:
+        shape, sink = SHAPES.find(self.shape), SINKS.find(self.sink.type)
+        if bool(shape.records) != sink.records:
+            raise ValueError(f"shape {shape.name} and sink {sink.name} do not fit each other")
+        if not shape.stages and (
             self.where or self.select or self.route or self.key or self.lanes > 1
         ):
             raise ValueError(
-                "shape record has whole rows in one lane: leave `where`, `select`, `route`, `key` "
-                "and `lanes` out"
+                f"shape {shape.name} delivers whole rows in one lane: remove `where`, `select`, "
+                "`route`, `key` and `lanes`"
             )
-        if self.sink.type != "nats" and (self.shape == "creek" or self.snapshots):
-            raise ValueError("shape creek and `snapshots` are for NATS: the sink must be `nats`")
-        if (self.shape == "creek") != (self.format == "avro"):
-            raise ValueError("shape creek and encoding avro belong together")
-        if self.shape == "creek" and (self.messages or self.select):
-            # A schema is found by the table that it describes.
-            raise ValueError("shape creek has whole rows alone: leave `messages` and `select` out")
-        if self.shape == "creek" and self.snapshots and self.snapshots.stream.name == "INIT":
+        if self.encoding is not None and self.encoding not in shape.encodings:
             raise ValueError(
-                f"with shape creek, `snapshots` needs a request such as {self.namespace}._snapshot "
-                f"and a stream of its own that takes {self.namespace}.*.snap.>"
+                f"shape {shape.name} has no encoding {self.encoding}: use "
+                f"{' or '.join(shape.encodings)}, or leave `encoding` out"
+            )
+        if shape.whole_rows and (self.messages or self.select):
+            raise ValueError(
+                f"shape {shape.name} delivers whole rows: remove `messages` and `select`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _jetstream_fits(self) -> Self:
+        shape = SHAPES.find(self.shape)
+        if (shape.jetstream or self.snapshots) and not isinstance(self.sink, JetStreamSettings):
+            raise ValueError(
+                f"shape {shape.name} needs a sink on NATS JetStream"
+                if shape.jetstream
+                else "`snapshots` need a sink on NATS JetStream"
+            )
+        if shape.jetstream and self.snapshots and self.snapshots.stream.name == "INIT":
+            raise ValueError(
+                f"with shape {shape.name}, `snapshots` needs a request such as "
+                f"{self.namespace}._snapshot and a stream of its own that takes "
+                f"{self.namespace}.*.snap.>"
             )
         return self
 

@@ -42,4 +42,4 @@ def _watch(config: Config, name: str, versions: Versions, stop: threading.Event)
 def _answer(config: Config, name: str, versions: Versions, stop: threading.Event) -> None:
     pipeline = config.pipelines[name]
     session = Session(config, "tailrace creek requests")
-    Listener(pipeline.nats, Answers(pipeline.namespace, versions, session), stop).run()
+    Listener(pipeline.jetstream, Answers(pipeline.namespace, versions, session), stop).run()

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING
 import nats.js.errors
 import orjson
 
-from tailrace.config import NatsStream
 from tailrace.creek.versions import document
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import SinkRefusedError
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
 from tailrace.jetstream.client import connected
+from tailrace.jetstream.settings import NatsStream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nats.js import JetStreamContext
 
-    from tailrace.config import NatsSink, Pipeline
+    from tailrace.config import Pipeline
     from tailrace.creek.sql import StoredSchema
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
 
 Mark = tuple[str, str]
@@ -57,7 +58,7 @@ class SchemaStream:
     def __init__(self, name: str, pipeline: Pipeline) -> None:
         self._name = name
         self._pipeline = pipeline
-        namespace, sink = pipeline.namespace, pipeline.nats
+        namespace, sink = pipeline.namespace, pipeline.jetstream
         self._stream = NatsStream(
             name=creek.stream(namespace, "schema"),
             subjects=(f"{namespace}.*.schema.>",),
@@ -71,7 +72,7 @@ class SchemaStream:
 
     def open(self) -> None:
         """See that all streams are there that clients look for when they connect."""
-        namespace, sink = self._pipeline.namespace, self._pipeline.nats
+        namespace, sink = self._pipeline.namespace, self._pipeline.jetstream
         SnapshotPublisher(sink, name=self._name, owner=self._name).close()
         subject = f"{namespace}.{{database}}.schema.{{schema}}.{{table}}"
         SnapshotPublisher(
@@ -83,7 +84,7 @@ class SchemaStream:
             SnapshotPublisher(self._of(sink, stream, subject), name=self._name).close()
 
     @staticmethod
-    def _of(sink: NatsSink, stream: NatsStream, subject: str) -> NatsSink:
+    def _of(sink: JetStreamSettings, stream: NatsStream, subject: str) -> JetStreamSettings:
         return sink.model_copy(update={"stream": stream, "subject": subject, "atomic": "none"})
 
     async def put(self, tables: Mapping[str, Sequence[Item]]) -> list[str]:
@@ -92,7 +93,7 @@ class SchemaStream:
         The last of a subject's items is the newest, and will be its last message.
         """
         changed = []
-        async with connected(self._pipeline.nats) as client:
+        async with connected(self._pipeline.jetstream) as client:
             try:
                 info = await client.jetstream().stream_info(self._stream.name)
                 edition = info.created, info.state.first_seq or 1

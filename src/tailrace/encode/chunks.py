@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.decode.group import Group
-    from tailrace.encode.encoder import EncodingName
+    from tailrace.encode.shapes.shape_type import Encoding
     from tailrace.encode.syntaxes.syntax import Syntax
 
 _ENVELOPE_BYTES = 1024
@@ -41,7 +41,7 @@ class EncodedChunk:
     payload: bytes
 
 
-def row_objects(group: Group, encoding: EncodingName, *, behind: bytes = b"") -> pa.BinaryArray:
+def row_objects(group: Group, encoding: Encoding, *, behind: bytes = b"") -> pa.BinaryArray:
     """Each row as the object a change of it has, with some bytes behind it."""
     assert group.after is not None
     syntax: Syntax = Json() if encoding == "json" else MessagePack()
@@ -60,7 +60,7 @@ class Chunker:
         self,
         facts: dict[str, Any],
         *,
-        encoding: EncodingName,
+        encoding: Encoding,
         most_rows: int,
         most_bytes: int,
         number: int = 0,

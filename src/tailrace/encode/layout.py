@@ -1,4 +1,4 @@
-"""The seam between the encoder, which knows where messages go, and what is in them."""
+"""The seam between the encoder, which knows where messages go, and their content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Layout(Protocol):
-    """What makes messages of changes."""
+    """Turns changes into ids and payloads."""
 
     def messages(
         self, group: Group, origin: Origin, destination: str | pa.BinaryArray

@@ -1,7 +1,7 @@
-"""Rows of `kafka.messages` as the records they are, for a copy of the broker's topics.
+"""Rows of `kafka.messages` as records, for a copy of the broker's topics.
 
-Nothing is laid out anew: a record keeps its topic, partition, offset, time, key, value and headers,
-as columns. A logical message has no topic; its content asks the sink for records by their offsets.
+A record keeps its topic, partition, offset, time, key, value and headers, as columns. A logical
+message has no topic; its content asks the sink for records by their offsets.
 """
 
 from __future__ import annotations
@@ -33,18 +33,26 @@ RECORDS = pa.schema(
         pa.field("committed_at", pa.int64(), nullable=False),
     ]
 )
-"""A record a row, in order of position. `timestamp` counts milliseconds since 1970, `headers` is a
-JSON array of `[name, value]`."""
+"""One record per row, in order of position. `timestamp` is milliseconds since 1970, `headers` is
+a JSON array of `[name, value]`."""
 COLUMNS = ("topic_id", "partition_id", "offset", "timestamp", "key", "value", "headers")
 _MOMENT = COLUMNS.index("timestamp")
 _POSITION = ("lsn", "ordinal", "committed_at")
 
 
 class Records:
-    """Encodes groups: new rows and logical messages; whatever else there is, is left out."""
+    """Encodes groups of new rows and logical messages. Everything else is skipped."""
 
-    def encode(self, group: Group) -> pa.RecordBatch:
-        """A record a row, in the group's order."""
+    def encode(
+        self,
+        group: Group,
+        *,
+        destination: pa.BinaryArray | None = None,
+        key: pa.BinaryArray | None = None,
+    ) -> pa.RecordBatch:
+        """One record per row, in the group's order. A record has its own topic and key."""
+        assert destination is None
+        assert key is None
         position = [pa.array(getattr(group, name)) for name in _POSITION]
         if group.relation is None:
             assert group.contents is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
+from typing import Literal
 
 from pydantic import Field, SecretStr
 
@@ -55,4 +56,27 @@ class NatsStream(Section):
     atomic: bool = Field(
         default=False,
         description="Create it with atomic batches allowed; the sink's `atomic` needs that.",
+    )
+
+
+class JetStreamSettings(NatsServer):
+    """A stream on a NATS server, and how messages are published to it."""
+
+    stream: NatsStream = Field(default=NatsStream(), description=NatsStream.__doc__)
+    subject: str = Field(
+        default="cdc.{table}.{operation}",
+        description=(
+            "Where a message goes when the pipeline has no `route`. {schema}, {table}, {operation} "
+            "and {database} are replaced, escaped so that no two names meet."
+        ),
+    )
+    max_outstanding: int = Field(
+        default=4000, ge=1, description="Messages on their way before acks are waited for."
+    )
+    atomic: Literal["none", "transaction"] = Field(
+        default="none",
+        description=(
+            "`transaction`: the changes of a source transaction appear together or not at all, up "
+            "to 1,000 (nats-server 2.12)."
+        ),
     )

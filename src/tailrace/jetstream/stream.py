@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError, TailraceError
+from tailrace.finding import Finding, Severity
 from tailrace.jetstream.line import Line
 from tailrace.jetstream.subjects import matches, pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.config import NatsSink
+    from tailrace.jetstream.settings import JetStreamSettings
 
 _API = "$JS.API"
 _NOT_FOUND = 10059
@@ -32,36 +32,27 @@ _OWNER = "tailrace.pipeline"
 _said: set[tuple[str, str]] = set()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One sentence about the stream, and what changes it."""
-
-    severity: Literal["error", "warning", "info", "ok"]
-    finding: str
-    fix: str = ""
-
-
-def inspect(settings: NatsSink, *, name: str = "check") -> list[Finding]:
+def inspect(settings: JetStreamSettings, *, name: str = "check") -> list[Finding]:
     """What a `check` or `doctor` command should say about this sink. Changes nothing."""
     stream = settings.stream.name
     try:
         line = Line.connect(settings, name=name)
     except TailraceError as error:
-        return [Finding(severity="error", finding=str(error), fix=error.hint)]
+        return [Finding(severity=Severity.ERROR, finding=str(error), fix=error.hint)]
     try:
         answer = look(line, stream)
         if answer is None:
             missing = f"stream {stream} does not exist; it will be created"
-            return [Finding(severity="info", finding=missing)]
+            return [Finding(severity=Severity.INFO, finding=missing)]
         found = list(compare(settings, answer["config"], pipeline=""))
     except TailraceError as error:
-        return [Finding(severity="error", finding=str(error), fix=error.hint)]
+        return [Finding(severity=Severity.ERROR, finding=str(error), fix=error.hint)]
     finally:
         line.close()
-    return found or [Finding(severity="ok", finding=f"stream {stream} is as it should be")]
+    return found or [Finding(severity=Severity.OK, finding=f"stream {stream} is as it should be")]
 
 
-def stream_info(settings: NatsSink, stream: str) -> dict[str, Any]:
+def stream_info(settings: JetStreamSettings, stream: str) -> dict[str, Any]:
     """The server's own words about a stream: its config, its state, its cluster."""
     with contextlib.closing(Line.connect(settings, name="stream info")) as line:
         answer = look(line, stream)
@@ -70,7 +61,7 @@ def stream_info(settings: NatsSink, stream: str) -> dict[str, Any]:
     return answer
 
 
-def probe(settings: NatsSink, *, name: str) -> None:
+def probe(settings: JetStreamSettings, *, name: str) -> None:
     """An error unless the server answers for the stream, which need not be there yet."""
     with contextlib.closing(Line.connect(settings, name=name)) as line:
         look(line, settings.stream.name)
@@ -104,7 +95,7 @@ def checked(answer: dict[str, Any], action: str) -> dict[str, Any]:
     raise SinkRefusedError(said)
 
 
-def ready(line: Line, settings: NatsSink, *, pipeline: str) -> dict[str, Any]:
+def ready(line: Line, settings: JetStreamSettings, *, pipeline: str) -> dict[str, Any]:
     """The stream as it is, once it exists and holds what messages need."""
     name = settings.stream.name
     answer = look(line, name)
@@ -124,7 +115,7 @@ def ready(line: Line, settings: NatsSink, *, pipeline: str) -> dict[str, Any]:
     return answer
 
 
-def _wanted(settings: NatsSink, pipeline: str) -> dict[str, Any]:
+def _wanted(settings: JetStreamSettings, pipeline: str) -> dict[str, Any]:
     stream = settings.stream
     max_age_ns = int(stream.max_age_hours * 3600 * _NS)
     window_ns = int(stream.duplicate_window_s * _NS)
@@ -146,13 +137,15 @@ def _wanted(settings: NatsSink, pipeline: str) -> dict[str, Any]:
     return wanted | ({"allow_atomic": True} if stream.atomic else {})
 
 
-def compare(settings: NatsSink, config: dict[str, Any], *, pipeline: str) -> Iterator[Finding]:
+def compare(
+    settings: JetStreamSettings, config: dict[str, Any], *, pipeline: str
+) -> Iterator[Finding]:
     """What is wrong with a stream that is there."""
     yield from _losing(settings, config)
     yield from _surprising(settings, config, pipeline)
 
 
-def _losing(settings: NatsSink, config: dict[str, Any]) -> Iterator[Finding]:
+def _losing(settings: JetStreamSettings, config: dict[str, Any]) -> Iterator[Finding]:
     name = config["name"]
     if config.get("no_ack"):
         yield _error(f"stream {name} does not acknowledge messages", "Recreate it without no_ack.")
@@ -175,7 +168,9 @@ def _losing(settings: NatsSink, config: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _surprising(settings: NatsSink, config: dict[str, Any], pipeline: str) -> Iterator[Finding]:
+def _surprising(
+    settings: JetStreamSettings, config: dict[str, Any], pipeline: str
+) -> Iterator[Finding]:
     name = config["name"]
     limited = max(config.get("max_msgs", -1), config.get("max_bytes", -1)) > 0
     if config.get("discard", "old") == "old" and limited:
@@ -218,7 +213,7 @@ def _surprising(settings: NatsSink, config: dict[str, Any], pipeline: str) -> It
         )
 
 
-def _shorter(settings: NatsSink, config: dict[str, Any]) -> Iterator[Finding]:
+def _shorter(settings: JetStreamSettings, config: dict[str, Any]) -> Iterator[Finding]:
     name, wanted = config["name"], settings.stream
     window_s, age_s = config.get("duplicate_window", 0) / _NS, config.get("max_age", 0) / _NS
     asked_s = wanted.max_age_hours * 3600
@@ -235,8 +230,8 @@ def _shorter(settings: NatsSink, config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _error(finding: str, fix: str) -> Finding:
-    return Finding(severity="error", finding=finding, fix=fix)
+    return Finding(severity=Severity.ERROR, finding=finding, fix=fix)
 
 
 def _warning(finding: str, fix: str) -> Finding:
-    return Finding(severity="warning", finding=finding, fix=fix)
+    return Finding(severity=Severity.WARNING, finding=finding, fix=fix)

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 from tailrace.change import Op
 from tailrace.errors import ExpressionError, TailraceError
 from tailrace.finding import Finding, Severity, error, info, warning
-from tailrace.jetstream import stream as nats
-from tailrace.jetstream.subjects import matches
 from tailrace.pipeline.expressions import cells
 from tailrace.pipeline.expressions.compile import compile as compiled
 from tailrace.pipeline.expressions.expression import Expressions, parse
@@ -25,7 +23,7 @@ from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.postgres.relations import Published, read_published
 from tailrace.schema import ReplicaIdentity
-from tailrace.sinks.nats.destination import SubjectTemplate
+from tailrace.sinks.registry import SINKS
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 CHECKS = (
     *("publication-exists", "pipeline-tables", "expression", "expression-unchanged"),
-    *("expression-old-row", "route-type", "lanes-key", "select-key", "sink-subjects", "sink"),
+    *("expression-old-row", "route-type", "lanes-key", "select-key", "sink-destinations", "sink"),
     "spark",
 )
 """The names of the findings; they are stable."""
@@ -149,6 +147,7 @@ class _Check:
         self.types: dict[str, dict[str, str]] = {}
         self._source = source
         self._ask = ask
+        self._sink = SINKS.find(pipeline.sink.type)
         wanted = Tables(pipeline.tables)
         self.tables = [
             table
@@ -166,9 +165,9 @@ class _Check:
             expressions = Expressions()
         for table in self.tables:
             yield from self._table(expressions, table)
-        yield from self._named("sink-subjects", self._subjects())
+        yield from self._named("sink-destinations", self._destinations())
         if sinks:
-            yield from self._named("sink", self._sink())
+            yield from self._named("sink", self._sink.check(self.pipeline.sink))
 
     def _named(self, check: str, findings: Iterator[Finding] | list[Finding]) -> Iterator[Finding]:
         for finding in findings:
@@ -285,39 +284,14 @@ class _Check:
                 relation.qualified_name,
             )
 
-    def _subjects(self) -> Iterator[Finding]:
-        """Whether the stream takes every destination the template can give."""
-        sink = self.pipeline.sink
-        if self.pipeline.route or sink.type != "nats":
+    def _destinations(self) -> Iterator[Finding]:
+        """Whether the sink takes every destination that the template can give."""
+        if self.pipeline.route:
             return
-        subject = SubjectTemplate(sink.subject, database=self._source.database)
-        destinations = [subject.of(table.relation, op) for table in self.tables for op in _OPS]
-        lost = [
-            destination
-            for destination in destinations
-            if not any(matches(pattern, destination) for pattern in sink.stream.subjects)
-        ]
-        if lost:
-            yield error(
-                f"the stream {sink.stream.name} does not take {lost[0]}"
-                + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
-                "Add the subject to sink.stream.subjects, or change sink.subject.",
-            )
-
-    def _sink(self) -> Iterator[Finding]:
         sink = self.pipeline.sink
-        if sink.type == "nats":
-            for said in nats.inspect(sink):
-                yield Finding(severity=Severity(said.severity), finding=said.finding, fix=said.fix)
-            return
-        from tailrace.sinks import kafka  # noqa: PLC0415 - its client loads only where needed
-
-        try:
-            kafka.probe(sink, name="check")
-        except TailraceError as failed:
-            yield error(str(failed), failed.hint)
-        else:
-            yield Finding(severity=Severity.OK, finding=f"Kafka at {sink.bootstrap} answers")
+        template = self._sink.destination(sink.template, database=self._source.database)
+        destinations = [template.of(table.relation, op) for table in self.tables for op in _OPS]
+        yield from self._sink.check_destinations(sink, destinations)
 
 
 def _columns(expression: Expression, relation: Relation, qualifiers: tuple[str, ...]) -> set[int]:

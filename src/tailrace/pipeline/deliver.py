@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from tailrace.encode.encoder import Encoder
+    from tailrace.encode.shapes.shape_type import GroupEncoder
     from tailrace.pipeline.opening import Target
     from tailrace.pipeline.spec import Spec
     from tailrace.schema import Relation, TypeName
@@ -84,7 +84,9 @@ def _blocks(columns: tuple[pa.Array, pa.Array]) -> _Piece:
     return _Piece(len(blocks), start, map(unpack, blocks))
 
 
-def _encoded(rows: pa.StructArray, encoder: Encoder, spec: Spec, relations: Relations) -> _Piece:
+def _encoded(
+    rows: pa.StructArray, encoder: GroupEncoder, spec: Spec, relations: Relations
+) -> _Piece:
     def encoded() -> Iterator[pa.RecordBatch]:
         route, key = rows.field("destination"), rows.field("message_key")
         batches = []

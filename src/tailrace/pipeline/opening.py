@@ -1,7 +1,7 @@
-"""Sinks a worker holds open: one a lane of a pipeline, kept from micro-batch to micro-batch.
+"""Open sinks of a worker: one per lane of a pipeline, kept from micro-batch to micro-batch.
 
-A sink belongs to one run of its query. A new run opens its own and reads back what the old one may
-have left behind.
+A sink belongs to one run of its query. A new run opens its own and reads back what the last run may
+have delivered before it was interrupted.
 """
 
 from __future__ import annotations
@@ -10,29 +10,31 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tailrace.sinks.contract import Lane
+from tailrace.sinks.registry import SINKS
+
 if TYPE_CHECKING:
-    from tailrace.config import KafkaSink, NatsSink, ShadowSink
     from tailrace.position import Position
     from tailrace.sinks.contract import Sink
+    from tailrace.sinks.sink_type import SinkSettings
 
-    AnySink = NatsSink | KafkaSink | ShadowSink
-    Lane = tuple[str, int]
-    """A pipeline's name, and which of its lanes."""
-
-_open: dict[Lane, tuple[str, Sink]] = {}
+_open: dict[tuple[str, int], tuple[str, Sink]] = {}
+"""By pipeline and lane: the run it belongs to, and the sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a run of a pipeline delivers to. No other pipeline's messages have these subjects."""
+    """Where one run of a pipeline delivers to."""
 
     name: str
     run: str
-    sink: AnySink
-    subjects: str = ">"
+    sink: SinkSettings
     lanes: int = 1
-    source: str = ""
-    """Which history the positions are of."""
+    database: str = ""
+    history: str = ""
+    """Which history the positions belong to."""
+    routed: bool = False
+    """Whether an expression chooses destinations."""
 
 
 def get(target: Target, lane: int, after: Position) -> Sink:
@@ -54,30 +56,21 @@ def discard(target: Target, lane: int) -> None:
             held[1].close()
 
 
-def probe(sink: AnySink, *, name: str) -> None:
-    """An error unless the sink of a pipeline answers."""
-    # A sink's client loads only where it is needed.
-    if sink.type == "nats":
-        from tailrace.jetstream import stream as nats  # noqa: PLC0415
-
-        nats.probe(sink, name=name)
-    else:
-        from tailrace.sinks import kafka  # noqa: PLC0415
-
-        kafka.probe(sink, name=name)
+def probe(settings: SinkSettings, *, name: str) -> None:
+    """Raise an error unless the sink of a pipeline answers."""
+    SINKS.find(settings.type).probe(settings, name=name)
 
 
 def build(target: Target, lane: int) -> Sink:
-    """The sink that a target describes."""
-    sink = target.sink
-    if sink.type == "kafka":
-        from tailrace.sinks.kafka import Kafka  # noqa: PLC0415
-
-        return Kafka(sink, name=target.name, lane=lane, lanes=target.lanes, source=target.source)
-    if sink.type == "shadow":
-        from tailrace.shadow.sink import Shadow  # noqa: PLC0415
-
-        return Shadow(sink, name=target.name)
-    from tailrace.sinks.nats import JetStream  # noqa: PLC0415
-
-    return JetStream(sink, name=target.name, subjects=target.subjects)
+    """The sink of a lane, not connected yet."""
+    return SINKS.find(target.sink.type).open(
+        target.sink,
+        Lane(
+            pipeline=target.name,
+            number=lane,
+            lanes=target.lanes,
+            database=target.database,
+            history=target.history,
+            routed=target.routed,
+        ),
+    )

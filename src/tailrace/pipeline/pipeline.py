@@ -1,8 +1,8 @@
 """A pipeline on one screen: read → where → select → route → encode → deliver.
 
-Without SQL stages the source's own task decodes and encodes, whole columns at a time, and hands on
-blocks of messages. With them the rows pass through Spark's expressions and are encoded where they
-are delivered.
+Without SQL stages the task of the source decodes and encodes, whole columns at a time, and passes
+blocks of messages on. With SQL stages the rows pass through Spark's expressions and are encoded in
+the task that delivers them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pyspark.sql import functions as sql
 
 from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
-from tailrace.jetstream.names import token
-from tailrace.jetstream.subjects import pattern_of
 from tailrace.log.start import parse_start
 from tailrace.pipeline import plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
@@ -37,12 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """Where a pipeline's files are."""
+    """The folders of a pipeline."""
 
     log: Path
     checkpoint: Path
     spool: Path
-    """Rows of backfills on their way."""
+    """Pages of backfills that are not delivered yet."""
 
 
 def start(
@@ -59,9 +57,10 @@ def start(
         name=name,
         run=uuid.uuid4().hex,
         sink=pipeline.sink,
-        subjects=_subjects(pipeline, spec.database),
         lanes=pipeline.lanes,
-        source=_source(log),
+        database=spec.database,
+        history=_history(log),
+        routed=bool(pipeline.route),
     )
     if stages is None:
         blocks = read(spark, pipeline, spec, folders, began)
@@ -103,15 +102,15 @@ def read(
 
 
 def in_lanes(messages: DataFrame, spec: Spec) -> DataFrame:
-    """A task a lane. One task reads the log, so a lane's rows stay in order of position; delivery
-    makes sure of it, as streams can not be sorted."""
+    """One task per lane. One task reads the log, so the rows of a lane stay in order of position.
+    Streams cannot be sorted; delivery checks the order."""
     if spec.lanes == 1:
         return messages
     return messages.repartitionById(spec.lanes, "lane")
 
 
 def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spec:
-    """What the tasks of a pipeline need to know."""
+    """The settings that the tasks of a pipeline need."""
     identity = log.header(log.segments()[-1]).identity
     return Spec(
         name=name,
@@ -123,7 +122,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         shape=pipeline.shape,
         encoding=pipeline.format,
         sink=pipeline.sink.type,
-        subject=pipeline.sink.subject,
+        destination=pipeline.sink.template,
         database=identity.database,
         system_identifier=int(identity.system_identifier),
         slot=identity.slot,
@@ -131,16 +130,8 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
     )
 
 
-def _subjects(pipeline: Pipeline, database: str) -> str:
-    """What no other pipeline writes to: all of the stream, or what names the database."""
-    template = pipeline.sink.subject
-    if pipeline.sink.type != "nats" or pipeline.route or "{database}" not in template:
-        return ">"
-    return pattern_of(template.replace("{database}", token(database)))
-
-
-def _source(log: Log) -> str:
-    """Where positions come from; after a restore the same ones mean something else."""
+def _history(log: Log) -> str:
+    """Which history positions belong to: after a restore the same ones mean other changes."""
     identity = log.header(log.segments()[-1]).identity
     return f"{identity.system_identifier}.{identity.timeline}.{identity.database}"
 

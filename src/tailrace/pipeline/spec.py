@@ -1,12 +1,15 @@
-"""What tasks need to know of a pipeline: small, serialisable, without secrets of the source."""
+"""The settings of a pipeline that its tasks need: small, serialisable, without secrets."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    from tailrace.encode.shapes.shape_type import Encoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,19 +21,20 @@ class Spec:
     messages: tuple[str, ...] = ()
     lanes: int = 1
     lane_key: tuple[str, ...] = ()
-    """Columns whose values choose the lane; none: the replica identity."""
+    """Columns whose values choose the lane. Empty: the replica identity."""
     keyed: bool = False
     """Whether an expression gives the message keys."""
-    shape: Literal["bridge", "creek", "debezium", "sequin", "plain", "record"] = "bridge"
-    encoding: Literal["msgpack", "json", "avro"] = "msgpack"
-    sink: Literal["nats", "kafka", "shadow"] = "nats"
-    subject: str = "cdc.{table}.{operation}"
-    """The template of destinations, in the words of the sink."""
+    shape: str = "plain"
+    encoding: Encoding = "json"
+    sink: str = ""
+    """The kind of sink: it escapes names in destinations."""
+    destination: str = ""
+    """The template of destinations."""
     database: str = ""
     system_identifier: int = 0
     slot: str = ""
     relations: tuple[int, ...] = field(default=())
-    """Versions of relations a plan with SQL was made for."""
+    """Versions of relations that a plan with SQL stages was compiled for."""
 
     def dump(self) -> str:
         """As the text of an option."""

@@ -28,10 +28,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tailrace.backfill import queue as desk
-from tailrace.config import NatsSink
 from tailrace.creek import service as creek
 from tailrace.errors import ConfigError, ProcessError, SinkError
 from tailrace.jetstream import client as jetstream
+from tailrace.jetstream.settings import JetStreamSettings
 from tailrace.observe.endpoints import GRACE_S, application, listening, reply, settings
 from tailrace.observe.metrics import exposition, metrics_line
 from tailrace.run.monitor import Monitor
@@ -215,9 +215,9 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _first_sink(config: Config) -> NatsSink | None:
+def _first_sink(config: Config) -> JetStreamSettings | None:
     for pipeline in config.pipelines.values():
-        if isinstance(pipeline.sink, NatsSink):
+        if isinstance(pipeline.sink, JetStreamSettings):
             return pipeline.sink
     return None
 

@@ -24,10 +24,10 @@ import structlog
 from nats.js.api import KeyValueConfig
 from nats.js.kv import KV_OP
 
-from tailrace.config import NatsSink
 from tailrace.errors import SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.jetstream.client import bucket_of, connected
 from tailrace.jetstream.names import table_key
+from tailrace.jetstream.settings import JetStreamSettings
 from tailrace.log.relation_history import Place, Statements
 from tailrace.log.store import LocalStore
 from tailrace.position import Position
@@ -66,7 +66,7 @@ class Publisher:
 
     def __init__(self, config: Config, pipeline: Pipeline) -> None:
         self._config = config
-        self._sink: NatsSink = pipeline.nats
+        self._sink: JetStreamSettings = pipeline.jetstream
         self._tables = Tables(pipeline.tables)
         assert pipeline.format != "avro"
         self._encoding: Encoding = pipeline.format
@@ -267,7 +267,7 @@ def publishers(config: Config) -> list[Publisher]:
     return [
         Publisher(config, pipeline)
         for pipeline in config.pipelines.values()
-        if pipeline.shape == "bridge" and isinstance(pipeline.sink, NatsSink)
+        if pipeline.shape == "bridge" and isinstance(pipeline.sink, JetStreamSettings)
     ]
 
 

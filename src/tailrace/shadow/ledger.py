@@ -16,7 +16,7 @@ from tailrace.shadow import target
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tailrace.config import Kafka
+    from tailrace.sinks.kafka.settings import Kafka
 
 OWNER = b"owner"
 """The key of a record that says nothing, written to learn whether one may still write."""

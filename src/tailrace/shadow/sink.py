@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tailrace.config import ShadowSink
     from tailrace.position import Position
+    from tailrace.shadow.settings import ShadowSink
     from tailrace.shadow.source import BrokerTopic, Place
     from tailrace.sinks.contract import Receipt
     from tailrace.sinks.kafka.publisher import Outgoing

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from tailrace.config import Kafka
     from tailrace.shadow.source import BrokerTopic
+    from tailrace.sinks.kafka.settings import Kafka
 
 _LOOK_S = 0.2
 _SOME = 5000

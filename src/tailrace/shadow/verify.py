@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from tailrace.config import ShadowSink
+    from tailrace.shadow.settings import ShadowSink
     from tailrace.shadow.source import BrokerTopic, Extent, Place
 
     Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]

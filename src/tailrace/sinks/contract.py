@@ -1,10 +1,10 @@
-"""What every sink promises. The columns it is given are `tailrace.message.MESSAGES`.
+"""What every sink promises. The columns it gets are `tailrace.message.MESSAGES`.
 
-A sink runs inside a Spark task. `open` comes first and says which position the checkpoint knows to
-be delivered; a sink that can read back what it holds skips what an earlier, cut-off attempt has
-already stored. `write` may return before anything is durable; `flush` returns once everything
-written is, and says so with a `Receipt`. Any error means that nothing since the last `flush` may be
-counted on: the same messages, with the same ids, will come again.
+A sink runs inside a Spark task. `open` comes first, with the position up to which the checkpoint
+knows everything to be delivered; a sink that can read back what it holds skips what an interrupted
+attempt has already stored. `write` may return before anything is durable; `flush` returns a
+`Receipt` once everything written is durable. After an error nothing since the last `flush` counts:
+the same messages are delivered again, with the same ids.
 """
 
 from __future__ import annotations
@@ -26,20 +26,35 @@ class Receipt:
     bytes: int = 0
     """Payload bytes."""
     duplicates: int = 0
-    """Messages the sink had already: skipped by us or refused by it."""
+    """Messages the sink already had: skipped by Tailrace or refused by the sink."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What a sink is opened for: one lane of one run of a pipeline."""
+
+    pipeline: str
+    number: int = 0
+    lanes: int = 1
+    """How many lanes the pipeline has."""
+    database: str = ""
+    history: str = ""
+    """Which history the positions belong to: after a restore they mean other changes."""
+    routed: bool = False
+    """Whether an expression chooses destinations, so that any may occur."""
 
 
 class Sink(Protocol):
-    """A destination for messages. Used by one task at a time."""
+    """A destination for messages, used by one task at a time."""
 
     def open(self, after: Position) -> None:
-        """Connect. Everything up to `after` is known to be delivered."""
+        """Connect. Everything up to `after` is already delivered."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch of MESSAGES; may wait when too much is on its way."""
+        """Take a batch of MESSAGES. Waits when too many messages are in flight."""
 
     def flush(self) -> Receipt:
-        """Wait until all that was written is durable."""
+        """Wait until everything written is durable."""
 
     def close(self) -> None:
-        """Let go of everything, at once; what is not flushed is lost to this sink."""
+        """Release everything at once. What is not flushed does not count as delivered."""

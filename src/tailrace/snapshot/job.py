@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from tailrace.config import NatsSink
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.snapshot.export import Exported
     from tailrace.snapshot.formats import Format
     from tailrace.snapshot.table import Stretch, Table
@@ -39,7 +39,7 @@ class SnapshotJob:
     table: Table
     conditions: tuple[str, ...] = ()
     """The publication's own, which rows of the stream pass too."""
-    sink: NatsSink
+    sink: JetStreamSettings
     format: Format
 
     @property

@@ -67,11 +67,11 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.http.port == 9090
     [(name, pipeline)] = found.pipelines.items()
     assert (name, pipeline.shape, pipeline.encoding) == ("bridge", "bridge", "msgpack")
-    assert pipeline.nats.url == "nats://localhost:4222"
-    assert pipeline.nats.stream.name == "CDC"
-    assert pipeline.nats.stream.subjects == ("cdc.>",)
-    assert pipeline.sink.subject == "cdc.{table}.{operation}"
-    assert pipeline.sink.user == ""
+    assert pipeline.jetstream.url == "nats://localhost:4222"
+    assert pipeline.jetstream.stream.name == "CDC"
+    assert pipeline.jetstream.stream.subjects == ("cdc.>",)
+    assert pipeline.jetstream.subject == "cdc.{table}.{operation}"
+    assert pipeline.jetstream.user == ""
     assert pipeline.snapshots is not None
     assert pipeline.snapshots.compression == "none"
     assert (pipeline.snapshots.stream.name, pipeline.snapshots.stream.max_age_hours) == (
@@ -104,9 +104,9 @@ def test_every_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert pipeline.encoding == "json"
     assert pipeline.snapshots is not None
     assert pipeline.snapshots.compression == "zstd"
-    assert pipeline.nats.url == "nats://[::1]:4333"
-    assert pipeline.sink.user == "bridge_user"
-    assert pipeline.sink.password.get_secret_value() == odd
+    assert pipeline.jetstream.url == "nats://[::1]:4333"
+    assert pipeline.jetstream.user == "bridge_user"
+    assert pipeline.jetstream.password.get_secret_value() == odd
     assert bridge.secrets(environment) == {"PGPASSWORD": odd}
     assert bridge.secrets({}) == {}
 
@@ -119,7 +119,7 @@ def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     }
     found = made(tmp_path, environment, monkeypatch)
     [pipeline] = found.pipelines.values()
-    assert pipeline.nats.url == environment["NATS_URL"]
+    assert pipeline.jetstream.url == environment["NATS_URL"]
     assert "canary" not in (tmp_path / bridge.FILE).read_text()
     assert stat.S_IMODE((tmp_path / bridge.FILE).stat().st_mode) & 0o022 == 0
 

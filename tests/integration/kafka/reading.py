@@ -13,8 +13,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
-from tailrace.sinks.kafka import Kafka
 from tailrace.sinks.kafka.settings import KafkaSink
+from tailrace.sinks.kafka.sink import Kafka
 from tests import topics
 from tests.unit.sinks.rows import rows
 

@@ -16,7 +16,7 @@ from tests.unit.sinks.rows import position
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.sinks.kafka import Kafka
+    from tailrace.sinks.kafka.sink import Kafka
     from tailrace.testing import EmbeddedKafka
     from tests.integration.kafka.reading import Bench
 

@@ -13,8 +13,8 @@ from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableErro
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.kafka import Kafka, probe
 from tailrace.sinks.kafka.settings import KafkaSink
+from tailrace.sinks.kafka.sink import Kafka, probe
 from tests.integration.kafka.reading import delivered
 from tests.unit.sinks.rows import message_id, payload, rows
 

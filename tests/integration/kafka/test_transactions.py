@@ -14,13 +14,13 @@ import structlog
 from tailrace.errors import SinkFencedError, SinkRefusedError, SinkUnreachableError
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.kafka import forget
+from tailrace.sinks.kafka.positions import forget
 from tests.integration.kafka.reading import delivered
 from tests.unit.sinks.rows import position
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tailrace.sinks.kafka import Kafka
+    from tailrace.sinks.kafka.sink import Kafka
     from tests.integration.kafka.reading import Bench
 
 

@@ -12,7 +12,7 @@ from tests.integration.nats.streams import sink_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.config import NatsSink
+    from tailrace.sinks.nats.settings import NatsSink
 
 
 @pytest.fixture(scope="module")

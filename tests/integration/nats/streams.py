@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from tailrace.config import NatsSink
 from tailrace.jetstream.line import Line
 from tailrace.position import ORIGIN, Position
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.settings import NatsSink
+from tailrace.sinks.nats.sink import JetStream
 from tests.unit.sinks.rows import message_id, payload, rows
 
 if TYPE_CHECKING:

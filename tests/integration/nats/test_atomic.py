@@ -9,12 +9,12 @@ import structlog
 
 from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError
 from tailrace.position import ORIGIN
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.sink import JetStream
 from tests.integration.nats.streams import altered, batch, ids, opened, sink_settings
 from tests.unit.sinks.rows import message_id
 
 if TYPE_CHECKING:
-    from tailrace.config import NatsSink
+    from tailrace.sinks.nats.settings import NatsSink
     from tailrace.testing import EmbeddedNats
 
 

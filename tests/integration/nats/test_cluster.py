@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 import structlog
 
-from tailrace.config import NatsSink
 from tailrace.errors import SinkUnreachableError
 from tailrace.jetstream.line import Line
 from tailrace.jetstream.stream import stream_info
 from tailrace.position import ORIGIN
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.settings import NatsSink
+from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
 from tests.unit.sinks.rows import message_id, position, rows

@@ -11,15 +11,22 @@ import pytest
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.position import ORIGIN
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats, TcpProxy
-from tests.integration.nats.streams import batch, deliver, expected, held, opened, sink_settings
+from tests.integration.nats.streams import (
+    batch,
+    deliver,
+    expected,
+    held,
+    opened,
+    sink_settings,
+)
 from tests.unit.sinks.rows import position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.config import NatsSink
+    from tailrace.sinks.nats.settings import NatsSink
 
 
 @pytest.fixture

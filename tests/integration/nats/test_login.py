@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import nkeys
 import pytest
 
-from tailrace.config import NatsSink
 from tailrace.errors import SinkError, SinkRefusedError
 from tailrace.position import ORIGIN
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.settings import NatsSink
+from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
 from tests.unit.sinks.rows import rows
 

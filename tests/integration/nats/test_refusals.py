@@ -28,7 +28,7 @@ from tests.integration.nats.streams import (
 from tests.unit.sinks.rows import message_id, payload, position
 
 if TYPE_CHECKING:
-    from tailrace.config import NatsSink
+    from tailrace.sinks.nats.settings import NatsSink
 
 
 def test_a_full_stream_is_said_and_nothing_is_lost(settings: NatsSink) -> None:

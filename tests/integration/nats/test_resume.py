@@ -15,7 +15,7 @@ import structlog
 from tailrace.errors import SinkUnreachableError
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
     altered,
@@ -31,7 +31,7 @@ from tests.integration.nats.streams import (
 from tests.unit.sinks.rows import message_id, payload, position
 
 if TYPE_CHECKING:
-    from tailrace.config import NatsSink
+    from tailrace.sinks.nats.settings import NatsSink
 
 
 def test_resume_skips_what_an_earlier_attempt_stored(settings: NatsSink) -> None:

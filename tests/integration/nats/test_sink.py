@@ -12,7 +12,7 @@ from tailrace.errors import SinkRefusedError
 from tailrace.jetstream.stream import inspect, stream_info
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.nats import JetStream
+from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
     altered,
@@ -27,7 +27,7 @@ from tests.integration.nats.streams import (
 from tests.unit.sinks.rows import payload
 
 if TYPE_CHECKING:
-    from tailrace.config import NatsSink
+    from tailrace.sinks.nats.settings import NatsSink
 
 
 def test_messages_arrive_as_they_are_and_in_order(settings: NatsSink) -> None:

@@ -13,9 +13,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from tailrace.broker.broker import install
 from tailrace.broker.tables import headers
-from tailrace.config import ShadowSink
 from tailrace.encode.records import RECORDS
 from tailrace.position import ORIGIN
+from tailrace.shadow.settings import ShadowSink
 from tailrace.shadow.sink import Shadow
 from tailrace.shadow.verify import verify
 from tests import topics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -12,14 +12,16 @@ import pyarrow as pa
 
 from tailrace.change import Change, Missing, Op, Row
 from tailrace.decode.group import Cells, Group, Image
-from tailrace.encode.encoder import Encoder, Origin, ShapeName
+from tailrace.encode.facts import Origin
+from tailrace.encode.shapes.registry import SHAPES
 from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 from tailrace.sinks.nats.destination import SubjectTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EncodingName = Literal["json", "msgpack", "avro"]
+    from tailrace.encode.shapes.shape_type import Encoding, GroupEncoder
+
 ORIGIN = Origin(database="shop", system_identifier=7_000_000_000_000_000_001, slot="tailrace")
 COMMITTED_AT = 1_765_540_834_338_547
 """2025-12-12T12:00:34.338547Z."""
@@ -106,22 +108,21 @@ def _image_of(rows: list[Row | None]) -> Image | None:
 
 
 def encoder(
-    shape: ShapeName, encoding: EncodingName, subject: str = "cdc.{table}.{operation}"
-) -> Encoder:
-    return Encoder(
-        shape=shape,
-        encoding=encoding,
+    shape: str, encoding: Encoding, subject: str = "cdc.{table}.{operation}"
+) -> GroupEncoder:
+    return SHAPES.find(shape).encoder(
+        encoding,
         destinations=SubjectTemplate(subject, database=ORIGIN.database),
         origin=ORIGIN,
     )
 
 
-def decoded(payload: bytes, encoding: EncodingName) -> Any:
+def decoded(payload: bytes, encoding: Encoding) -> Any:
     """A payload read back by somebody else's decoder."""
     return orjson.loads(payload) if encoding == "json" else msgspec.msgpack.decode(payload)
 
 
-def messages(made: Group, shape: ShapeName, encoding: EncodingName) -> list[Any]:
+def messages(made: Group, shape: str, encoding: Encoding) -> list[Any]:
     """The payloads of a group, read back."""
     batch = encoder(shape, encoding).encode(made)
     batch.validate(full=True)

@@ -17,21 +17,22 @@ from tailrace.decode.types import Kind, Type
 from tailrace.encode.pieces import join
 from tailrace.encode.syntaxes.json import Json
 from tailrace.encode.syntaxes.msgpack import MessagePack, pack
-from tests.unit.encode.groups import EncodingName, decoded
+from tests.unit.encode.groups import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tailrace.encode.shapes.shape_type import Encoding
     from tailrace.encode.syntaxes.syntax import Syntax
 
-ENCODINGS: tuple[EncodingName, ...] = ("json", "msgpack")
-SYNTAXES: dict[EncodingName, Syntax] = {"json": Json(), "msgpack": MessagePack()}
+ENCODINGS: tuple[Encoding, ...] = ("json", "msgpack")
+SYNTAXES: dict[Encoding, Syntax] = {"json": Json(), "msgpack": MessagePack()}
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 both = pytest.mark.parametrize("encoding", ENCODINGS)
 
 
 def read_back(
-    encoding: EncodingName, type_: Type, texts: Sequence[str | None], *, native: bool = True
+    encoding: Encoding, type_: Type, texts: Sequence[str | None], *, native: bool = True
 ) -> list[Any]:
     """Encode a column and read it back; once more as a slice of a longer one."""
     syntax = SYNTAXES[encoding]
@@ -64,14 +65,14 @@ def columns_of(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str | N
 @both
 @settings(deadline=None)
 @given(texts=columns_of(TEXT))
-def test_text(encoding: EncodingName, texts: list[str | None]) -> None:
+def test_text(encoding: Encoding, texts: list[str | None]) -> None:
     assert read_back(encoding, Type(kind=Kind.TEXT), texts) == texts
 
 
 @both
 @settings(deadline=None)
 @given(lengths=st.lists(st.sampled_from([0, 1, 31, 32, 255, 256, 65535, 65536]), min_size=1))
-def test_text_of_every_header(encoding: EncodingName, lengths: list[int]) -> None:
+def test_text_of_every_header(encoding: Encoding, lengths: list[int]) -> None:
     texts = ["x" * length for length in lengths]
     assert read_back(encoding, Type(kind=Kind.TEXT), list(texts)) == texts
 
@@ -86,7 +87,7 @@ def test_text_of_every_header(encoding: EncodingName, lengths: list[int]) -> Non
         min_size=1,
     )
 )
-def test_integers(encoding: EncodingName, numbers: list[int]) -> None:
+def test_integers(encoding: Encoding, numbers: list[int]) -> None:
     texts = [None, *map(str, numbers)]
     assert read_back(encoding, Type(kind=Kind.INT8), texts) == [None, *numbers]
 
@@ -101,7 +102,7 @@ def test_constants_are_read_back(number: int) -> None:
 @both
 @settings(deadline=None)
 @given(st.lists(st.floats(), min_size=1))
-def test_floats(encoding: EncodingName, numbers: list[float]) -> None:
+def test_floats(encoding: Encoding, numbers: list[float]) -> None:
     spelled = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
     texts = [spelled.get(repr(number), repr(number)) for number in numbers]
     expected: list[object] = list(numbers)
@@ -116,7 +117,7 @@ def test_floats(encoding: EncodingName, numbers: list[float]) -> None:
 @both
 @settings(deadline=None)
 @given(st.lists(st.none() | st.binary(max_size=50), min_size=1))
-def test_bytea(encoding: EncodingName, values: list[bytes | None]) -> None:
+def test_bytea(encoding: Encoding, values: list[bytes | None]) -> None:
     texts = [None if value is None else f"\\x{value.hex()}" for value in values]
     expected: list[object] = list(values)
     if encoding == "json":
@@ -127,7 +128,7 @@ def test_bytea(encoding: EncodingName, values: list[bytes | None]) -> None:
 @both
 @settings(deadline=None)
 @given(st.lists(st.none() | st.booleans(), min_size=1))
-def test_bools(encoding: EncodingName, values: list[bool | None]) -> None:
+def test_bools(encoding: Encoding, values: list[bool | None]) -> None:
     texts = [None if value is None else "ft"[value] for value in values]
     assert read_back(encoding, Type(kind=Kind.BOOL), texts) == values
 
@@ -138,7 +139,7 @@ ODD_TIMES = ["infinity", "-infinity", "0044-03-15 12:00:00 BC", "10000-01-01 00:
 @both
 @settings(deadline=None)
 @given(st.lists(st.datetimes() | st.sampled_from(ODD_TIMES), min_size=1))
-def test_timestamps(encoding: EncodingName, values: list[object]) -> None:
+def test_timestamps(encoding: Encoding, values: list[object]) -> None:
     texts = [str(value) for value in values]
     expected = [text if text in ODD_TIMES else text.replace(" ", "T") for text in texts]
     assert read_back(encoding, Type(kind=Kind.TIMESTAMP), list(texts)) == expected
@@ -155,7 +156,7 @@ def _zoned(text: str) -> str:
 
 
 @both
-def test_timestamps_of_other_zones_stay_text(encoding: EncodingName) -> None:
+def test_timestamps_of_other_zones_stay_text(encoding: Encoding) -> None:
     texts = ["2024-01-01 10:00:00+05:45", "2024-01-01 10:00:00-05", "2024-01-01 10:00:00+00"]
     found = read_back(encoding, Type(kind=Kind.TIMESTAMPTZ), list(texts))
     assert found == [*texts[:2], "2024-01-01T10:00:00Z"]
@@ -187,7 +188,7 @@ def boxes(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 @both
 @settings(deadline=None)
 @given(st.lists(st.none() | boxes(st.none() | TEXT), min_size=1, max_size=8))
-def test_arrays_of_text(encoding: EncodingName, values: list[Any]) -> None:
+def test_arrays_of_text(encoding: Encoding, values: list[Any]) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.TEXT))
     texts = [None if value is None else array_text(value) for value in values]
     assert read_back(encoding, type_, texts) == values
@@ -197,7 +198,7 @@ def test_arrays_of_text(encoding: EncodingName, values: list[Any]) -> None:
 @both
 @settings(deadline=None)
 @given(st.lists(boxes(st.none() | st.integers(-(1 << 63), (1 << 63) - 1)), min_size=1, max_size=8))
-def test_arrays_of_integers(encoding: EncodingName, values: list[Any]) -> None:
+def test_arrays_of_integers(encoding: Encoding, values: list[Any]) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.INT8))
     texts = [str(value).replace("None", "NULL").replace(" ", "") for value in values]
     texts = [text.replace("[", "{").replace("]", "}") for text in texts]
@@ -205,7 +206,7 @@ def test_arrays_of_integers(encoding: EncodingName, values: list[Any]) -> None:
 
 
 @both
-def test_arrays_with_bounds_stay_text(encoding: EncodingName) -> None:
+def test_arrays_with_bounds_stay_text(encoding: Encoding) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.INT4))
     texts = ["[0:1]={1,2}", "{1,2}", None, "[2:2]={7}", "{}"]
     assert read_back(encoding, type_, texts) == [texts[0], [1, 2], None, texts[3], []]
@@ -214,13 +215,13 @@ def test_arrays_with_bounds_stay_text(encoding: EncodingName) -> None:
 
 @both
 @pytest.mark.parametrize("odd", ['{"', "{a}{b}", "{", "{a", "{a}}", "a"])
-def test_what_only_has_the_name_of_an_array_stays_text(encoding: EncodingName, odd: str) -> None:
+def test_what_only_has_the_name_of_an_array_stays_text(encoding: Encoding, odd: str) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.TEXT))
     assert read_back(encoding, type_, [odd, "{x}"])[0] == odd
 
 
 @both
-def test_arrays_of_many_elements(encoding: EncodingName) -> None:
+def test_arrays_of_many_elements(encoding: Encoding) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.INT4))
     values = [list(range(length)) for length in (15, 16, 65535, 65536, 0)]
     texts = ["{" + ",".join(map(str, value)) + "}" for value in values]
@@ -228,7 +229,7 @@ def test_arrays_of_many_elements(encoding: EncodingName) -> None:
 
 
 @both
-def test_arrays_of_boxes_have_semicolons(encoding: EncodingName) -> None:
+def test_arrays_of_boxes_have_semicolons(encoding: Encoding) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.GEOMETRY, delimiter=";"))
     found = read_back(encoding, type_, ["{(1,1),(0,0);(2,2),(1,1)}"])
     assert found == [["(1,1),(0,0)", "(2,2),(1,1)"]]
@@ -237,7 +238,7 @@ def test_arrays_of_boxes_have_semicolons(encoding: EncodingName) -> None:
 @both
 @settings(deadline=None)
 @given(st.lists(st.none() | st.dictionaries(TEXT, st.none() | TEXT, max_size=20), min_size=1))
-def test_hstore(encoding: EncodingName, values: list[dict[str, str | None] | None]) -> None:
+def test_hstore(encoding: Encoding, values: list[dict[str, str | None] | None]) -> None:
     texts = [None if value is None else hstore_text(value) for value in values]
     assert read_back(encoding, Type(kind=Kind.HSTORE), texts) == values
     assert read_back(encoding, Type(kind=Kind.HSTORE), texts, native=False) == texts
@@ -255,7 +256,7 @@ def hstore_text(value: dict[str, str | None]) -> str:
 
 
 @both
-def test_vectors(encoding: EncodingName) -> None:
+def test_vectors(encoding: Encoding) -> None:
     found = read_back(encoding, Type(kind=Kind.VECTOR), ["[1,-0.5,1e-30]", None, "[2]"])
     assert found == [[1, -0.5, 1e-30], None, [2]]
 
@@ -351,7 +352,7 @@ def test_documents_no_decoder_takes_stay_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_documents_in_arrays(encoding: EncodingName) -> None:
+def test_documents_in_arrays(encoding: Encoding) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.JSONB))
     found = read_back(encoding, type_, ['{"{\\"a\\": [1, \\"x\\"]}","null",NULL}'])
     assert found == [[{"a": [1, "x"]}, None, None]]
@@ -359,7 +360,7 @@ def test_documents_in_arrays(encoding: EncodingName) -> None:
 
 @both
 @pytest.mark.parametrize("kind", Kind)
-def test_columns_of_nothing_but_nulls(encoding: EncodingName, kind: Kind) -> None:
+def test_columns_of_nothing_but_nulls(encoding: Encoding, kind: Kind) -> None:
     type_ = Type(kind=kind, element=Type(kind=Kind.TEXT) if kind is Kind.ARRAY else None)
     for native in (False, True):
         assert read_back(encoding, type_, [None, None], native=native) == [None, None]

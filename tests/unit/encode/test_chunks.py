@@ -18,7 +18,7 @@ from tests.unit.encode.groups import group, image, table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.encode.encoder import EncodingName
+    from tailrace.encode.shapes.shape_type import Encoding
 
 ITEMS = table(Column(name="id", type_oid=20, key=True), Column(name="v", type_oid=25), name="items")
 FACTS = {"table": "items", "operation": "snapshot", "snapshot_id": "s-1", "lsn": "0/10"}
@@ -29,7 +29,7 @@ DECODE: dict[str, Callable[[bytes], Any]] = {
 
 
 def chunks(
-    texts: list[str | None], cuts: list[int], encoding: EncodingName, **limits: int
+    texts: list[str | None], cuts: list[int], encoding: Encoding, **limits: int
 ) -> list[EncodedChunk]:
     """The chunks of rows that come in several groups."""
     made = Chunker(FACTS, encoding=encoding, **({"most_rows": 4, "most_bytes": 1 << 20} | limits))
@@ -48,7 +48,7 @@ def chunks(
     st.lists(st.integers(0)),
 )
 def test_all_rows_once_in_order(
-    encoding: EncodingName, texts: list[str | None], cuts: list[int]
+    encoding: Encoding, texts: list[str | None], cuts: list[int]
 ) -> None:
     found = chunks(texts, cuts, encoding, number=3, step=2)
     documents: list[dict[str, Any]] = [DECODE[encoding](chunk.payload) for chunk in found]
@@ -63,7 +63,7 @@ def test_all_rows_once_in_order(
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
-def test_chunks_keep_to_the_bytes(encoding: EncodingName) -> None:
+def test_chunks_keep_to_the_bytes(encoding: Encoding) -> None:
     found = chunks(["x" * 300] * 20, [7], encoding, most_rows=1000, most_bytes=4000)
     assert len(found) > 1
     assert all(len(chunk.payload) <= 4000 for chunk in found)

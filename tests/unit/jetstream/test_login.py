@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import nkeys
 import pytest
 
-from tailrace.config import NatsSink
 from tailrace.errors import ConfigError
 from tailrace.jetstream import login
+from tailrace.sinks.nats.settings import NatsSink
 
 if TYPE_CHECKING:
     from pathlib import Path

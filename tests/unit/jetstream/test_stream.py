@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.config import NatsSink
 from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.jetstream.stream import checked, compare
+from tailrace.sinks.nats.settings import NatsSink
 
 GOOD = {
     "name": "CDC",

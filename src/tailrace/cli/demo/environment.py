@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.cli.demo.tally import Counts
-    from tailrace.config import NatsSink
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.observe.metrics import Figures
 
 DATABASE = "shop"
@@ -157,9 +157,9 @@ class DemoEnvironment:
             )
 
     @property
-    def sink(self) -> NatsSink:
+    def sink(self) -> JetStreamSettings:
         """Where the messages go."""
-        return self.config.pipelines[PIPELINE].nats
+        return self.config.pipelines[PIPELINE].jetstream
 
     def places(self) -> Iterator[tuple[str, str]]:
         """What runs where, as commands that show it."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from tailrace.config import NatsSink
+    from tailrace.jetstream.settings import JetStreamSettings
 
 _POLL_S = 0.1
 
@@ -25,7 +25,7 @@ _POLL_S = 0.1
 class Subscriber:
     """Receives a sink's stream from its first message on, once there is such a stream."""
 
-    def __init__(self, sink: NatsSink) -> None:
+    def __init__(self, sink: JetStreamSettings) -> None:
         self._sink = sink
         self._arrived: deque[Arrival] = deque()
         self._stopping = threading.Event()

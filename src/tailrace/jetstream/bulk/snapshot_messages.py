@@ -22,7 +22,7 @@ from tailrace.jetstream.stream import checked, ready
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.config import NatsSink
+    from tailrace.jetstream.settings import JetStreamSettings
 
 _OUTSTANDING = 16
 _SCHEMA = pa.schema([(name, pa.binary()) for name in ("destination", "id", "headers", "payload")])
@@ -62,7 +62,7 @@ class SnapshotPublisher:
 
     def __init__(
         self,
-        settings: NatsSink,
+        settings: JetStreamSettings,
         *,
         name: str,
         owner: str = "snapshots",

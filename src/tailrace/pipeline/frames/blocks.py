@@ -1,8 +1,8 @@
 """The block frame: encoded messages, thousands to a row.
 
-A pipeline without SQL stages decodes and encodes in one pass, inside the source's task. Its rows
-are blocks, Arrow batches of messages in one binary cell, so that crossing the JVM costs a copy of
-bytes and nothing a message. Each block belongs to one lane and is in order of position.
+A pipeline without SQL stages decodes and encodes in one pass, inside the task of the source. Its
+rows are blocks: Arrow batches of messages in one binary cell. Crossing the JVM then costs a copy of
+bytes and nothing per message. A block belongs to one lane and is in order of position.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tailrace.encode.encoder import Encoder, Origin
-from tailrace.encode.records import Records
+from tailrace.encode.facts import Origin
+from tailrace.encode.shapes.registry import SHAPES
 from tailrace.message import MESSAGES
 from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
-from tailrace.sinks.kafka.destination import TopicTemplate
-from tailrace.sinks.nats.destination import SubjectTemplate
+from tailrace.sinks.registry import SINKS
 from tailrace.tables import Prefixes
 
 if TYPE_CHECKING:
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Group
+    from tailrace.encode.shapes.shape_type import GroupEncoder
     from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.source.options import Options
     from tailrace.position import Position
-    from tailrace.sinks.destination import Template
 
 SCHEMA = StructType(
     [
@@ -50,12 +49,12 @@ SCHEMA = StructType(
         StructField("messages", BinaryType()),
     ]
 )
-"""`after` is where the micro-batch begins; `lsn` and `ordinal` are the first message's position."""
+"""`after` is where the micro-batch starts; `lsn` and `ordinal` are of the first message."""
 _PACKING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 class BlockFrame:
-    """Encoded messages, a block a row."""
+    """Encoded messages, one block per row."""
 
     schema = SCHEMA
 
@@ -68,12 +67,12 @@ class BlockFrame:
         return cls(Spec.load(options.pipeline))
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """The blocks of a slice; a beat, the empty one, has one without messages."""
+        """The blocks of a slice. An empty slice, the heartbeat, has one block without messages."""
         spec, after = self._spec, part.after
-        encoder = Records() if spec.shape == "record" else encoder_of(spec)
+        encoder = encoder_of(spec)
         schema = arrow_schema(SCHEMA)
         if after == part.upto:
-            # A row, so that the worker that delivers stays warm as well.
+            # One row, so that the worker that delivers stays warm too.
             yield _block(schema, after, 0, pa.RecordBatch.from_pylist([], schema=MESSAGES))
             return
         if spec.lanes == 1:
@@ -96,21 +95,14 @@ class BlockFrame:
         return part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
 
 
-def encoder_of(spec: Spec) -> Encoder:
-    """The encoder a pipeline asks for."""
+def encoder_of(spec: Spec) -> GroupEncoder:
+    """The encoder of a pipeline: its shape, with destinations as its sink writes them."""
+    destinations = SINKS.find(spec.sink).destination(spec.destination, database=spec.database)
     origin = Origin(
         database=spec.database, system_identifier=spec.system_identifier, slot=spec.slot
     )
-    return Encoder(
-        shape=spec.shape, encoding=spec.encoding, destinations=destinations_of(spec), origin=origin
-    )
-
-
-def destinations_of(spec: Spec) -> Template:
-    """What fills the template of destinations: names are escaped as the sink needs it."""
-    if spec.sink == "kafka":
-        return TopicTemplate(spec.subject, database=spec.database)
-    return SubjectTemplate(spec.subject, database=spec.database)
+    shape = SHAPES.find(spec.shape)
+    return shape.encoder(spec.encoding, destinations=destinations, origin=origin)
 
 
 def _with_lane(messages: pa.RecordBatch, lanes: NDArray[np.int32]) -> pa.RecordBatch:
@@ -128,8 +120,8 @@ def _split(messages: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 def pack(messages: pa.RecordBatch) -> pa.Buffer:
     """Messages as one cell.
 
-    The JVM copies it several times on its way to the worker that delivers; messages resemble each
-    other, so compressing takes less time than those copies.
+    The JVM copies a cell about five times on its way to the worker that delivers. Messages resemble
+    each other, so compressing them takes less time than those copies.
     """
     packed = pa.BufferOutputStream()
     with pa.ipc.new_stream(packed, messages.schema, options=_PACKING) as stream:
@@ -138,7 +130,7 @@ def pack(messages: pa.RecordBatch) -> pa.Buffer:
 
 
 def unpack(cell: pa.BinaryScalar) -> pa.RecordBatch:
-    """What was packed."""
+    """The messages of a cell."""
     with pa.ipc.open_stream(cell.as_buffer()) as stream:
         return stream.read_next_batch()
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tailrace.config import ShadowSink
 from tailrace.errors import ConfigError
 from tailrace.postgres.bootstrap import initialise, log_exists
 from tailrace.postgres.connection import connect, quote_ident, translate_error
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.preset import literal
+from tailrace.shadow.settings import ShadowSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

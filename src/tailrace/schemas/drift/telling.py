@@ -11,10 +11,10 @@ import orjson
 import ormsgpack
 from nats.js.api import KeyValueConfig
 
-from tailrace.config import NatsSink
 from tailrace.errors import SinkRefusedError
 from tailrace.jetstream.client import bucket_of, connected
 from tailrace.jetstream.names import table_key
+from tailrace.jetstream.settings import JetStreamSettings
 
 if TYPE_CHECKING:
     from tailrace.config import Pipeline
@@ -27,7 +27,7 @@ _SUBJECT = "schema_findings.{key}"
 
 def tell(pipeline: Pipeline, found: Found, policy: Policy) -> None:
     """Tell the consumers of a pipeline, if they are those of a bridge; at least once."""
-    if pipeline.shape == "bridge" and isinstance(pipeline.sink, NatsSink):
+    if pipeline.shape == "bridge" and isinstance(pipeline.sink, JetStreamSettings):
         fields = message(found, policy)
         as_json = pipeline.format == "json"
         value = orjson.dumps(fields) if as_json else ormsgpack.packb(fields)
@@ -49,7 +49,7 @@ def message(found: Found, policy: Policy) -> dict[str, Any]:
     }
 
 
-async def _tell(sink: NatsSink, key: str, value: bytes) -> None:
+async def _tell(sink: JetStreamSettings, key: str, value: bytes) -> None:
     settings = KeyValueConfig(
         bucket=BUCKET,
         description="Changes of tables without row events: the latest ones of each.",

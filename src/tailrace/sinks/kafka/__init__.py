@@ -12,8 +12,3 @@
 The client library is confluent-kafka (librdkafka): it owns the connections, keeps order and refuses
 repetitions within a life of a producer. What costs time here is its call a message.
 """
-
-from tailrace.sinks.kafka.positions import forget
-from tailrace.sinks.kafka.sink import Kafka, probe
-
-__all__ = ["Kafka", "forget", "probe"]

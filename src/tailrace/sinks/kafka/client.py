@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Producer
 
-    from tailrace.config import Kafka
     from tailrace.sinks.kafka.failures import Events
+    from tailrace.sinks.kafka.settings import Kafka
 
 _Made = TypeVar("_Made")
 _LOGGER = logging.getLogger("tailrace.kafka")

@@ -27,7 +27,7 @@ from tailrace.sinks.kafka.topics import Cluster
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from tailrace.config import Kafka
+    from tailrace.sinks.kafka.settings import Kafka
 
 _STRIDE = 16
 _LOOK_S = 0.2

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from tailrace.config import Kafka
     from tailrace.errors import TailraceError
+    from tailrace.sinks.kafka.settings import Kafka
 
     Headers = list[tuple[str, str | bytes | None]] | None
     Outgoing = tuple[str, bytes | None, bytes | None, int, bytes, int, Headers]

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tailrace.settings import Bytes, Section
+from tailrace.sinks.sink_type import SinkSettings
 
 _TEMPLATE = re.compile(r"(?:[A-Za-z0-9._-]|\{(?:schema|table|operation|database)\})+")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -142,7 +143,7 @@ class Kafka(Section):
         return self
 
 
-class KafkaSink(Kafka):
+class KafkaSink(SinkSettings, Kafka):
     """Apache Kafka."""
 
     type: Literal["kafka"] = Field(description="This sink: `kafka`.")
@@ -168,30 +169,6 @@ class KafkaSink(Kafka):
     )
 
     @property
-    def subject(self) -> str:
-        """The template of destinations, by the name it has for every sink."""
+    def template(self) -> str:
+        """The topic."""
         return self.topic
-
-
-class ShadowSink(Kafka):
-    """Apache Kafka as the copy of the broker's topics: `tailrace shadow`."""
-
-    type: Literal["shadow"] = Field(description="This sink: `shadow`.")
-    dsn: SecretStr = Field(
-        default=SecretStr(""),
-        description=(
-            "Connection string of the database whose topics are copied: names of topics, and "
-            "records that are older than the log."
-        ),
-    )
-    max_message_bytes: Bytes = Field(
-        default=8 * 2**20,
-        ge=1000,
-        le=1_000_000_000,
-        description="Largest record and batch. Topics that are made allow it.",
-    )
-
-    @property
-    def subject(self) -> str:
-        """There is no template: a record goes to the topic it is of."""
-        return ""

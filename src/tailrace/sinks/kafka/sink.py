@@ -30,12 +30,12 @@ from tailrace.sinks.kafka.topics import Topics
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.config import Kafka as Settings
-    from tailrace.config import KafkaSink
     from tailrace.position import Position
     from tailrace.sinks.contract import Receipt
     from tailrace.sinks.kafka.positions import Reached
     from tailrace.sinks.kafka.publisher import Outgoing
+    from tailrace.sinks.kafka.settings import Kafka as Settings
+    from tailrace.sinks.kafka.settings import KafkaSink
 
 ID_HEADER = "tailrace-id"
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
-    from tailrace.config import Kafka, KafkaSink
     from tailrace.errors import TailraceError
+    from tailrace.sinks.kafka.settings import Kafka, KafkaSink
 
 _UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 _LOOK_S = 0.05

@@ -7,7 +7,3 @@ sink          `JetStream`, which implements the contract of `tailrace.sinks.cont
 The connection, the bulk path and the stream itself are in `tailrace.jetstream`, which services and
 consumers share.
 """
-
-from tailrace.sinks.nats.sink import JetStream
-
-__all__ = ["JetStream"]

@@ -6,28 +6,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from tailrace.jetstream.settings import NatsServer, NatsStream
+from tailrace.jetstream.settings import JetStreamSettings
+from tailrace.sinks.sink_type import SinkSettings
 
 
-class NatsSink(NatsServer):
+class NatsSink(SinkSettings, JetStreamSettings):
     """NATS JetStream."""
 
     type: Literal["nats"] = Field(description="This sink: `nats`.")
-    stream: NatsStream = Field(default=NatsStream(), description=NatsStream.__doc__)
-    subject: str = Field(
-        default="cdc.{table}.{operation}",
-        description=(
-            "Where a message goes when the pipeline has no `route`. {schema}, {table}, {operation} "
-            "and {database} are replaced, escaped so that no two names meet."
-        ),
-    )
-    max_outstanding: int = Field(
-        default=4000, ge=1, description="Messages on their way before acks are waited for."
-    )
-    atomic: Literal["none", "transaction"] = Field(
-        default="none",
-        description=(
-            "`transaction`: the changes of a source transaction appear together or not at all, up "
-            "to 1,000 (nats-server 2.12)."
-        ),
-    )
+
+    @property
+    def template(self) -> str:
+        """The subject."""
+        return self.subject

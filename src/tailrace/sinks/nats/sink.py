@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tailrace.config import NatsSink
     from tailrace.errors import SinkError
     from tailrace.position import Position
+    from tailrace.sinks.nats.settings import NatsSink
 
 
 class JetStream:

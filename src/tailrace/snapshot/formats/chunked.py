@@ -26,10 +26,10 @@ from tailrace.snapshot.rows import read_group
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.config import NatsSink
     from tailrace.encode.compression import Compression
     from tailrace.errors import TailraceError
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.snapshot.formats.format import Made, Part
     from tailrace.snapshot.job import Form, SnapshotJob
 
@@ -144,7 +144,7 @@ class Chunked(Format):
     def _meta(self) -> str:
         return f"{meta_prefix(self.form)}.{self.path}"
 
-    def outstanding(self, sink: NatsSink) -> int:
+    def outstanding(self, sink: JetStreamSettings) -> int:
         """Few."""
         return min(_OUTSTANDING, sink.max_outstanding)
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from tailrace.config import NatsSink
     from tailrace.decode.group import Image
     from tailrace.errors import TailraceError
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
     from tailrace.snapshot.formats.format import Made, Part
     from tailrace.snapshot.job import SnapshotJob
@@ -113,7 +113,7 @@ class CreekFormat(Format):
     def _name(self, kind: str) -> str:
         return f"{self.id}-{kind}"
 
-    def outstanding(self, sink: NatsSink) -> int:
+    def outstanding(self, sink: JetStreamSettings) -> int:
         """As many as changes may be."""
         return sink.max_outstanding
 

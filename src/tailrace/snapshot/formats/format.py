@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from tailrace.config import NatsSink
     from tailrace.errors import TailraceError
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage, SnapshotPublisher
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
     from tailrace.postgres.publication import TableName
     from tailrace.snapshot.job import SnapshotJob
@@ -129,7 +129,7 @@ class Format(ABC):
         """The message that says that there will be none."""
 
     @abstractmethod
-    def outstanding(self, sink: NatsSink) -> int:
+    def outstanding(self, sink: JetStreamSettings) -> int:
         """How many messages may be on their way."""
 
     @abstractmethod

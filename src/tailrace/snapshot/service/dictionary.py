@@ -18,7 +18,7 @@ from tailrace.snapshot.rows import read_group
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from tailrace.config import NatsSink
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.snapshot.formats import Rows
     from tailrace.snapshot.job import SnapshotJob
     from tailrace.snapshot.table import Stretch
@@ -43,13 +43,13 @@ def train(
     return Compression.trained(samples)
 
 
-def store(sink: NatsSink, form: Rows) -> None:
+def store(sink: JetStreamSettings, form: Rows) -> None:
     """Put the dictionary of a snapshot where its chunks say it is."""
     if form.packing is not None and form.packing.number:
         asyncio.run(_store(sink, form.dictionary, form.packing.dictionary))
 
 
-async def _store(sink: NatsSink, key: str, dictionary: bytes) -> None:
+async def _store(sink: JetStreamSettings, key: str, dictionary: bytes) -> None:
     stream = sink.stream
     settings = KeyValueConfig(
         bucket=BUCKET,

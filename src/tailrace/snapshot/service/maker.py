@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tailrace.config import Config, NatsSink, Pipeline, Snapshots
+    from tailrace.config import Config, Pipeline, Snapshots
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
+    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
     from tailrace.snapshot.export import Exported
     from tailrace.snapshot.formats import Format
@@ -268,7 +269,7 @@ class Maker:
         try:
             edition = self._prepared(record, snapshot)
             # Consumers follow the changes from before the snapshot on: the stream has to be there.
-            SnapshotPublisher(self._pipeline.nats, name=self._name, owner=self._name).close()
+            SnapshotPublisher(self._pipeline.jetstream, name=self._name, owner=self._name).close()
             with SnapshotPublisher(self._sink, name=record.id) as parcels:
                 record.last = parcels.last()
         except BaseException:
@@ -366,14 +367,14 @@ class Maker:
         return self._config.source.dsn.get_secret_value()
 
 
-def _sink(pipeline: Pipeline) -> NatsSink:
+def _sink(pipeline: Pipeline) -> JetStreamSettings:
     """The pipeline's NATS server with the stream that takes its snapshots."""
     assert pipeline.snapshots is not None
     subject = "init.snap.{table}.x.0"
     if pipeline.shape == "creek":
         subject = f"{pipeline.namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
     changed = {"stream": pipeline.snapshots.stream, "subject": subject, "atomic": "none"}
-    return pipeline.nats.model_copy(update=changed)
+    return pipeline.jetstream.model_copy(update=changed)
 
 
 def new_id() -> str:

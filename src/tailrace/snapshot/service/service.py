@@ -104,7 +104,7 @@ class Service:
     def _listen(self) -> None:
         self._answers.open()
         try:
-            Listener(self._pipeline.nats, self._answers, self._stopping).run()
+            Listener(self._pipeline.jetstream, self._answers, self._stopping).run()
         finally:
             self._answers.close()
 
@@ -136,7 +136,7 @@ def services(config: Config, publish: Publish) -> list[Service]:
     subjects: dict[tuple[str, str], str] = {}
     for name, pipeline in config.pipelines.items():
         if pipeline.snapshots is not None:
-            subject = pipeline.nats.url, pipeline.snapshots.request
+            subject = pipeline.jetstream.url, pipeline.snapshots.request
             other = subjects.setdefault(subject, name)
             if other != name:
                 raise ConfigError(

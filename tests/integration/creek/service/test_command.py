@@ -76,7 +76,7 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [(name, pipeline)] = found.pipelines.items()
     assert (name, pipeline.shape, pipeline.format) == ("creek", "creek", "avro")
     assert pipeline.namespace == "CREEK"
-    sink = pipeline.nats
+    sink = pipeline.jetstream
     assert (sink.stream.name, sink.stream.subjects) == ("CREEK_wal", ("CREEK.*.wal.>",))
     assert sink.subject == "CREEK.{database}.wal.{schema}.{table}"
     assert (sink.max_outstanding, sink.timeout_s) == (4000, 30)
@@ -106,11 +106,11 @@ def test_every_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.source.slot, found.source.publication) == ("my_slot", "my ${pub}")
     assert found.data == tmp_path / "odd ${folder}"
     [pipeline] = found.pipelines.values()
-    stream = pipeline.nats.stream
+    stream = pipeline.jetstream.stream
     assert stream.name == "EU_wal"
     assert (stream.max_age_hours, stream.max_bytes, stream.max_messages) == (0, 8, 9)
     assert stream.replicas == 3
-    assert (pipeline.nats.max_outstanding, pipeline.nats.timeout_s) == (7, 1)
+    assert (pipeline.jetstream.max_outstanding, pipeline.jetstream.timeout_s) == (7, 1)
     assert pipeline.snapshots is not None
     taken = pipeline.snapshots.stream
     assert (taken.name, taken.max_bytes, taken.replicas) == ("EU_snap", 0, 3)
@@ -120,7 +120,7 @@ def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = loaded(tmp_path, monkeypatch)
     file = tmp_path / preset.FILE
     assert found.source.dsn.get_secret_value() == os.environ["PG_URI"]
-    assert found.pipelines["creek"].nats.url == os.environ["NATS_URI"]
+    assert found.pipelines["creek"].jetstream.url == os.environ["NATS_URI"]
     assert "canary" not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) & 0o022 == 0
 

@@ -16,11 +16,11 @@ from docs.generate import REFERENCE
 from tailrace import __version__
 from tailrace.change import UNCHANGED, Op
 from tailrace.schema import Column, ReplicaIdentity
-from tests.unit.encode.groups import EncodingName, group, image, messages, table
+from tests.unit.encode.groups import group, image, messages, table
 
 if TYPE_CHECKING:
     from tailrace.decode.group import Group
-    from tailrace.encode.encoder import ShapeName
+    from tailrace.encode.shapes.shape_type import Encoding
 
 both = pytest.mark.parametrize("encoding", ["json", "msgpack"])
 every_shape = pytest.mark.parametrize("shape", ["bridge", "debezium", "sequin", "plain"])
@@ -35,13 +35,13 @@ ROW = {"id": 12, "name": "Ada", "tags": ["a", "b"], "meta": {"k": [1, 2]}}
 IMAGE = image([b"12"], [b"Ada"], [b"{a,b}"], [b'{"k": [1, 2]}'])
 
 
-def one(made: Group, shape: ShapeName, encoding: EncodingName) -> Any:
+def one(made: Group, shape: str, encoding: Encoding) -> Any:
     (message,) = messages(made, shape, encoding)
     return message
 
 
 @both
-def test_bridge_insert(encoding: EncodingName) -> None:
+def test_bridge_insert(encoding: Encoding) -> None:
     found = one(group(Op.INSERT, USERS, 1, after=IMAGE), "bridge", encoding)
     assert found == {
         "data": ROW | {"tags": "{a,b}"},
@@ -59,7 +59,7 @@ def test_bridge_insert(encoding: EncodingName) -> None:
 
 
 @both
-def test_bridge_update_with_an_old_key(encoding: EncodingName) -> None:
+def test_bridge_update_with_an_old_key(encoding: Encoding) -> None:
     made = group(
         Op.UPDATE, USERS, 1, before=image([b"11"], None, None, None),
         after=image([b"12"], [None], [UNCHANGED], [UNCHANGED]),
@@ -74,7 +74,7 @@ def test_bridge_update_with_an_old_key(encoding: EncodingName) -> None:
 
 
 @both
-def test_bridge_delete_names_every_column(encoding: EncodingName) -> None:
+def test_bridge_delete_names_every_column(encoding: Encoding) -> None:
     made = group(Op.DELETE, USERS, 1, before=image([b"12"], None, None, None))
     found = one(made, "bridge", encoding)
     assert found["data"] == {"id": 12, "name": None, "tags": None, "meta": None}
@@ -84,7 +84,7 @@ def test_bridge_delete_names_every_column(encoding: EncodingName) -> None:
 
 
 @both
-def test_bridge_truncate_and_read(encoding: EncodingName) -> None:
+def test_bridge_truncate_and_read(encoding: Encoding) -> None:
     found = one(group(Op.TRUNCATE, USERS, 1), "bridge", encoding)
     assert (found["data"], found["operation"]) == ({}, "TRUNCATE")
     found = one(group(Op.READ, USERS, 1, after=IMAGE), "bridge", encoding)
@@ -92,7 +92,7 @@ def test_bridge_truncate_and_read(encoding: EncodingName) -> None:
 
 
 @both
-def test_bridge_outside_of_public(encoding: EncodingName) -> None:
+def test_bridge_outside_of_public(encoding: Encoding) -> None:
     relation = table(Column(name="id", type_oid=23), namespace="sales", name="a.b")
     found = one(group(Op.INSERT, relation, 1, after=image([b"1"])), "bridge", encoding)
     assert found["subject"] == "cdc.sales.a%2Eb.insert"
@@ -102,7 +102,7 @@ def test_bridge_outside_of_public(encoding: EncodingName) -> None:
 
 @both
 @every_shape
-def test_the_page_about_shapes_shows_what_is_sent(encoding: EncodingName, shape: ShapeName) -> None:
+def test_the_page_about_shapes_shows_what_is_sent(encoding: Encoding, shape: str) -> None:
     page = (REFERENCE / "shapes.md").read_text(encoding="utf-8")
     section = page.partition(f"\n## {shape}\n")[2].partition("\n## ")[0]
     shown = json.loads(section.partition("```json")[2].partition("```")[0])
@@ -122,7 +122,7 @@ def said(*contents: bytes, **more: Any) -> Group:
 
 
 @both
-def test_bridge_messages(encoding: EncodingName) -> None:
+def test_bridge_messages(encoding: Encoding) -> None:
     made = said(b'{"a": 1}', b"\xff\x00", b"", xid=np.array([742, 0, 742], np.uint32))
     first, second, third = messages(made, "bridge", encoding)
     assert first["data"] == {"prefix": "app.event", "content": '{"a": 1}'}
@@ -154,7 +154,7 @@ SOURCE = {
 
 
 @both
-def test_debezium(encoding: EncodingName) -> None:
+def test_debezium(encoding: Encoding) -> None:
     found = one(group(Op.INSERT, USERS, 1, after=IMAGE), "debezium", encoding)
     assert found == {
         "before": None,
@@ -169,7 +169,7 @@ def test_debezium(encoding: EncodingName) -> None:
 
 
 @both
-def test_debezium_operations(encoding: EncodingName) -> None:
+def test_debezium_operations(encoding: Encoding) -> None:
     letters = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.TRUNCATE: "t", Op.READ: "r"}
     for op, letter in letters.items():
         found = one(group(op, USERS, 1), "debezium", encoding)
@@ -178,7 +178,7 @@ def test_debezium_operations(encoding: EncodingName) -> None:
 
 
 @both
-def test_debezium_names_what_it_does_not_know(encoding: EncodingName) -> None:
+def test_debezium_names_what_it_does_not_know(encoding: Encoding) -> None:
     made = group(
         Op.UPDATE, USERS, 2, before=image([b"11", b"12"], None, None, None),
         after=image([b"11", b"12"], [b"Ada", None], [b"{a}", UNCHANGED], [UNCHANGED, b"1"]),
@@ -191,7 +191,7 @@ def test_debezium_names_what_it_does_not_know(encoding: EncodingName) -> None:
 
 
 @both
-def test_debezium_messages(encoding: EncodingName) -> None:
+def test_debezium_messages(encoding: Encoding) -> None:
     found = one(said(b"\xffhello"), "debezium", encoding)
     assert found["message"] == {"prefix": "app.event", "content": "/2hlbGxv"}
     assert found["op"] == "m"
@@ -200,7 +200,7 @@ def test_debezium_messages(encoding: EncodingName) -> None:
 
 
 @both
-def test_sequin(encoding: EncodingName) -> None:
+def test_sequin(encoding: Encoding) -> None:
     found = one(group(Op.INSERT, USERS, 1, after=IMAGE), "sequin", encoding)
     assert found == {
         "record": ROW,
@@ -221,7 +221,7 @@ def test_sequin(encoding: EncodingName) -> None:
 
 
 @both
-def test_sequin_changes_are_old_values_known_to_differ(encoding: EncodingName) -> None:
+def test_sequin_changes_are_old_values_known_to_differ(encoding: Encoding) -> None:
     made = group(
         Op.UPDATE, USERS, 3,
         before=image([b"1", b"2", b"3"], [b"x", None, b"z"], [None, b"{a}", None], [b"1"] * 3),
@@ -236,13 +236,13 @@ def test_sequin_changes_are_old_values_known_to_differ(encoding: EncodingName) -
 
 
 @both
-def test_sequin_delete_has_the_old_row(encoding: EncodingName) -> None:
+def test_sequin_delete_has_the_old_row(encoding: Encoding) -> None:
     found = one(group(Op.DELETE, USERS, 1, before=IMAGE), "sequin", encoding)
     assert (found["record"], found["changes"], found["action"]) == (ROW, None, "delete")
 
 
 @both
-def test_plain(encoding: EncodingName) -> None:
+def test_plain(encoding: Encoding) -> None:
     found = one(group(Op.INSERT, USERS, 1, after=IMAGE), "plain", encoding)
     assert found == {
         "id": "000000000191bfd0-0",
@@ -262,7 +262,7 @@ def test_plain(encoding: EncodingName) -> None:
 
 
 @both
-def test_plain_key_of_a_large_key_left_alone(encoding: EncodingName) -> None:
+def test_plain_key_of_a_large_key_left_alone(encoding: Encoding) -> None:
     made = group(
         Op.UPDATE, USERS, 1, before=image([b"12"], None, None, None),
         after=image([UNCHANGED], [b"Ada"], [None], [None]),
@@ -273,20 +273,20 @@ def test_plain_key_of_a_large_key_left_alone(encoding: EncodingName) -> None:
 
 
 @both
-def test_plain_has_no_key_under_a_full_identity(encoding: EncodingName) -> None:
+def test_plain_has_no_key_under_a_full_identity(encoding: Encoding) -> None:
     relation = table(*USERS.columns, replica_identity=ReplicaIdentity.FULL)
     assert one(group(Op.INSERT, relation, 1, after=IMAGE), "plain", encoding)["key"] is None
 
 
 @both
 @every_shape
-def test_tables_without_columns(encoding: EncodingName, shape: ShapeName) -> None:
+def test_tables_without_columns(encoding: Encoding, shape: str) -> None:
     (found,) = messages(group(Op.INSERT, table(), 1, after=()), shape, encoding)
     assert {} in (found.get("data"), found.get("record"), found.get("after"))
 
 
 @both
-def test_annotations_of_some_rows(encoding: EncodingName) -> None:
+def test_annotations_of_some_rows(encoding: Encoding) -> None:
     given_ = pa.array([None, '{"a": 1}', '{"a": 1}', "[2]"])
     made = group(Op.INSERT, USERS, 4, after=image(*[[None] * 4] * 4), annotations=given_)
     expected = [None, {"a": 1}, {"a": 1}, [2]]
@@ -302,9 +302,7 @@ STATES = st.sampled_from([b"1", None, UNCHANGED])
 @both
 @settings(deadline=None)
 @given(data=st.data(), width=st.integers(1, 18), count=st.integers(1, 6))
-def test_states_never_mix(
-    encoding: EncodingName, data: st.DataObject, width: int, count: int
-) -> None:
+def test_states_never_mix(encoding: Encoding, data: st.DataObject, width: int, count: int) -> None:
     """Any pattern of value, NULL, unchanged; some columns absent."""
     absent = data.draw(st.sets(st.integers(0, width - 1)))
     rows = data.draw(

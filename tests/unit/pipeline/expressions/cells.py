@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tailrace.config import NatsSink, Pipeline
+from tailrace.config import Pipeline
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.expressions.expression import Expressions, parse
 from tailrace.schema import Column, Relation, ReplicaIdentity
+from tailrace.sinks.nats.settings import NatsSink
 
 SINK = NatsSink(type="nats")
 

@@ -19,7 +19,7 @@ def made(**given: Any) -> KafkaSink:
 def test_everything_has_a_default() -> None:
     sink = made()
     assert (sink.bootstrap, sink.topic) == ("127.0.0.1:9092", "{database}.{schema}.{table}")
-    assert sink.subject == sink.topic
+    assert sink.template == sink.topic
     assert not sink.transactional
 
 

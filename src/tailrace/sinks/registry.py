@@ -1,0 +1,20 @@
+"""The kinds of sinks: one line each. Other packages register theirs as `tailrace.sinks`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace.registry import Registry
+
+if TYPE_CHECKING:
+    from tailrace.sinks.sink_type import SinkType
+
+SINKS: Registry[SinkType[Any]] = Registry(
+    "sink",
+    group="tailrace.sinks",
+    built_in={
+        "nats": "tailrace.sinks.nats.sink_type:SINK",
+        "kafka": "tailrace.sinks.kafka.sink_type:SINK",
+        "shadow": "tailrace.shadow.sink_type:SINK",
+    },
+)

@@ -1,0 +1,89 @@
+"""What the rest of Tailrace knows about a kind of sink: one object per kind, found by its name.
+
+Settings, `tailrace check`, the pipeline's tasks, the encoder and the reference pages all read this
+object. They never ask for a sink by its name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from pydantic import Field
+
+from tailrace.errors import TailraceError
+from tailrace.finding import Finding, Severity, error
+from tailrace.settings import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.sinks.contract import Lane, Sink
+    from tailrace.sinks.destination import Template
+
+
+class SinkSettings(Section):
+    """The keys of `sink:`. A kind of sink adds its own and narrows `type` to its name."""
+
+    type: str = Field(description="Kind of sink.")
+
+    @property
+    def template(self) -> str:
+        """Where a message goes when the pipeline has no `route`: a template of names."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """What users can rely on, as the sink's page and the reference state it."""
+
+    delivery: str
+    """`at least once`, `effectively once` or `exactly once`, and under which setting."""
+    order: str
+    duplicates: str
+    """How a repeated message is refused, and what can still cause one."""
+    largest_message: str
+    batch: str
+    """How many messages are in flight or in one request."""
+
+
+S = TypeVar("S", bound=SinkSettings)
+
+
+class SinkType(ABC, Generic[S]):
+    """A kind of sink. Methods import the client library of the sink only when they are called."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    """As its project writes it: `NATS JetStream`."""
+    settings: type[S]
+    promises: ClassVar[Promises]
+    records: ClassVar[bool] = False
+    """Whether it takes records of the broker (`tailrace.encode.records`) instead of messages."""
+
+    @abstractmethod
+    def destination(self, template: str, *, database: str) -> Template:
+        """Fills the template of destinations, with names escaped as this sink needs it."""
+
+    @abstractmethod
+    def open(self, settings: S, lane: Lane) -> Sink:
+        """A sink for one lane of a pipeline, not connected yet."""
+
+    @abstractmethod
+    def probe(self, settings: S, *, name: str) -> None:
+        """Raise an error unless the server answers. `name` is the pipeline's."""
+
+    def check(self, settings: S) -> Iterator[Finding]:
+        """What `tailrace check` reports about the server. Changes nothing."""
+        try:
+            self.probe(settings, name="check")
+        except TailraceError as failed:
+            yield error(str(failed), failed.hint)
+        else:
+            yield Finding(severity=Severity.OK, finding=f"{self.title} answers")
+
+    def check_destinations(self, settings: S, destinations: Sequence[str]) -> Iterator[Finding]:
+        """What `tailrace check` reports about the destinations that the template gives."""
+        del settings, destinations
+        return iter(())
