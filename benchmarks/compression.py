@@ -11,7 +11,7 @@ from tailrace.config import NatsSink
 from tailrace.encode.compression import Compression
 from tailrace.snapshot.export import export, imported
 from tailrace.snapshot.formats import Part, Rows
-from tailrace.snapshot.job import Edition
+from tailrace.snapshot.job import SnapshotJob
 from tailrace.snapshot.service.dictionary import train
 from tailrace.snapshot.table import read_names, read_table, stretches
 from tailrace.testing import EmbeddedPostgres, SampleShop
@@ -73,7 +73,7 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
         with imported(dsn, snapshot) as connection:
             table = read_table(connection, name)
             form = Rows(id="bench", table=name, encoding="json", chunk_rows=rows)
-            edition = Edition(
+            edition = SnapshotJob(
                 dsn=dsn, snapshot=snapshot, table=table, sink=NatsSink(type="nats"), format=form
             )
             found = stretches(connection, table, most_bytes=64 << 20)
@@ -88,7 +88,7 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
         keeper.execute("ROLLBACK")
 
 
-def _chunks(connection: Connection, edition: Edition, found: list[Stretch]) -> Iterator[bytes]:
+def _chunks(connection: Connection, edition: SnapshotJob, found: list[Stretch]) -> Iterator[bytes]:
     for stretch in found:
         part = Part(
             edition=edition, connection=connection, stretch=stretch, number=0,

@@ -1,33 +1,40 @@
 """Every error Tailrace raises, as one tree.
 
-    TailraceError                    code              exit  retry
-    ├── ConfigError                  BAD_CONFIG           2  never
-    ├── MalformedError               MALFORMED            3  never
+    TailraceError                         code                 exit  retry
+    ├── UnexpectedError                   UNEXPECTED              1  back-off
+    ├── ConfigError                       BAD_CONFIG              2  never
+    ├── MalformedError                    MALFORMED               3  never
+    ├── ExpressionError                   BAD_EXPRESSION          4  never
+    ├── SchemaChangedError                SCHEMA_CHANGED          5  never
+    ├── ReplanError                       REPLAN                  6  back-off
+    ├── AlreadyRunningError               ALREADY_RUNNING         7  never
+    ├── ProcessError                      PROCESS_FAILED          8  back-off
+    ├── SnapshotLostError                 SNAPSHOT_LOST           9  back-off
+    ├── GapError                          GAP                    10  never
+    ├── SlotLostError                     SLOT_LOST              11  never
+    ├── DivergedError                     DIVERGED               12  never
+    ├── LogError
+    │   ├── DiskFullError                 DISK_FULL              13  never
+    │   ├── CorruptError                  CORRUPT                14  never
+    │   ├── LogFencedError                FENCED                 15  never
+    │   ├── PositionLostError             POSITION_LOST          16  never
+    │   ├── StorageError                  STORAGE                17  never
+    │   └── LogMissingError               LOG_MISSING            18  back-off
     ├── PostgresError
-    │   ├── UnreachableError         UNREACHABLE         20  back-off
-    │   ├── SlotBusyError            SLOT_BUSY           21  back-off
-    │   └── RefusedError             REFUSED             22  never
-    ├── GapError                     GAP                 10  never
-    ├── SlotLostError                SLOT_LOST           11  never
-    ├── DivergedError                DIVERGED            12  never
-    ├── ExpressionError              BAD_EXPRESSION       4  never
-    ├── SchemaChangedError           SCHEMA_CHANGED       5  never
-    ├── ReplanError                  REPLAN               6  back-off
-    ├── SinkError
-    │   ├── SinkUnreachableError     SINK_UNREACHABLE    30  back-off
-    │   ├── SinkFullError            SINK_FULL           31  back-off
-    │   ├── SinkRefusedError         SINK_REFUSED        32  never
-    │   └── PoisonedError            POISONED            33  never
-    └── LogError
-        ├── DiskFullError            DISK_FULL           13  never
-        ├── CorruptError             CORRUPT             14  never
-        ├── FencedError              FENCED              15  never
-        ├── PositionLostError        POSITION_LOST       16  never
-        └── StorageError             STORAGE             17  never
+    │   ├── PostgresUnreachableError      UNREACHABLE            20  back-off
+    │   ├── SlotBusyError                 SLOT_BUSY              21  back-off
+    │   └── PostgresRefusedError          REFUSED                22  never
+    └── SinkError
+        ├── SinkUnreachableError          SINK_UNREACHABLE       30  back-off
+        ├── SinkFullError                 SINK_FULL              31  back-off
+        ├── SinkRefusedError              SINK_REFUSED           32  never
+        ├── PoisonedError                 POISONED               33  never
+        └── SinkFencedError               SINK_FENCED            34  never
 
-`code` is stable and is what logs, metrics and scripts see. `exit_code` is the process's. `retry`
-says whether trying again can help by itself. `hint` tells an operator what to do next. Errors
-survive pickling, because they cross process borders.
+`code` is stable and is what logs, metrics and scripts see. `exit_code` is the exit code of the
+process. `retry` says whether a retry can succeed without anybody changing something: retry loops
+read it and nothing else. `hint` is the next step for an operator. Errors survive pickling, because
+they cross process borders.
 """
 
 from __future__ import annotations
@@ -37,14 +44,14 @@ from typing import Any, ClassVar
 
 
 class Retry(enum.Enum):
-    """Whether the same call may be tried again."""
+    """Whether the same call may be retried."""
 
     NEVER = "never"
     BACK_OFF = "back-off"
 
 
 class TailraceError(Exception):
-    """Base of the tree. `str(error)` is the finding, `error.hint` the way out."""
+    """Base of the tree, never raised itself. `str(error)` is what failed, `error.hint` the fix."""
 
     code: ClassVar[str] = "ERROR"
     exit_code: ClassVar[int] = 1
@@ -55,12 +62,34 @@ class TailraceError(Exception):
         super().__init__(message)
         self.hint = hint or self.default_hint
 
+    @property
+    def transient(self) -> bool:
+        """Whether a retry can succeed by itself."""
+        return self.retry is Retry.BACK_OFF
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), str(self), self.hint)
 
 
 def _restore(kind: type[TailraceError], message: str, hint: str) -> TailraceError:
     return kind(message, hint=hint)
+
+
+class UnexpectedError(TailraceError):
+    """A failure that no component expects: a bug, or an unknown error of a library.
+
+    It is retried, because nothing says that it will happen again.
+    """
+
+    code = "UNEXPECTED"
+    exit_code = 1
+    retry = Retry.BACK_OFF
+    default_hint = "If it happens again, report it with the log lines around it."
+
+    @classmethod
+    def wrap(cls, error: BaseException) -> UnexpectedError:
+        """The error of a library or a bug, with its type in the message."""
+        return cls(f"{type(error).__name__}: {error}")
 
 
 class ConfigError(TailraceError):
@@ -77,12 +106,150 @@ class MalformedError(TailraceError):
     exit_code = 3
 
 
+class ExpressionError(TailraceError):
+    """An SQL expression of a pipeline is invalid, or no longer fits its table."""
+
+    code = "BAD_EXPRESSION"
+    exit_code = 4
+    default_hint = "Correct the expression, then run: tailrace check"
+
+
+class SchemaChangedError(TailraceError):
+    """A table no longer has the columns that a query was started with."""
+
+    code = "SCHEMA_CHANGED"
+    exit_code = 5
+    default_hint = "Restart the query: it reads the table's present columns."
+
+
+class ReplanError(TailraceError):
+    """A table has changed: the pipeline restarts with a new plan by itself."""
+
+    code = "REPLAN"
+    exit_code = 6
+    retry = Retry.BACK_OFF
+
+
+class AlreadyRunningError(TailraceError):
+    """Another process holds the lock of this data folder, broker or mirror."""
+
+    code = "ALREADY_RUNNING"
+    exit_code = 7
+    default_hint = "Stop the other process first."
+
+
+class ProcessError(TailraceError):
+    """A process that this one depends on has ended or cannot be started."""
+
+    code = "PROCESS_FAILED"
+    exit_code = 8
+    retry = Retry.BACK_OFF
+
+
+class SnapshotLostError(TailraceError):
+    """The exported snapshot is gone: its session ended, or it must be taken again."""
+
+    code = "SNAPSHOT_LOST"
+    exit_code = 9
+    retry = Retry.BACK_OFF
+    default_hint = "A new snapshot is taken by itself."
+
+
+class GapError(TailraceError):
+    """The slot is ahead of the log: changes between the two can no longer be read."""
+
+    code = "GAP"
+    exit_code = 10
+    default_hint = (
+        "Move the log folder away, run `tailrace init` for a new slot, and take a new snapshot. "
+        "To continue would lose changes silently."
+    )
+
+
+class SlotLostError(TailraceError):
+    """The slot is missing, or PostgreSQL has invalidated it."""
+
+    code = "SLOT_LOST"
+    exit_code = 11
+    default_hint = (
+        "Move the log folder away, run `tailrace init` for a new slot, and take a new snapshot. "
+        "Raise max_slot_wal_keep_size to prevent it."
+    )
+
+
+class DivergedError(TailraceError):
+    """The log and the server have different histories."""
+
+    code = "DIVERGED"
+    exit_code = 12
+    default_hint = (
+        "The log belongs to another database, or the server lost changes that the log holds "
+        "(restore from backup, failover). Use a new log folder and take a new snapshot."
+    )
+
+
+class LogError(TailraceError):
+    """The log on disk."""
+
+
+class DiskFullError(LogError):
+    """No space for the next entry. Acknowledged changes are safe; PostgreSQL keeps the rest."""
+
+    code = "DISK_FULL"
+    exit_code = 13
+    default_hint = "Free space, or lower log.keep_bytes, and start again: nothing is lost."
+
+
+class CorruptError(LogError):
+    """A checksum does not match, other than at the torn end of the last segment."""
+
+    code = "CORRUPT"
+    exit_code = 14
+    default_hint = (
+        "Restore the segment from a replica or backup; `tailrace log verify` names the place. "
+        "Nothing was changed on disk."
+    )
+
+
+class LogFencedError(LogError):
+    """Another process holds the lease of this log, or has taken it over."""
+
+    code = "FENCED"
+    exit_code = 15
+    default_hint = "Only one capture may append to a log. Stop the other one first."
+
+
+class PositionLostError(LogError):
+    """A reader asks for changes that retention has already removed."""
+
+    code = "POSITION_LOST"
+    exit_code = 16
+    default_hint = "Start from `earliest` and take a new snapshot of the affected tables."
+
+
+class StorageError(LogError):
+    """The disk failed a read, a write or an fsync. A failed fsync is never retried."""
+
+    code = "STORAGE"
+    exit_code = 17
+    default_hint = "Check the disk and the kernel log, then start again: recovery is automatic."
+
+
+class LogMissingError(LogError):
+    """There is no log yet where a reader expects one."""
+
+    code = "LOG_MISSING"
+    exit_code = 18
+    retry = Retry.BACK_OFF
+    default_hint = "Start capture on this log folder: tailrace capture"
+
+
 class PostgresError(TailraceError):
-    """PostgreSQL could not be reached or said no."""
+    """PostgreSQL cannot be reached or refuses."""
 
 
-class UnreachableError(PostgresError):
-    """No answer, a cut connection, or a server that is starting or stopping."""
+class PostgresUnreachableError(PostgresError):
+    """No answer, a lost connection, or a server that is starting or stopping."""
 
     code = "UNREACHABLE"
     exit_code = 20
@@ -99,86 +266,29 @@ class SlotBusyError(PostgresError):
     default_hint = "Stop the other reader; pg_replication_slots.active_pid names it."
 
 
-class RefusedError(PostgresError):
-    """PostgreSQL refuses, and will until somebody changes something."""
+class PostgresRefusedError(PostgresError):
+    """PostgreSQL refuses, and will until a setting, a privilege or an object is changed."""
 
     code = "REFUSED"
     exit_code = 22
     default_hint = "Run: tailrace doctor"
 
 
-class GapError(TailraceError):
-    """The slot is ahead of the log: changes between the two can no longer be read."""
-
-    code = "GAP"
-    exit_code = 10
-    default_hint = (
-        "Move the log folder away, run `tailrace init` for a new slot, and take a new snapshot. "
-        "Going on would lose changes silently."
-    )
-
-
-class SlotLostError(TailraceError):
-    """The slot is gone or PostgreSQL has invalidated it."""
-
-    code = "SLOT_LOST"
-    exit_code = 11
-    default_hint = (
-        "Move the log folder away, run `tailrace init` for a new slot, and take a new snapshot. "
-        "Raise max_slot_wal_keep_size so that it does not happen again."
-    )
-
-
-class DivergedError(TailraceError):
-    """The log and the server tell different histories."""
-
-    code = "DIVERGED"
-    exit_code = 12
-    default_hint = (
-        "The log belongs to another database, or the server lost changes the log holds "
-        "(restore from backup, failover). Use a fresh log folder and take a new snapshot."
-    )
-
-
-class ExpressionError(TailraceError):
-    """An SQL expression of a pipeline cannot be used, or no longer fits its table."""
-
-    code = "BAD_EXPRESSION"
-    exit_code = 4
-    default_hint = "Correct the expression, then run: tailrace check"
-
-
-class SchemaChangedError(TailraceError):
-    """A table no longer has the columns a query was started with."""
-
-    code = "SCHEMA_CHANGED"
-    exit_code = 5
-    default_hint = "Start the query again: it takes the table's columns as they are now."
-
-
-class ReplanError(TailraceError):
-    """A table has changed: the pipeline's plan is made again for it, by itself."""
-
-    code = "REPLAN"
-    exit_code = 6
-    retry = Retry.BACK_OFF
-
-
 class SinkError(TailraceError):
-    """A sink could not be reached or said no."""
+    """A sink cannot be reached or refuses."""
 
 
 class SinkUnreachableError(SinkError):
-    """No answer from the sink, or the line was cut."""
+    """No answer from the sink, or the connection was lost."""
 
     code = "SINK_UNREACHABLE"
     exit_code = 30
     retry = Retry.BACK_OFF
-    default_hint = "Check the sink's address and whether it runs. The log keeps every change."
+    default_hint = "Check the sink's address and that it runs. The log keeps every change."
 
 
 class SinkFullError(SinkError):
-    """The sink has no room for more messages."""
+    """The sink has no space for more messages."""
 
     code = "SINK_FULL"
     exit_code = 31
@@ -187,7 +297,7 @@ class SinkFullError(SinkError):
 
 
 class SinkRefusedError(SinkError):
-    """The sink refuses, and will until somebody changes something."""
+    """The sink refuses, and will until a setting or a permission is changed."""
 
     code = "SINK_REFUSED"
     exit_code = 32
@@ -195,55 +305,16 @@ class SinkRefusedError(SinkError):
 
 
 class PoisonedError(SinkError):
-    """A message that its sink can never take, or a change that cannot be encoded."""
+    """A message that its sink can never accept, or a change that cannot be encoded."""
 
     code = "POISONED"
     exit_code = 33
     default_hint = "The error names the message. Filter it out, or raise the sink's limits."
 
 
-class LogError(TailraceError):
-    """Something about the log on disk."""
+class SinkFencedError(SinkError):
+    """Another run of this pipeline writes to the sink."""
 
-
-class DiskFullError(LogError):
-    """No space for the next entry. What is acknowledged is safe; PostgreSQL keeps the rest."""
-
-    code = "DISK_FULL"
-    exit_code = 13
-    default_hint = "Free space, or lower log.keep_bytes, and start again: nothing is lost."
-
-
-class CorruptError(LogError):
-    """A checksum does not hold somewhere other than the torn end of the last segment."""
-
-    code = "CORRUPT"
-    exit_code = 14
-    default_hint = (
-        "Restore the segment from a replica or backup; `tailrace log verify` names the place. "
-        "Nothing was changed on disk."
-    )
-
-
-class FencedError(LogError):
-    """Another process holds the lease of this log, or has taken it over."""
-
-    code = "FENCED"
-    exit_code = 15
-    default_hint = "One capture appends to a log at a time. Stop the other one first."
-
-
-class PositionLostError(LogError):
-    """A reader asks for changes that retention has already removed."""
-
-    code = "POSITION_LOST"
-    exit_code = 16
-    default_hint = "Start from `earliest` and take a new snapshot of the tables concerned."
-
-
-class StorageError(LogError):
-    """The disk failed a read, a write or an fsync. A failed fsync is never tried again."""
-
-    code = "STORAGE"
-    exit_code = 17
-    default_hint = "Check the disk and the kernel log, then start again: recovery is automatic."
+    code = "SINK_FENCED"
+    exit_code = 34
+    default_hint = "Stop the other run of this pipeline, then start this one again."

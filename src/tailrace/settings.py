@@ -1,8 +1,9 @@
-"""What every section of the settings is made of."""
+"""The parts that settings models are built from."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -42,3 +43,17 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """How a field looks on the command line, where its name and type do not say it all."""
+
+    name: str = ""
+    """`--name`; without it, the name of the field."""
+    env: str = ""
+    """The environment variable to read."""
+    metavar: str = ""
+    """What stands for the value in `--help`."""
+    switch: bool = False
+    """`--name` alone, without `--no-name`."""

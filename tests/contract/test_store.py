@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import DiskFullError, FencedError, StorageError
+from tailrace.errors import DiskFullError, LogFencedError, StorageError
 from tailrace.log.store import LocalStore
 from tailrace.observe import failpoint
 from tailrace.testing import MemoryStore
@@ -146,9 +146,9 @@ def test_a_rewritten_file_may_be_used_after_a_failed_sync(store: Store) -> None:
 
 def test_a_lock_is_exclusive_until_it_ends(store: Store) -> None:
     with store.lock("lock"):
-        with pytest.raises(FencedError), store.lock("lock"):
+        with pytest.raises(LogFencedError), store.lock("lock"):
             pass
-        with pytest.raises(FencedError), store.lock("lock"):
+        with pytest.raises(LogFencedError), store.lock("lock"):
             pass
     with store.lock("lock"):
         pass

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from tailrace.errors import (
     ConfigError,
     CorruptError,
-    FencedError,
+    LogFencedError,
     MalformedError,
     PositionLostError,
 )
@@ -63,7 +63,7 @@ COUNT = int(os.environ.get("TAILRACE_FUZZ", "20_000"))
 WHOLE = max(COUNT // 20, 100)
 """Half of them damaged, half forged."""
 SEED = int(os.environ.get("TAILRACE_SEED", random.SystemRandom().getrandbits(32)))
-DOCUMENTED = (CorruptError, MalformedError, PositionLostError, ConfigError, FencedError)
+DOCUMENTED = (CorruptError, MalformedError, PositionLostError, ConfigError, LogFencedError)
 Files = dict[str, bytes]
 
 

@@ -13,11 +13,11 @@ import pytest
 from tailrace.config import Config, load
 from tailrace.errors import (
     ConfigError,
-    RefusedError,
+    PostgresRefusedError,
+    PostgresUnreachableError,
     SlotBusyError,
     SlotLostError,
     TailraceError,
-    UnreachableError,
 )
 from tailrace.postgres.bootstrap import initialise, log_exists, setup_sql
 from tailrace.postgres.connection import connect, quote_ident
@@ -130,7 +130,10 @@ def test_all_tables_only_when_asked(shop18: Database, tmp_path: Path) -> None:
 
 def test_a_missing_table_is_named(shop18: Database, tmp_path: Path) -> None:
     config = settings(shop18, tmp_path)
-    with connect(shop18.dsn) as connection, pytest.raises(RefusedError, match=r"public\.nothing"):
+    with (
+        connect(shop18.dsn) as connection,
+        pytest.raises(PostgresRefusedError, match=r"public\.nothing"),
+    ):
         initialise(connection, config, tables=[ORDERS, TableName("public", "nothing")])
 
 
@@ -141,7 +144,9 @@ def test_a_table_without_identity_is_refused(
     shop18.execute('CREATE TABLE "No Key" (v int)')
     tables = [] if everything else [TableName("public", "No Key")]
     with connect(shop18.dsn) as connection:
-        with pytest.raises(RefusedError, match="refuses the application's own UPDATE") as caught:
+        with pytest.raises(
+            PostgresRefusedError, match="refuses the application's own UPDATE"
+        ) as caught:
             initialise(connection, settings(shop18, tmp_path), tables=tables, all_tables=everything)
         assert 'ALTER TABLE public."No Key" REPLICA IDENTITY FULL;' in caught.value.hint
         assert read_publication(connection, "shop") is None
@@ -154,7 +159,10 @@ def test_a_leaf_without_identity_is_found(shop18: Database, tmp_path: Path) -> N
         "CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2);"
         "ALTER TABLE p2 REPLICA IDENTITY NOTHING"
     )
-    with connect(shop18.dsn) as connection, pytest.raises(RefusedError, match=r"public\.p2$"):
+    with (
+        connect(shop18.dsn) as connection,
+        pytest.raises(PostgresRefusedError, match=r"public\.p2$"),
+    ):
         initialise(connection, settings(shop18, tmp_path), tables=[TableName("public", "p")])
 
 
@@ -163,10 +171,10 @@ def test_other_tables_than_the_publication_has(shop18: Database, tmp_path: Path)
     config = settings(shop18, tmp_path)
     with connect(shop18.dsn) as connection:
         initialise(connection, config, tables=[ORDERS])
-        with pytest.raises(RefusedError, match=r"without public\.late") as caught:
+        with pytest.raises(PostgresRefusedError, match=r"without public\.late") as caught:
             initialise(connection, config, tables=[ORDERS, TableName("public", "late")])
         assert caught.value.hint == 'ALTER PUBLICATION "shop" ADD TABLE "public"."late";'
-        with pytest.raises(RefusedError, match="not for all tables"):
+        with pytest.raises(PostgresRefusedError, match="not for all tables"):
             initialise(connection, config, all_tables=True)
 
 
@@ -174,7 +182,7 @@ def test_a_slot_older_than_its_publication(shop18: Database, tmp_path: Path) -> 
     config = settings(shop18, tmp_path)
     with connect(shop18.dsn) as connection:
         create_slot(connection, config.source.slot)
-        with pytest.raises(RefusedError, match="older than its publication") as caught:
+        with pytest.raises(PostgresRefusedError, match="older than its publication") as caught:
             initialise(connection, config, tables=[ORDERS])
     assert "pg_drop_replication_slot" in caught.value.hint
 
@@ -213,7 +221,7 @@ def test_an_open_transaction_blocks_the_slot_and_is_named(shop18: Database, tmp_
         blocker.execute("INSERT INTO orders VALUES (1, 'secret text')")
         pid = blocker.info.backend_pid
         with connect(shop18.dsn) as connection:
-            with pytest.raises(RefusedError, match=r"not be created in 0\.2 s") as caught:
+            with pytest.raises(PostgresRefusedError, match=r"not be created in 0\.2 s") as caught:
                 initialise(connection, config, tables=[ORDERS], slot_timeout_s=0.2)
             assert f"pid {pid} (the-blocker, open for" in str(caught.value)
             assert f"pg_terminate_backend({pid});" in caught.value.hint
@@ -233,7 +241,7 @@ def test_the_blocker_is_named_for_a_role_that_sees_little(shop18: Database) -> N
             dsn = shop18.server.dsn(shop18.name, user=role)
             with (
                 connect(dsn) as connection,
-                pytest.raises(RefusedError, match=f"pid {blocker.info.backend_pid}"),
+                pytest.raises(PostgresRefusedError, match=f"pid {blocker.info.backend_pid}"),
             ):
                 create_slot(connection, shop18.name, timeout_s=0.2)
             blocker.rollback()
@@ -258,7 +266,7 @@ def test_a_slot_can_be_dropped_unless_it_is_read(shop18: Database) -> None:
         with pytest.raises(SlotLostError):
             drop_slot(connection, shop18.name)
         create_slot(connection, shop18.name)
-        with pytest.raises(RefusedError, match="already exists"):
+        with pytest.raises(PostgresRefusedError, match="already exists"):
             create_slot(connection, shop18.name)
 
 
@@ -289,7 +297,7 @@ def test_a_role_without_replication_is_refused(shop18: Database, tmp_path: Path)
     try:
         dsn = shop18.server.dsn(shop18.name, user=role)
         config = settings(shop18, tmp_path, dsn=dsn)
-        with connect(dsn) as connection, pytest.raises(RefusedError) as caught:
+        with connect(dsn) as connection, pytest.raises(PostgresRefusedError) as caught:
             initialise(connection, config)
         assert "permission denied to use replication slots" in str(caught.value)
         assert caught.value.hint == f'ALTER ROLE "{role}" REPLICATION;'
@@ -310,11 +318,11 @@ def test_wal_level_replica_is_refused_before_anything_is_made(
     config = load(None, {"log": {"path": tmp_path}})
     with connect(replica_level.dsn(name)) as connection:
         connection.execute("CREATE TABLE orders (id int PRIMARY KEY)")
-        with pytest.raises(RefusedError, match="wal_level is replica") as caught:
+        with pytest.raises(PostgresRefusedError, match="wal_level is replica") as caught:
             initialise(connection, config, tables=[ORDERS])
         assert "ALTER SYSTEM SET wal_level = logical;" in caught.value.hint
         assert read_publication(connection, "tailrace") is None
-        with pytest.raises(RefusedError) as raw:
+        with pytest.raises(PostgresRefusedError) as raw:
             create_slot(connection, "direct")
         assert "ALTER SYSTEM SET wal_level = logical;" in raw.value.hint
         findings = run(connection, config)
@@ -450,7 +458,7 @@ def test_a_wrong_password_is_never_shown(user: str, monkeypatch: pytest.MonkeyPa
         ):
             with pytest.raises(TailraceError) as caught:
                 connect(dsn)
-            assert isinstance(caught.value, RefusedError)
+            assert isinstance(caught.value, PostgresRefusedError)
             assert "password authentication failed" in str(caught.value)
             shown = [repr(caught.value), str(caught.value.__cause__), caught.value.hint]
             done = cli("doctor", f"--dsn={dsn}")
@@ -466,6 +474,6 @@ def test_a_server_that_goes_away_is_unreachable(tmp_path: Path) -> None:
     with EmbeddedPostgres() as server:
         connection = connect(server.dsn())
         server.kill()
-        with pytest.raises(UnreachableError):
+        with pytest.raises(PostgresUnreachableError):
             initialise(connection, load(None, {"log": {"path": tmp_path}}), tables=[ORDERS])
         connection.close()

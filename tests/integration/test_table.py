@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from tailrace.backfill.queue import listing
 from tailrace.cli import app
 from tailrace.config import Config, load
-from tailrace.errors import ExpressionError, RefusedError
+from tailrace.errors import ExpressionError, PostgresRefusedError
 from tailrace.postgres.connection import connect
 from tailrace.postgres.joining import Writer, wait_for_writers
 from tailrace.postgres.membership import join, leave
@@ -98,7 +98,7 @@ def test_columns_and_rows(shop: Database, settings: Config) -> None:
     assert joined(settings, "orders", ["id", "total"], "id > 1000")
     assert members(shop)["public.orders"] == (("id", "total"), "(id > 1000)")
     assert not joined(settings, "orders", ["total", "id"])
-    with pytest.raises(RefusedError) as refusal:
+    with pytest.raises(PostgresRefusedError) as refusal:
         joined(settings, "orders", ["id"])
     assert 'ADD TABLE "public"."orders" ("id"); COMMIT;' in refusal.value.hint
 
@@ -129,7 +129,7 @@ def test_what_may_not_join(
 ) -> None:
     table, columns, where, reason = case
     before = members(shop)
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(PostgresRefusedError, match=reason):
         joined(settings, table, columns, where)
     assert members(shop) == before
     shop.execute("UPDATE orders SET total = 1; UPDATE keyless SET a = 1")
@@ -138,16 +138,16 @@ def test_what_may_not_join(
 def test_publications_that_hold_more_than_tables(shop: Database, settings: Config) -> None:
     shop.execute("ALTER PUBLICATION tailrace ADD TABLES IN SCHEMA whole")
     assert not joined(settings, "whole.part")
-    with pytest.raises(RefusedError, match="all tables of schema whole"):
+    with pytest.raises(PostgresRefusedError, match="all tables of schema whole"):
         left(settings, "whole.part")
     shop.execute("DROP PUBLICATION tailrace")
-    with pytest.raises(RefusedError, match="there is no publication"):
+    with pytest.raises(PostgresRefusedError, match="there is no publication"):
         joined(settings, "orders")
     shop.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     assert not joined(settings, "orders")
-    with pytest.raises(RefusedError, match="FOR ALL TABLES"):
+    with pytest.raises(PostgresRefusedError, match="FOR ALL TABLES"):
         joined(settings, "orders", ["id"])
-    with pytest.raises(RefusedError, match="FOR ALL TABLES"):
+    with pytest.raises(PostgresRefusedError, match="FOR ALL TABLES"):
         left(settings, "orders")
 
 
@@ -157,11 +157,11 @@ def test_a_role_that_owns_nothing_is_told_the_sql(shop: Database, settings: Conf
     try:
         dsn = shop.server.dsn(shop.name, user=role)
         theirs = load(None, {"source": {"dsn": dsn}, "log": {"path": settings.log.path}})
-        with pytest.raises(RefusedError, match=f"{role} may not do this") as refusal:
+        with pytest.raises(PostgresRefusedError, match=f"{role} may not do this") as refusal:
             joined(theirs, "orders")
         statement = 'ALTER PUBLICATION "tailrace" ADD TABLE "public"."orders";'
         assert statement in refusal.value.hint
-        with pytest.raises(RefusedError) as refusal:
+        with pytest.raises(PostgresRefusedError) as refusal:
             left(theirs, "users")
         assert 'DROP TABLE "public"."users";' in refusal.value.hint
         shop.execute(statement)

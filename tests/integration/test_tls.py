@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.config import load
-from tailrace.errors import RefusedError, TailraceError
+from tailrace.errors import PostgresRefusedError, TailraceError
 from tailrace.postgres.connection import connect
 from tailrace.postgres.preflight.facts import gather
 from tailrace.snapshot.copy import copy, lines
@@ -114,7 +114,7 @@ def test_rows_are_copied_by_libpq(tls_port: int) -> None:
 def test_another_authority_is_refused(tls_port: int, certificates: Path) -> None:
     root = certificates / "other.crt"
     error = refusal(dsn(tls_port, sslmode="verify-full", sslrootcert=root))
-    assert isinstance(error, RefusedError)
+    assert isinstance(error, PostgresRefusedError)
     assert "certificate verify failed" in str(error)
     assert "sslrootcert" in error.hint
 
@@ -122,17 +122,17 @@ def test_another_authority_is_refused(tls_port: int, certificates: Path) -> None
 def test_another_host_is_refused(tls_port: int, certificates: Path) -> None:
     root = certificates / "ca.crt"
     error = refusal(dsn(tls_port, "db.example", sslmode="verify-full", sslrootcert=root))
-    assert isinstance(error, RefusedError)
+    assert isinstance(error, PostgresRefusedError)
     assert 'does not match host name "db.example"' in str(error)
 
 
 def test_a_missing_root_certificate_is_refused(tls_port: int, certificates: Path) -> None:
     error = refusal(dsn(tls_port, sslmode="verify-full", sslrootcert=certificates / "gone.crt"))
-    assert isinstance(error, RefusedError)
+    assert isinstance(error, PostgresRefusedError)
     assert "root certificate file" in str(error)
 
 
 def test_a_server_without_tls_is_refused(postgres: EmbeddedPostgres) -> None:
     error = refusal(dsn(postgres.port, sslmode="require"))
-    assert isinstance(error, RefusedError)
+    assert isinstance(error, PostgresRefusedError)
     assert "server does not support SSL" in str(error)

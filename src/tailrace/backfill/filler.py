@@ -18,7 +18,7 @@ import structlog
 
 from tailrace import checkpoint
 from tailrace.backfill import page
-from tailrace.backfill.spool import Chunk, Spool, spool_of
+from tailrace.backfill.spool import Page, Spool, spool_of
 from tailrace.decode.columns import as_text
 from tailrace.errors import PositionLostError
 from tailrace.log import awaited, retention
@@ -104,7 +104,7 @@ class Filler:
                 self._note(record, chunk)
         self._spool.sweep(checkpoint.chunk(self._checkpoint))
 
-    def _note(self, record: Record, chunk: Chunk) -> None:
+    def _note(self, record: Record, chunk: Page) -> None:
         record.number, record.cursor, record.read = chunk.number, chunk.cursor, chunk.read
         record.key, record.whole = chunk.key, chunk.last
         record.bytes += chunk.size
@@ -192,7 +192,7 @@ class Filler:
             page.check(connection, seen, order.where)
         record.expected = max(page.estimate(connection, seen, order.where), 1)
 
-    def _page(self, connection: Connection, order: Order, record: Record, seen: Moment) -> Chunk:
+    def _page(self, connection: Connection, order: Order, record: Record, seen: Moment) -> Page:
         """The next page, its rows in the spool."""
         record.page_rows = record.page_rows or min(_FIRST_ROWS, self._settings.page_rows)
         limit = record.page_rows if seen.key else 0
@@ -200,7 +200,7 @@ class Filler:
         last = _Last(seen)
         blocks = page.rows(connection, seen, where=order.where, cursor=record.cursor, limit=limit)
         rows, size = self._spool.write(number + 1, last.watch(blocks))
-        return Chunk(
+        return Page(
             number=number + 1,
             backfill=order.id,
             table=seen.table,
@@ -216,7 +216,7 @@ class Filler:
             last=rows < limit or not limit,
         )
 
-    def _in_log(self, log: Log, chunk: Chunk) -> bool:
+    def _in_log(self, log: Log, chunk: Page) -> bool:
         """Wait until everything the page sees is in the log."""
         if log.end().end_lsn < chunk.lsn:
             awaited.ask(self._store, chunk.lsn)
@@ -234,7 +234,7 @@ class Filler:
             self._say("a transaction is older than the log")
             return None
 
-    def _since(self, log: Log, unseen: Unseen, chunk: Chunk) -> Position | None:
+    def _since(self, log: Log, unseen: Unseen, chunk: Page) -> Position | None:
         """The place in the log behind which stands what a page does not see.
 
         None: it is a commit that hangs, from before the pipeline. Nobody has delivered it, and the

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace.backfill.spool import Chunk, Spool
+    from tailrace.backfill.spool import Page, Spool
     from tailrace.decode.group import Image
     from tailrace.log.reader import Log
     from tailrace.schema import Relation
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _CHUNK_BITS = 36
 
 
-def place(chunk: Chunk, upto: Position) -> Position:
+def place(chunk: Page, upto: Position) -> Position:
     """Where a chunk's last row stands, if it comes right behind `upto`: before any later commit."""
     return Position(Lsn(max(upto.lsn, chunk.lsn - 1)), _ordinal(chunk.number + 1) - 1)
 
@@ -45,7 +45,7 @@ def _ordinal(number: int) -> int:
     return READS | number << _CHUNK_BITS
 
 
-def handed_over(spool: Spool, chunk: Chunk, log: Log, upto: Position) -> Iterator[Group]:
+def handed_over(spool: Spool, chunk: Page, log: Log, upto: Position) -> Iterator[Group]:
     """The rows of a chunk that are right at a place behind everything it sees."""
     passed: _Passed = _Keys(chunk) if chunk.key else _Counts(chunk)
     for group in unseen(log, chunk, upto):
@@ -68,7 +68,7 @@ def handed_over(spool: Spool, chunk: Chunk, log: Log, upto: Position) -> Iterato
         yield group if kept.all() else group.take(np.flatnonzero(kept))
 
 
-def unseen(log: Log, chunk: Chunk, upto: Position) -> Iterator[Group]:
+def unseen(log: Log, chunk: Page, upto: Position) -> Iterator[Group]:
     """The changes of a chunk's table up to a place that the chunk does not see."""
     relation = chunk.table.relation
     for group in table_changes(log, relation, chunk.since, upto):
@@ -80,7 +80,7 @@ def unseen(log: Log, chunk: Chunk, upto: Position) -> Iterator[Group]:
 class _Passed(ABC):
     """What the stream has passed of a chunk."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Page) -> None:
         self._names = chunk.key or tuple(each.name for each in chunk.table.relation.columns)
         self._at = _places(chunk.table.relation, self._names)
         self._all = False
@@ -112,7 +112,7 @@ class _Passed(ABC):
 class _Keys(_Passed):
     """By key: whatever has happened to it."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Page) -> None:
         super().__init__(chunk)
         self._seen: list[pa.BinaryArray] = []
 
@@ -131,7 +131,7 @@ class _Keys(_Passed):
 class _Counts(_Passed):
     """By all values: how often such a row was deleted when there was none."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Page) -> None:
         super().__init__(chunk)
         self._noted: list[tuple[Group, int, pa.BinaryArray]] = []
         self._missed: dict[bytes, int] | None = None

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.errors import ConfigError, RefusedError
+from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.position import Lsn
-from tailrace.postgres.connection import VALUES_SQL, failure, quote_ident, quote_literal
+from tailrace.postgres.connection import VALUES_SQL, quote_ident, quote_literal, translate_error
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import read_published
 from tailrace.snapshot.copy import copy
@@ -113,7 +113,7 @@ def moment(connection: Connection, publication: str, name: TableName) -> Iterato
             if not connection.broken:
                 connection.execute("ROLLBACK")
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
 
 
 def _published(
@@ -121,7 +121,7 @@ def _published(
 ) -> tuple[Table, str | None]:
     state = read_publication(connection, publication)
     if state is None:
-        raise RefusedError(f"there is no publication {publication!r}")
+        raise PostgresRefusedError(f"there is no publication {publication!r}")
     listed = next((each for each in state.tables if each.table == name), None)
     relations = {
         (each.relation.namespace, each.relation.name): each.relation

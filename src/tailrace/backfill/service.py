@@ -11,7 +11,7 @@ import structlog
 from tailrace.backfill import queue as desk
 from tailrace.backfill.filler import Filler
 from tailrace.backfill.order import OVER, Order, Record
-from tailrace.errors import Retry, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.postgres.joining import Joining
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Service:
                     self._over(record, "complete")
                 return
             except TailraceError as error:
-                if type(error) is not TailraceError and error.retry is not Retry.BACK_OFF:
+                if not error.transient:
                     self._over(record, "failed", str(error))
                     self._events.error(
                         "backfill.failed", id=order.id, code=error.code, reason=str(error),

@@ -38,7 +38,7 @@ _PACKING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Page:
     """Rows of one table as of one moment."""
 
     number: int
@@ -124,15 +124,15 @@ class Spool:
             return sorted(number for number in numbers if number > after)
         return []
 
-    def chunks(self, after: int = 0, upto: int | None = None) -> list[Chunk]:
+    def chunks(self, after: int = 0, upto: int | None = None) -> list[Page]:
         """Those behind a number, up to another."""
         numbers = self.numbers(after)
         return [self.chunk(number) for number in numbers if upto is None or number <= upto]
 
-    def chunk(self, number: int) -> Chunk:
+    def chunk(self, number: int) -> Page:
         """One of them."""
         try:
-            return Chunk.load((self._folder / f"{number:012}{_FACTS}").read_bytes())
+            return Page.load((self._folder / f"{number:012}{_FACTS}").read_bytes())
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CorruptError(
                 f"chunk {number} of a backfill is not to be read: {error}",
@@ -155,11 +155,11 @@ class Spool:
         except OSError as error:
             raise_translated(error, f"cannot write a chunk in {self._folder}")
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Page) -> None:
         """Make it known, durably."""
         LocalStore(self._folder).write_atomic(f"{chunk.number:012}{_FACTS}", chunk.dump())
 
-    def read(self, chunk: Chunk) -> Iterator[tuple[int, Image]]:
+    def read(self, chunk: Page) -> Iterator[tuple[int, Image]]:
         """The rows, as they were written: how many, and their cells."""
         try:
             with pa.memory_map(str(self._rows(chunk.number))) as file:

@@ -28,12 +28,12 @@ from tailrace.broker.auth.access import Access
 from tailrace.broker.groups import Coordinator
 from tailrace.broker.limits import Limits, Room
 from tailrace.broker.tables import retention
-from tailrace.broker.tables.catalog import Catalog, Topic
+from tailrace.broker.tables.catalog import Topic, TopicCatalog
 from tailrace.broker.tables.pool import Pool, connect
 from tailrace.broker.tables.reader import Reader, Tails
 from tailrace.broker.tables.writer import Writer
 from tailrace.broker.tally import Tally
-from tailrace.errors import ConfigError, FencedError, TailraceError
+from tailrace.errors import AlreadyRunningError, ConfigError, TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -104,7 +104,7 @@ class Broker:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.catalog = Catalog()
+        self.catalog = TopicCatalog()
         self.access = Access()
         self.room = Room(settings.limits.memory_bytes)
         self.tally = Tally()
@@ -127,7 +127,7 @@ class Broker:
         listener = await self._listen()
         self._tasks = [
             asyncio.create_task(self.writer.run()),
-            asyncio.create_task(self._hear(listener)),
+            asyncio.create_task(self._await_acks(listener)),
             asyncio.create_task(self._tick()),
             asyncio.create_task(self._clean()),
         ]
@@ -155,7 +155,7 @@ class Broker:
                 await listener.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
             ).fetchone()
             if row is None or not row[0]:
-                raise FencedError(
+                raise AlreadyRunningError(
                     "another broker serves this database",
                     hint="Stop it first; pg_locks names its connection.",
                 )
@@ -173,7 +173,7 @@ class Broker:
             raise
         return listener
 
-    async def _hear(self, listener: Connection) -> None:
+    async def _await_acks(self, listener: Connection) -> None:
         """Notifications, for ever. Whoever missed some looks again at everything."""
         while True:
             try:

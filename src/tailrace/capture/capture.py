@@ -27,7 +27,7 @@ from tailrace.log.appender import Appender, Layout
 from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
-from tailrace.postgres.connection import connect, failure
+from tailrace.postgres.connection import connect, translate_error
 from tailrace.postgres.slot import read_slot
 from tailrace.wire.pgtime import PgTime
 
@@ -240,5 +240,5 @@ def _publication_exists(sql: Connection, name: str) -> bool:
     try:
         row = sql.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)).fetchone()
     except psycopg.Error as error:
-        raise failure(sql, error) from error
+        raise translate_error(sql, error) from error
     return row is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import DivergedError, GapError, RefusedError, SlotLostError
+from tailrace.errors import DivergedError, GapError, PostgresRefusedError, SlotLostError
 from tailrace.log.format.layout import Identity
 from tailrace.position import Lsn
 from tailrace.postgres.slot import PLUGIN, SlotState
@@ -26,14 +26,16 @@ def check_slot(name: str, slot: SlotState | None, system: System, *, log_exists:
     if slot is None:
         if log_exists:
             raise SlotLostError(f"the slot {name} is gone, but the log still needs it")
-        raise RefusedError(f"there is no slot {name}", hint="Create it first: tailrace init")
+        raise PostgresRefusedError(
+            f"there is no slot {name}", hint="Create it first: tailrace init"
+        )
     if slot.plugin != PLUGIN:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"the slot {name} decodes with {slot.plugin}, Tailrace needs {PLUGIN}",
             hint="Choose another source.slot, or drop this one and run: tailrace init",
         )
     if slot.database != system.database:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"the slot {name} belongs to the database {slot.database}, not {system.database}",
             hint="Correct dbname in source.dsn, or choose another source.slot.",
         )
@@ -48,7 +50,7 @@ def check_slot(name: str, slot: SlotState | None, system: System, *, log_exists:
 def check_publication(name: str, *, exists: bool) -> None:
     """Without its publication PostgreSQL sends an error or, from 18 on, nothing at all."""
     if not exists:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"there is no publication {name}",
             hint="Create it before anything is written: tailrace init, or CREATE PUBLICATION. "
             "Changes made without it can not be read with this slot.",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 from psycopg import pq
 
-from tailrace.errors import RefusedError, UnreachableError
+from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.position import Lsn
 from tailrace.postgres.connection import (
     VALUES_SQL,
@@ -69,7 +69,7 @@ class Replication:
         self._stopping = stopping
         self._publication = ""
         self.get_copy_data = pgconn.get_copy_data
-        self.refusal: RefusedError | None = None
+        self.refusal: PostgresRefusedError | None = None
         """Why what PostgreSQL sends from here on must not be taken."""
         self.on_refusal: Callable[[], None] = lambda: None
         """Called in the middle of `get_copy_data`, before the message it is about to return."""
@@ -107,7 +107,7 @@ class Replication:
         poll.register(self._conn.socket, events)
         while not poll.poll(100):
             if time.monotonic() > deadline or self._stopping():
-                raise UnreachableError(complaint)
+                raise PostgresUnreachableError(complaint)
 
     def query(self, command: str, *, timeout_s: float = 30) -> list[tuple[str | None, ...]]:
         """Run one command and return its rows as text."""
@@ -154,7 +154,7 @@ class Replication:
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
         if state == b"55000" and self._publication and self._publication.encode() in message:
-            self.refusal = RefusedError(
+            self.refusal = PostgresRefusedError(
                 f"the publication {self._publication} did not exist when the next change was made",
                 hint=_MISSING_THEN,
             )
@@ -164,7 +164,9 @@ class Replication:
         """Which server this is, and how far its WAL goes."""
         identifier, timeline, flushed, database = self.query("IDENTIFY_SYSTEM")[0]
         if database is None or identifier is None or timeline is None or flushed is None:
-            raise RefusedError("the connection names no database", hint="Add dbname to the DSN.")
+            raise PostgresRefusedError(
+                "the connection names no database", hint="Add dbname to the DSN."
+            )
         return System(
             identifier=identifier,
             timeline=int(timeline),
@@ -194,7 +196,7 @@ class Replication:
         command = f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {start} ({options})"
         results = self._results(command, time.monotonic() + 30)
         if not results or results[-1].status != pq.ExecStatus.COPY_BOTH:
-            raise RefusedError("PostgreSQL did not start to stream")
+            raise PostgresRefusedError("PostgreSQL did not start to stream")
 
     @property
     def socket(self) -> int:
@@ -208,9 +210,9 @@ class Replication:
         except psycopg.Error as error:
             raise self.broken(error) from error
 
-    def broken(self, error: psycopg.Error) -> UnreachableError:
+    def broken(self, error: psycopg.Error) -> PostgresUnreachableError:
         """A line that failed in the middle of the stream: always worth another try."""
-        return UnreachableError(str(translate(error, dsn=self._dsn)))
+        return PostgresUnreachableError(str(translate(error, dsn=self._dsn)))
 
     def stream_ended(self) -> Exception:
         """Why `get_copy_data` said the stream is over."""
@@ -222,7 +224,7 @@ class Replication:
                 result = self._conn.get_result()
         except psycopg.Error as error:
             return translate(error, dsn=self._dsn)
-        return UnreachableError("PostgreSQL ended the stream")
+        return PostgresUnreachableError("PostgreSQL ended the stream")
 
     def send_status(self, *, written: Lsn, flushed: Lsn, reply_requested: bool = False) -> None:
         """Tell PostgreSQL what we have; it lets go of everything before `flushed`."""

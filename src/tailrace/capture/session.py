@@ -24,7 +24,7 @@ import numpy as np
 import psycopg
 
 from tailrace.capture.assemble import Assembler
-from tailrace.errors import UnreachableError
+from tailrace.errors import PostgresUnreachableError
 from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind
 from tailrace.observe import failpoint
 from tailrace.position import Lsn
@@ -204,7 +204,9 @@ class Session:
     def _keepalive(self, data: memoryview) -> None:
         frame = parse(data)
         if not isinstance(frame, Keepalive):
-            raise UnreachableError(f"PostgreSQL sent {type(frame).__name__} without content")
+            raise PostgresUnreachableError(
+                f"PostgreSQL sent {type(frame).__name__} without content"
+            )
         self._reply_requested |= frame.reply_requested
         if not self._ends and self._assembler.between_transactions:
             self._server_end = max(self._server_end, frame.end_lsn)
@@ -215,7 +217,7 @@ class Session:
             if self._ends and not self._pending_since:
                 self._pending_since = now
         elif now - self._heard_at > self._pace.silence_s:
-            raise UnreachableError(f"PostgreSQL was silent for {self._pace.silence_s:g} s")
+            raise PostgresUnreachableError(f"PostgreSQL was silent for {self._pace.silence_s:g} s")
 
     def _hand_over(self, now: float, *, everything: bool = False) -> None:
         """Give what is due to the flusher, if it is free."""

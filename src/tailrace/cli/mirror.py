@@ -23,7 +23,7 @@ from tailrace.errors import ConfigError, TailraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.mirror import Mirror, Source, Status
+    from tailrace.mirror import Mirror, MirrorSource, Status
 
 _REFRESHES_PER_S = 4
 _LINE_S = 5.0
@@ -125,7 +125,7 @@ def mirror(
     if address.creek is not None and (stream, snapshots, subjects) != _BRIDGE:
         raise ConfigError("--stream, --snapshots and --subjects are for pipelines of shape bridge")
 
-    def made(opened: Source) -> list[Mirror]:
+    def made(opened: MirrorSource) -> list[Mirror]:
         return [
             Mirror(
                 opened, table, target, key=chosen, fresh=fresh,

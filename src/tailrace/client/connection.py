@@ -33,7 +33,7 @@ _ADDRESS = "Check the address, and that the server runs."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredMessage:
     """A message as a stream has it."""
 
     sequence: int
@@ -68,7 +68,7 @@ class Connection:
             raise missing_stream(stream)
         raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
 
-    async def message(self, stream: str, sequence: int, subject: str = ">") -> Stored | None:
+    async def message(self, stream: str, sequence: int, subject: str = ">") -> StoredMessage | None:
         """The first message of a subject from a sequence on; None if there is none."""
         asked = {"seq": sequence, "next_by_subj": subject}
         with failures(f"look at stream {stream}"):
@@ -81,7 +81,7 @@ class Connection:
                 return None
             raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
         message = found["message"]
-        return Stored(
+        return StoredMessage(
             sequence=message["seq"],
             headers=_headers(base64.b64decode(message.get("hdrs", ""))),
             data=base64.b64decode(message.get("data", "")),

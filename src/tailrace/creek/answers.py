@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from tailrace.creek.sql import find
 from tailrace.creek.versions import document
 from tailrace.creek.worker import Worker
-from tailrace.errors import TailraceError, UnreachableError
+from tailrace.errors import PostgresUnreachableError, TailraceError
 from tailrace.jetstream.requests import Reply, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from tailrace.creek.sql import Stored
+    from tailrace.creek.sql import StoredSchema
     from tailrace.creek.versions import Versions
     from tailrace.postgres.session import Session
 
@@ -92,7 +92,7 @@ class Answers:
             )
         return Reply(document(found))
 
-    async def _searched(self, fingerprint: str) -> Stored | None:
+    async def _searched(self, fingerprint: str) -> StoredSchema | None:
         searches = [
             asyncio.create_task(self._within(_SEARCH_S, search))
             for search in (self._in_log(fingerprint), self._in_table(fingerprint))
@@ -107,27 +107,29 @@ class Answers:
                 task.cancel()
 
     @staticmethod
-    async def _within(seconds: float, search: Awaitable[Stored | None]) -> Stored | None:
+    async def _within(
+        seconds: float, search: Awaitable[StoredSchema | None]
+    ) -> StoredSchema | None:
         try:
             return await asyncio.wait_for(search, seconds)
         except TimeoutError:
             return None
 
-    async def _in_log(self, fingerprint: str) -> Stored | None:
+    async def _in_log(self, fingerprint: str) -> StoredSchema | None:
         await self._reading.do(self._versions.read)
         return self._versions.find(fingerprint)
 
-    async def _in_table(self, fingerprint: str) -> Stored | None:
+    async def _in_table(self, fingerprint: str) -> StoredSchema | None:
         found = await self._asking.do(lambda: self._ask(fingerprint))
         return None if found is None else self._versions.remember(found)
 
-    def _ask(self, fingerprint: str) -> Stored | None:
+    def _ask(self, fingerprint: str) -> StoredSchema | None:
         """What the table has; nothing where it cannot be read."""
         for _ in range(2):
             try:
                 with self._session.use() as connection:
                     return find(connection, fingerprint)
-            except UnreachableError:
+            except PostgresUnreachableError:
                 # Perhaps the server was started again since: the next connection is a new one.
                 self._session.close()
             except TailraceError:

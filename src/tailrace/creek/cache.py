@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tailrace.creek.sql import Stored
+from tailrace.creek.sql import StoredSchema
 from tailrace.log.relation_history import Place
 from tailrace.log.store import LocalStore
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Kept:
+class SchemaCache:
     """Two files: schemas, which rarely change, and the place in the log, which always does."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -30,13 +30,13 @@ class Kept:
         self._place = f"{name}.place"
         self._written: dict[str, bytes] = {}
 
-    def read(self) -> tuple[list[Stored], Place | None]:
+    def read(self) -> tuple[list[StoredSchema], Place | None]:
         """What an earlier run has kept. Without schemas, the log is read from its beginning."""
-        schemas: list[Stored] = []
+        schemas: list[StoredSchema] = []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             rows = orjson.loads((self._folder / self._schemas).read_bytes())
             schemas = [
-                Stored(
+                StoredSchema(
                     fingerprint=str(row["fingerprint"]),
                     schema=str(row["schema"]),
                     source=str(row["source"]),
@@ -48,7 +48,7 @@ class Kept:
             return schemas, Place(str(place["segment"]), int(place["offset"]))
         return schemas, None
 
-    def write(self, schemas: Iterable[Stored], place: Place | None) -> None:
+    def write(self, schemas: Iterable[StoredSchema], place: Place | None) -> None:
         """Keep both; the schemas first, so that no place is behind what is not there."""
         known = sorted(schemas, key=lambda stored: stored.fingerprint)
         self._write(self._schemas, orjson.dumps(known))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
+class PublishedSchemas:
     """A look at the source. All that it shows was committed before `lsn`."""
 
     database: str
@@ -27,7 +27,7 @@ class Catalog:
     tables: tuple[Version, ...]
 
 
-def read_catalog(connection: Connection, publication: str, wanted: Tables) -> Catalog:
+def read_catalog(connection: Connection, publication: str, wanted: Tables) -> PublishedSchemas:
     """Look at the tables of a publication that are wanted."""
     state = read_publication(connection, publication)
     relations = [
@@ -46,7 +46,7 @@ def read_catalog(connection: Connection, publication: str, wanted: Tables) -> Ca
     types = described(connection, together).types if together.columns else {}
     row = connection.execute(_NOW).fetchone()
     assert row is not None
-    return Catalog(
+    return PublishedSchemas(
         database=row[0],
         lsn=Lsn.parse(row[1]),
         tables=tuple(

@@ -22,7 +22,7 @@ import structlog
 from tailrace.creek.sql import PREFIX
 from tailrace.errors import TailraceError
 from tailrace.log.reader import Log
-from tailrace.log.relation_history import told
+from tailrace.log.relation_history import logical_messages
 from tailrace.log.store import LocalStore
 from tailrace.position import ORIGIN, Lsn, Position
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
     from pathlib import Path
 
-    from tailrace.creek.catalog import Catalog
+    from tailrace.creek.catalog import PublishedSchemas
     from tailrace.schema import Relation
 
 _PATIENCE_S = 5.0
@@ -87,7 +87,7 @@ class Members:
             return Log(self._log).end().position
         return ORIGIN
 
-    def look(self, catalog: Catalog, end: Position, added: Container[int] = ()) -> None:
+    def look(self, catalog: PublishedSchemas, end: Position, added: Container[int] = ()) -> None:
         """Take notice of who is there now. Those of the first look of all have always been.
 
         `added` are oids of tables that somebody says were added since the last look.
@@ -160,7 +160,7 @@ class Members:
         found: dict[int, Lsn] = {}
         with contextlib.suppress(TailraceError, OSError):
             for entry in Log(self._log).read(after):
-                for lsn, content in told(entry, PREFIX):
+                for lsn, content in logical_messages(entry, PREFIX):
                     action, oid = _said(content, self._publication)
                     if action == "add":
                         found[oid] = lsn

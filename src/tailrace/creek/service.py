@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.creek.answers import Answers
-from tailrace.creek.cache import Kept
+from tailrace.creek.cache import SchemaCache
 from tailrace.creek.versions import Versions
 from tailrace.creek.watcher import Watcher
 from tailrace.jetstream.requests import Listener
@@ -25,7 +25,7 @@ def parts(config: Config) -> Iterator[tuple[str, Callable[[threading.Event], Non
     """The threads that a config asks for, by name; each runs until it is told to stop."""
     for name, pipeline in config.pipelines.items():
         if pipeline.shape == "creek":
-            kept = Kept(config.data / "creek", name)
+            kept = SchemaCache(config.data / "creek", name)
             versions = Versions(config.log.path, Tables(pipeline.tables), kept)
             yield f"creek {name}", partial(_watch, config, name, versions)
             yield f"creek requests {name}", partial(_answer, config, name, versions)

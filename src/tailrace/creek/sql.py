@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.postgres.connection import failure, quote_ident
+from tailrace.postgres.connection import quote_ident, translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ PREFIX = "creek.tables"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredSchema:
     """A row of `_creek.avro_schemas`; `at` is when the schema was first seen."""
 
     fingerprint: str
@@ -42,7 +42,7 @@ def installed(connection: Connection) -> bool:
     try:
         row = connection.execute(_INSTALLED).fetchone()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     return row is not None and bool(row[0])
 
 
@@ -56,7 +56,7 @@ def install(connection: Connection, *, role: str = "") -> None:
             if role:
                 connection.execute(_grants(role).encode())
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
 
 
 def setup_sql(role: str) -> str:
@@ -64,7 +64,7 @@ def setup_sql(role: str) -> str:
     return f"{_TITLE}{_SETUP}{_grants(role)}"
 
 
-def save(connection: Connection, schemas: Iterable[Stored]) -> list[Stored]:
+def save(connection: Connection, schemas: Iterable[StoredSchema]) -> list[StoredSchema]:
     """Store schemas, and give them back as they are now.
 
     Where a fingerprint is known, the newest text wins and the time stays.
@@ -76,22 +76,22 @@ def save(connection: Connection, schemas: Iterable[Stored]) -> list[Stored]:
             cursor.execute(_SAVED, ([row[0] for row in rows],))
             found = cursor.fetchall()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     return [
-        Stored(fingerprint=fingerprint, schema=schema, source=source, at=at)
+        StoredSchema(fingerprint=fingerprint, schema=schema, source=source, at=at)
         for fingerprint, schema, source, at in found
     ]
 
 
-def find(connection: Connection, fingerprint: str) -> Stored | None:
+def find(connection: Connection, fingerprint: str) -> StoredSchema | None:
     """The schema of a fingerprint."""
     try:
         row = connection.execute(_FIND, (fingerprint,)).fetchone()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     if row is None:
         return None
-    return Stored(fingerprint=fingerprint, schema=row[0], source=row[1], at=row[2])
+    return StoredSchema(fingerprint=fingerprint, schema=row[0], source=row[1], at=row[2])
 
 
 def _grants(role: str) -> str:

@@ -16,7 +16,7 @@ from tailrace.config import NatsStream
 from tailrace.creek.versions import document
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import SinkRefusedError
-from tailrace.jetstream.bulk.snapshot_messages import Parcels
+from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
 from tailrace.jetstream.client import connected
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
     from tailrace.config import NatsSink, Pipeline
-    from tailrace.creek.sql import Stored
+    from tailrace.creek.sql import StoredSchema
     from tailrace.position import Lsn
 
 Mark = tuple[str, str]
@@ -41,7 +41,7 @@ class Item:
     `joined`: the table came to the publication with that commit, which is news by itself.
     """
 
-    stored: Stored
+    stored: StoredSchema
     lsn: Lsn | None = None
     joined: bool = False
 
@@ -51,7 +51,7 @@ class Item:
         return self.stored.fingerprint, self.stored.schema
 
 
-class Shelf:
+class SchemaStream:
     """The schemas of one pipeline's tables."""
 
     def __init__(self, name: str, pipeline: Pipeline) -> None:
@@ -72,13 +72,15 @@ class Shelf:
     def open(self) -> None:
         """See that all streams are there that clients look for when they connect."""
         namespace, sink = self._pipeline.namespace, self._pipeline.nats
-        Parcels(sink, name=self._name, owner=self._name).close()
+        SnapshotPublisher(sink, name=self._name, owner=self._name).close()
         subject = f"{namespace}.{{database}}.schema.{{schema}}.{{table}}"
-        Parcels(self._of(sink, self._stream, subject), name=self._name, owner=self._name).close()
+        SnapshotPublisher(
+            self._of(sink, self._stream, subject), name=self._name, owner=self._name
+        ).close()
         if self._pipeline.snapshots is not None:
             subject = f"{namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
             stream = self._pipeline.snapshots.stream
-            Parcels(self._of(sink, stream, subject), name=self._name).close()
+            SnapshotPublisher(self._of(sink, stream, subject), name=self._name).close()
 
     @staticmethod
     def _of(sink: NatsSink, stream: NatsStream, subject: str) -> NatsSink:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tailrace.creek.sql import Stored
+from tailrace.creek.sql import StoredSchema
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import TailraceError
 from tailrace.log.relation_history import Statements
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tailrace.creek.cache import Kept
+    from tailrace.creek.cache import SchemaCache
     from tailrace.log.relation_history import Place
     from tailrace.position import Lsn
     from tailrace.schema import Relation, TypeName
@@ -40,15 +40,15 @@ class Version:
     types: Mapping[int, TypeName]
     lsn: Lsn | None = None
 
-    def schemas(self, at: datetime) -> tuple[Stored, Stored]:
+    def schemas(self, at: datetime) -> tuple[StoredSchema, StoredSchema]:
         """Of whole changes, and of those with values that PostgreSQL left out."""
         whole, part = (
             creek.event(self.relation, self.types, partial=partial) for partial in (False, True)
         )
         return self._stored(whole, at), self._stored(part, at)
 
-    def _stored(self, schema: creek.Schema, at: datetime) -> Stored:
-        return Stored(
+    def _stored(self, schema: creek.Schema, at: datetime) -> StoredSchema:
+        return StoredSchema(
             fingerprint=schema.name,
             schema=schema.text,
             source=self.relation.qualified_name,
@@ -56,7 +56,7 @@ class Version:
         )
 
 
-def document(stored: Stored, lsn: Lsn | None = None) -> bytes:
+def document(stored: StoredSchema, lsn: Lsn | None = None) -> bytes:
     """A schema as consumers get it."""
     at = stored.at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     content: dict[str, Any] = {
@@ -71,7 +71,7 @@ def document(stored: Stored, lsn: Lsn | None = None) -> bytes:
 class Versions:
     """What is known of the tables that are wanted. Threads may use it side by side."""
 
-    def __init__(self, log: Path, tables: Tables, kept: Kept) -> None:
+    def __init__(self, log: Path, tables: Tables, kept: SchemaCache) -> None:
         schemas, place = kept.read()
         self._kept = kept
         self._statements = Statements(LocalStore(log), place)
@@ -80,11 +80,11 @@ class Versions:
         self._known = {stored.fingerprint: stored for stored in schemas}
         self._stated: list[Version] = []
 
-    def find(self, fingerprint: str) -> Stored | None:
+    def find(self, fingerprint: str) -> StoredSchema | None:
         """The schema of a fingerprint, if it is known."""
         return self._known.get(fingerprint)
 
-    def known(self) -> list[Stored]:
+    def known(self) -> list[StoredSchema]:
         """All that is known."""
         return list(self._known.copy().values())
 
@@ -110,18 +110,18 @@ class Versions:
         """Keep what is known. All that the log states up to the place has been dealt with."""
         self._kept.write(self.known(), place)
 
-    def add(self, version: Version) -> tuple[Stored, Stored]:
+    def add(self, version: Version) -> tuple[StoredSchema, StoredSchema]:
         """Know a version's schemas. The newest text wins, the first time stays."""
         found = version.schemas(datetime.now(UTC))
         return self.remember(found[0]), self.remember(found[1])
 
-    def dated(self, version: Version) -> Stored:
+    def dated(self, version: Version) -> StoredSchema:
         """The schema of a version's whole changes, with the time when it was first known."""
         stored, _ = version.schemas(datetime.now(UTC))
         known = self._known.get(stored.fingerprint)
         return stored if known is None else replace(stored, at=known.at)
 
-    def remember(self, stored: Stored) -> Stored:
+    def remember(self, stored: StoredSchema) -> StoredSchema:
         """Know a schema."""
         known = self._known.get(stored.fingerprint)
         found = stored if known is None else replace(stored, at=min(stored.at, known.at))

@@ -18,9 +18,9 @@ import structlog
 from tailrace.creek.catalog import read_catalog
 from tailrace.creek.members import Members, added_oid
 from tailrace.creek.sql import CHANNEL, save
-from tailrace.creek.stream import Item, Shelf
+from tailrace.creek.stream import Item, SchemaStream
 from tailrace.encode.creek import schema as creek
-from tailrace.errors import RefusedError
+from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.session import Session
 from tailrace.tables import Tables
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from psycopg import Connection, Notify
 
     from tailrace.config import Config
-    from tailrace.creek.catalog import Catalog
+    from tailrace.creek.catalog import PublishedSchemas
     from tailrace.creek.versions import Version, Versions
     from tailrace.log.relation_history import Place
 
@@ -50,12 +50,12 @@ class Watcher:
         self._members = Members(
             config.data / "creek", name, publication=self._publication, log=config.log.path
         )
-        self._shelf = Shelf(name, pipeline)
+        self._shelf = SchemaStream(name, pipeline)
         self._look_at = 0.0
         self._added: set[int] = set()
         self._stated: list[Version] = []
         self._place: Place | None = None
-        self._catalog: Catalog | None = None
+        self._catalog: PublishedSchemas | None = None
         self._told: tuple[Version, ...] | None = None
         self._saved: dict[str, str] = {}
         self._refused = ""
@@ -115,7 +115,7 @@ class Watcher:
         if added is not None:
             self._added.add(added)
 
-    def _look(self, connection: Connection) -> Catalog:
+    def _look(self, connection: Connection) -> PublishedSchemas:
         began = time.monotonic()
         end = self._members.end()
         added, self._added = self._added, set()
@@ -125,7 +125,7 @@ class Watcher:
         self._look_at = began + max(_CATALOG_S, _REST * (time.monotonic() - began))
         return self._catalog
 
-    def _save(self, connection: Connection, catalog: Catalog) -> None:
+    def _save(self, connection: Connection, catalog: PublishedSchemas) -> None:
         """Store what the table may lack, the schemas of earlier runs as well."""
         for table in catalog.tables:
             self._versions.add(table)
@@ -139,7 +139,7 @@ class Watcher:
         try:
             for stored in save(connection, lacking):
                 self._versions.remember(stored)
-        except RefusedError as error:
+        except PostgresRefusedError as error:
             if str(error) != self._refused:
                 self._refused = str(error)
                 self._events.warning(
@@ -153,7 +153,7 @@ class Watcher:
             self._refused = ""
             self._saved |= {stored.fingerprint: stored.schema for stored in lacking}
 
-    def _items(self, catalog: Catalog) -> dict[str, list[Item]]:
+    def _items(self, catalog: PublishedSchemas) -> dict[str, list[Item]]:
         """The schemas of each subject in their order, the one of today last.
 
         The stream states partitions too, and sends their changes under the root's name: only what

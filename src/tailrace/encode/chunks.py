@@ -33,7 +33,7 @@ _ENVELOPE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class EncodedChunk:
     """One message of a snapshot."""
 
     number: int
@@ -76,16 +76,16 @@ class Chunker:
         self._step = step
         self._left = pa.array([], pa.binary())
 
-    def take(self, group: Group) -> Iterator[Chunk]:
+    def take(self, group: Group) -> Iterator[EncodedChunk]:
         """The chunks that are full with these rows; the rest is kept."""
         rows = row_objects(group, self._encoding, behind=self._between)
         yield from self._cut(pa.concat_arrays([self._left, rows]), last=False)
 
-    def rest(self) -> Iterator[Chunk]:
+    def rest(self) -> Iterator[EncodedChunk]:
         """The last chunk, if there are rows left."""
         yield from self._cut(self._left, last=True)
 
-    def _cut(self, rows: pa.BinaryArray, *, last: bool) -> Iterator[Chunk]:
+    def _cut(self, rows: pa.BinaryArray, *, last: bool) -> Iterator[EncodedChunk]:
         bounds = columns.offsets(rows)
         at = 0
         while at < len(rows):
@@ -97,12 +97,12 @@ class Chunker:
             at = end
         self._left = rows.slice(at)
 
-    def _chunk(self, rows: pa.BinaryArray) -> Chunk:
+    def _chunk(self, rows: pa.BinaryArray) -> EncodedChunk:
         bounds = columns.offsets(rows)
         body = columns.content(rows)[bounds[0] : bounds[-1] - len(self._between)].tobytes()
         number, self._number = self._number, self._number + self._step
         payload = self._form(self._facts | {"chunk": number}, body, len(rows))
-        return Chunk(number=number, rows=len(rows), payload=payload)
+        return EncodedChunk(number=number, rows=len(rows), payload=payload)
 
 
 def _json(facts: dict[str, Any], body: bytes, _rows: int) -> bytes:

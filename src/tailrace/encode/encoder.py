@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from tailrace.decode import columns
-from tailrace.encode.creek.layout import Creek
+from tailrace.encode.creek.layout import CreekLayout
 from tailrace.encode.facts import Origin
 from tailrace.encode.keys import keys
 from tailrace.encode.layout import Documents
@@ -107,5 +107,5 @@ _SHAPES: dict[str, type[Shape]] = {
 
 def _layout(shape: ShapeName, encoding: EncodingName) -> Layout:
     if shape == "creek":
-        return Creek()
+        return CreekLayout()
     return Documents(_SHAPES[shape](), Json() if encoding == "json" else MessagePack())

@@ -14,7 +14,7 @@ import nats.errors
 import orjson
 import structlog
 
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, UnexpectedError
 from tailrace.jetstream.client import connected
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Listener:
         except Exception as error:
             # A fault of our own is told to whoever asked, and ends nothing else.
             self._events.exception("requests.broken", subject=message.subject)
-            reply = self._answers.refusal(TailraceError(f"{type(error).__name__}: {error}"))
+            reply = self._answers.refusal(UnexpectedError.wrap(error))
         if not message.reply:
             return
         try:

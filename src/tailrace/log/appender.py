@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
-from tailrace.errors import FencedError, LogError, MalformedError
+from tailrace.errors import LogError, LogFencedError, MalformedError
 from tailrace.log.format import index
 from tailrace.log.format import mark as marks
 from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind, pack
@@ -71,7 +71,7 @@ class Appender:
         if state is None:
             return None
         if state.mark.epoch > lease.epoch:
-            raise FencedError(
+            raise LogFencedError(
                 f"the log was written in epoch {state.mark.epoch}, the lease is epoch {lease.epoch}"
             )
         return cls(store, lease, state, layout, now=now)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from crc32c import crc32c
 
-from tailrace.errors import CorruptError, FencedError
+from tailrace.errors import CorruptError, LogFencedError
 from tailrace.log.format import mark as marks
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class Lease:
 
     @classmethod
     def acquire(cls, store: Store) -> Self:
-        """Take the lease or raise FencedError, naming the holder."""
+        """Take the lease or raise LogFencedError, naming the holder."""
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(store.lock(_LOCK))
-            except FencedError as error:
-                raise FencedError(f"{error} ({_holder(store)})") from error
+            except LogFencedError as error:
+                raise LogFencedError(f"{error} ({_holder(store)})") from error
             mark = marks.peek(store)
             epoch = max(_epoch(store), mark.epoch if mark else 0) + 1
             if epoch > _LAST_EPOCH:
@@ -56,10 +56,10 @@ class Lease:
         raise AssertionError("unreachable")
 
     def check(self) -> None:
-        """Raise FencedError when somebody has taken the lease over."""
+        """Raise LogFencedError when somebody has taken the lease over."""
         current = _epoch(self._store)
         if current != self.epoch:
-            raise FencedError(
+            raise LogFencedError(
                 f"epoch {self.epoch} is over: epoch {current} appends now ({_holder(self._store)})"
             )
 

@@ -131,7 +131,7 @@ def statements(entry: Entry) -> Iterator[Statement | TypeName]:
             yield Statement(entry.first, stated)
 
 
-def told(entry: Entry, prefix: str) -> Iterator[tuple[Lsn, bytes]]:
+def logical_messages(entry: Entry, prefix: str) -> Iterator[tuple[Lsn, bytes]]:
     """What logical messages of a prefix say in transactions, with the LSN of the commit."""
     if prefix.encode() not in entry.body:
         return

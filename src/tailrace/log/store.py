@@ -21,7 +21,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from tailrace.errors import DiskFullError, FencedError, StorageError
+from tailrace.errors import DiskFullError, LogFencedError, StorageError
 from tailrace.observe import failpoint
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Store(Protocol):
         """Delete a file, durably; a missing one is fine."""
 
     def lock(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Hold an exclusive lock; raises FencedError at once when another process holds it."""
+        """Hold an exclusive lock; raises LogFencedError at once when another process holds it."""
 
 
 def raise_translated(error: OSError, what: str) -> NoReturn:
@@ -193,7 +193,9 @@ class LocalStore:
                 try:
                     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise FencedError(f"another process is appending to {self.folder}") from error
+                    raise LogFencedError(
+                        f"another process is appending to {self.folder}"
+                    ) from error
                 self._sweep()
             yield
 

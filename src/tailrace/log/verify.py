@@ -42,7 +42,7 @@ class Severity(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Defect:
     """One thing that is not as it should be."""
 
     severity: Severity
@@ -60,7 +60,7 @@ class SegmentReport:
     entries: int = 0
     transactions: int = 0
     changes: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Defect] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,11 +69,11 @@ class Report:
 
     segments: list[SegmentReport] = field(default_factory=list)
     end: Mark | None = None
-    general: list[Finding] = field(default_factory=list)
+    general: list[Defect] = field(default_factory=list)
     """Findings that are no single segment's."""
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Defect]:
         """All of them."""
         return [*self.general, *(one for part in self.segments for one in part.findings)]
 
@@ -90,7 +90,7 @@ def verify(store: Store, *, progress: Callable[[int, int], None] | None = None) 
     try:
         names = list_segments(store)
     except CorruptError as error:
-        report.general.append(Finding(severity=Severity.ERROR, file="", problem=str(error)))
+        report.general.append(Defect(severity=Severity.ERROR, file="", problem=str(error)))
         return report
     _check_mark_place(report, names)
     last = report.end.sequence if report.end else names[-1].sequence if names else 0
@@ -115,7 +115,7 @@ def _mark(store: Store, report: Report) -> Mark | None:
     except CorruptError as error:
         mark, problem = None, str(error)
     if mark is None and store.names():
-        finding = Finding(severity=Severity.ERROR, file=marks.NAME, problem=problem)
+        finding = Defect(severity=Severity.ERROR, file=marks.NAME, problem=problem)
         report.general.append(finding)
     return mark
 
@@ -124,7 +124,7 @@ def _check_mark_place(report: Report, names: list[SegmentName]) -> None:
     end = report.end
     if end is not None and end.sequence not in {name.sequence for name in names}:
         problem = f"the mark stands in segment {end.sequence}, which is not there"
-        finding = Finding(severity=Severity.ERROR, file=marks.NAME, problem=problem)
+        finding = Defect(severity=Severity.ERROR, file=marks.NAME, problem=problem)
         report.general.append(finding)
 
 
@@ -140,14 +140,14 @@ def _check_end(report: Report, chain: _Chain) -> None:
     elif chain.inside:
         problem = "the mark stands inside a transaction"
     if problem:
-        report.general.append(Finding(severity=Severity.ERROR, file=marks.NAME, problem=problem))
+        report.general.append(Defect(severity=Severity.ERROR, file=marks.NAME, problem=problem))
 
 
 def _note_unsettled(store: Store, part: SegmentReport, start: int) -> None:
     part.bytes = store.size(part.name.file)
     if part.bytes > start:
         problem = f"{part.bytes - start} bytes behind the durable mark, not visible to readers yet"
-        note = Finding(severity=Severity.NOTE, file=part.name.file, offset=start, problem=problem)
+        note = Defect(severity=Severity.NOTE, file=part.name.file, offset=start, problem=problem)
         part.findings.append(note)
 
 
@@ -229,7 +229,7 @@ class _Segment:
 
     def _say(self, problem: str, severity: Severity = Severity.ERROR, file: str = "") -> None:
         self._part.findings.append(
-            Finding(
+            Defect(
                 severity=severity,
                 file=file or self._name.file,
                 offset=self._at,

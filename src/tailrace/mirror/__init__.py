@@ -22,9 +22,9 @@ status      how a mirror is doing
 """
 
 from tailrace.mirror.mirror import Mirror, end
-from tailrace.mirror.sources.source import Source
+from tailrace.mirror.sources.source import MirrorSource
 from tailrace.mirror.status import Phase, Status
 from tailrace.mirror.targets.registry import target_of
 from tailrace.mirror.targets.target import Target
 
-__all__ = ["Mirror", "Phase", "Source", "Status", "Target", "end", "target_of"]
+__all__ = ["Mirror", "MirrorSource", "Phase", "Status", "Target", "end", "target_of"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tailrace.client import Batch, Change
     from tailrace.mirror.layout import Layout
-    from tailrace.mirror.sources.source import Chunk, Source
+    from tailrace.mirror.sources.source import MirrorSource, RowChunk
     from tailrace.mirror.targets.target import Target
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Mirror:
 
     def __init__(
         self,
-        source: Source,
+        source: MirrorSource,
         table: str,
         target: Target,
         *,
@@ -162,14 +162,14 @@ class Mirror:
         status.say(f"{status.rows:,} rows loaded in {time.monotonic() - began:.1f} s")
         return state
 
-    async def _begin(self, chunk: Chunk | None) -> None:
+    async def _begin(self, chunk: RowChunk | None) -> None:
         names: Iterable[str] | None = None
         if chunk is not None:
             names = chunk.columns or (await self._do(chunk.rows))[0].keys()
         self._layout = await self._schemas.layout(names, before=self._layout)
         await self._do(self._target.begin, self._layout)
 
-    async def _opened(self, chunk: Chunk) -> tuple[int, Any]:
+    async def _opened(self, chunk: RowChunk) -> tuple[int, Any]:
         """A chunk as the target takes it, made while the target is busy with those before."""
         assert self._layout is not None
         names = self._layout.names

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tailrace.client import Change, Schema
-    from tailrace.mirror.sources.source import Source
+    from tailrace.mirror.sources.source import MirrorSource
 
 _LOOK_S = 0.3
 _PATIENCE_S = 75.0
@@ -34,7 +34,7 @@ class Changed(Exception):  # noqa: N818 - not an error: a reason to begin anew
 class Schemas:
     """The schema documents of one table. A key that is given counts more than theirs."""
 
-    def __init__(self, source: Source, table: str, key: Sequence[str] | None) -> None:
+    def __init__(self, source: MirrorSource, table: str, key: Sequence[str] | None) -> None:
         self._source = source
         self._table = table
         self._key = None if key is None else tuple(key)

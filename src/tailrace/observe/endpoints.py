@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tailrace.errors import TailraceError
+from tailrace.errors import ProcessError, TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def listening(host: str, port: int) -> socket.socket:
         [family, *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        raise TailraceError(
+        raise ProcessError(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
             hint="Set http.port (or --port) to a free one; 0 is no HTTP server.",
         ) from error

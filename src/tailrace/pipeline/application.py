@@ -13,7 +13,7 @@ from tailrace.pipeline.running import Runner
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Spark
-    from tailrace.snapshot.job import Edition, Published, Wave
+    from tailrace.snapshot.job import Published, SnapshotJob, Wave
 
 _STOP_S = 20.0
 
@@ -39,7 +39,7 @@ class Application:
         """What each pipeline has done."""
         return {name: runner.progress.fields() for name, runner in self._runners.items()}
 
-    def publish(self, edition: Edition, wave: Wave) -> Published:
+    def publish(self, edition: SnapshotJob, wave: Wave) -> Published:
         """Publish stretches of a snapshot."""
         return publish(self._spark, edition, wave)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tailrace.change import Op
 from tailrace.errors import ExpressionError, TailraceError
 from tailrace.finding import Finding, Severity, error, info, warning
+from tailrace.jetstream import stream as nats
 from tailrace.jetstream.subjects import matches
 from tailrace.pipeline.expressions import cells
 from tailrace.pipeline.expressions.compile import compile as compiled
@@ -24,8 +25,7 @@ from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.postgres.relations import Published, read_published
 from tailrace.schema import ReplicaIdentity
-from tailrace.jetstream import stream as nats
-from tailrace.sinks.nats.destination import Subject
+from tailrace.sinks.nats.destination import SubjectTemplate
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ class _Check:
         sink = self.pipeline.sink
         if self.pipeline.route or sink.type != "nats":
             return
-        subject = Subject(sink.subject, database=self._source.database)
+        subject = SubjectTemplate(sink.subject, database=self._source.database)
         destinations = [subject.of(table.relation, op) for table in self.tables for op in _OPS]
         lost = [
             destination

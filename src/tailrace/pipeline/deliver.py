@@ -24,7 +24,7 @@ from tailrace.pipeline import opening
 from tailrace.pipeline.frames.blocks import encoder_of, unpack
 from tailrace.pipeline.frames.cells import groups_of
 from tailrace.pipeline.frames.frame import arrow_schema, in_order
-from tailrace.pipeline.worker import settle
+from tailrace.pipeline.worker import freeze_gc
 from tailrace.position import READS, Position
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
             yield _last(waiting, opened.flush(), np.concatenate(commits))
         elif waiting:
             yield pa.nulls(waiting, _ROW)
-        settle()
+        freeze_gc()
     except BaseException:
         opening.discard(target, lane)
         raise

@@ -7,13 +7,13 @@ import re
 from py4j.protocol import Py4JJavaError
 
 from tailrace import errors
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, UnexpectedError
 from tailrace.pipeline.expressions import analysis
 
 _RAISED = re.compile(r"tailrace\.errors\.(\w+): (.*)")
 
 
-def meaning(error: Exception | None) -> TailraceError:
+def translate_error(error: Exception | None) -> TailraceError:
     """Our own error out of Spark's account of a failed task."""
     if isinstance(error, TailraceError):
         return error
@@ -25,7 +25,7 @@ def meaning(error: Exception | None) -> TailraceError:
     kind = getattr(errors, raised[-1][0], None) if raised else None
     if isinstance(kind, type) and issubclass(kind, TailraceError):
         return kind(raised[-1][1])
-    return TailraceError(_cause(text))
+    return UnexpectedError(_cause(text))
 
 
 def _cause(text: str) -> str:

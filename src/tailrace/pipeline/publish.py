@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tailrace.jetstream.bulk.snapshot_messages import Parcels
-from tailrace.pipeline.failures import meaning
+from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
+from tailrace.pipeline.failures import translate_error
 from tailrace.pipeline.frames.frame import arrow_schema
-from tailrace.pipeline.worker import in_background, settle, step_back
+from tailrace.pipeline.worker import freeze_gc, in_background, lower_priority
 from tailrace.snapshot.export import imported, in_page_order
 from tailrace.snapshot.formats import Part
-from tailrace.snapshot.job import Edition, Published, Wave
+from tailrace.snapshot.job import Published, SnapshotJob, Wave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ _RECEIPT = StructType(
 _ROW = pa.struct(list(arrow_schema(_RECEIPT)))
 
 
-def publish(spark: SparkSession, edition: Edition, wave: Wave) -> Published:
+def publish(spark: SparkSession, edition: SnapshotJob, wave: Wave) -> Published:
     """Publish the stretches of a wave side by side.
 
     Messages that are in the stream already are made again, to count them, and not published.
@@ -41,18 +41,18 @@ def publish(spark: SparkSession, edition: Edition, wave: Wave) -> Published:
 
     @arrow_udf(_RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def published(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        step_back()
+        lower_priority()
         for batch in batches:
             found = [_publish(edition, wave, at) for at in batch.to_pylist()]
             yield pa.array(found, _ROW)
-        settle()
+        freeze_gc()
 
     count = len(wave.stretches)
     receipt = in_background(published.asNondeterministic())("id")
     try:
         rows = spark.range(0, count, 1, count).select(receipt.alias("receipt")).collect()
     except (PySparkException, Py4JError, OSError) as error:
-        raise meaning(error) from error
+        raise translate_error(error) from error
     receipts = [row.receipt for row in rows]
     return Published(
         chunks=sum(receipt.chunks for receipt in receipts),
@@ -63,11 +63,13 @@ def publish(spark: SparkSession, edition: Edition, wave: Wave) -> Published:
     )
 
 
-def _publish(edition: Edition, wave: Wave, at: int) -> dict[str, int]:
+def _publish(edition: SnapshotJob, wave: Wave, at: int) -> dict[str, int]:
     form, number = edition.format, wave.number + at
     counts = {"chunks": 0, "rows": 0, "bytes": 0, "beyond": number + 1}
     with (
-        Parcels(edition.sink, name=form.id, outstanding=form.outstanding(edition.sink)) as parcels,
+        SnapshotPublisher(
+            edition.sink, name=form.id, outstanding=form.outstanding(edition.sink)
+        ) as parcels,
         imported(edition.dsn, edition.snapshot) as connection,
     ):
         in_page_order(connection)

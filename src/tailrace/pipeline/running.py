@@ -23,7 +23,6 @@ from tailrace.backfill.spool import spool_of
 from tailrace.errors import (
     ConfigError,
     ReplanError,
-    Retry,
     SinkUnreachableError,
     TailraceError,
 )
@@ -32,7 +31,7 @@ from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.pipeline import opening
 from tailrace.pipeline import pipeline as path
-from tailrace.pipeline.failures import meaning
+from tailrace.pipeline.failures import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +145,7 @@ class Runner:
                     return
                 if time.monotonic() - began > _HEALTHY_S:
                     failures = 0
-                if not self._again(meaning(error), failures):
+                if not self._again(translate_error(error), failures):
                     return
                 failures += 1
         self._say("stopped")
@@ -175,7 +174,7 @@ class Runner:
             while not self._stopping.wait(_POLL_S):
                 self._watch(query)
                 if not query.isActive:
-                    raise meaning(query.exception())
+                    raise translate_error(query.exception())
                 # A query that is only started has not reached its sink yet.
                 if self._seen >= 0 or time.monotonic() - began > _HEALTHY_S:
                     self._say("running")
@@ -208,7 +207,7 @@ class Runner:
         if self._stopping.is_set():
             self._say("stopped")
             return False
-        if error.retry is Retry.NEVER and type(error) is not TailraceError:
+        if not error.transient:
             self._events.error("pipeline.failed", code=error.code, reason=str(error))
             self._say("failed", error.code, str(error))
             return False

@@ -16,7 +16,7 @@ _BACKGROUND = "TAILRACE_BACKGROUND"
 _NICE = 10
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Once a process: leave everything that is there out of later collections."""
     global _settled  # noqa: PLW0603
     if not _settled:
@@ -34,7 +34,7 @@ def in_background(function: Any) -> Any:
     return function
 
 
-def step_back() -> None:
+def lower_priority() -> None:
     """Leave the cores to whoever has less to do: changes go before snapshots."""
     if os.environ.pop(_BACKGROUND, None):
         os.nice(_NICE)

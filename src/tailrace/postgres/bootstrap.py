@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.errors import RefusedError, SlotLostError
+from tailrace.errors import PostgresRefusedError, SlotLostError
 from tailrace.log.format import mark, segment
 from tailrace.postgres.catalog import read_all, read_named
-from tailrace.postgres.connection import failure, quote_ident, quote_literal
+from tailrace.postgres.connection import quote_ident, quote_literal, translate_error
 from tailrace.postgres.publication import (
     PublicationState,
     TableName,
@@ -61,7 +61,7 @@ def initialise(
     try:
         return _initialise(connection, config, tables, all_tables, slot_timeout_s)
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
 
 
 def _initialise(
@@ -106,7 +106,7 @@ def _refuse_a_gap(config: Config, slot: SlotState | None) -> None:
 def _refuse_wal_level(connection: Connection) -> None:
     row = connection.execute("SHOW wal_level").fetchone()
     if row is not None and row[0] != "logical":
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"wal_level is {row[0]}, and logical decoding needs logical",
             hint="ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL.",
         )
@@ -114,7 +114,7 @@ def _refuse_wal_level(connection: Connection) -> None:
 
 def _refuse_an_old_slot(config: Config, slot: SlotState | None) -> None:
     if slot is not None:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"slot {slot.name!r} exists, but publication {config.source.publication!r} does not: "
             "a slot can not read the changes that are older than its publication",
             hint="If nothing was captured with this slot yet, drop it and try again: "
@@ -128,13 +128,13 @@ def _refuse_unidentified(
     states = read_all(connection) if all_tables else read_named(connection, tables)
     found = {state.table for state in states}
     if missing := [str(table) for table in tables if table not in found]:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"no such table: {', '.join(missing)}",
             hint="Write schema.table as in SQL: capitals and dots need double quotes.",
         )
     if unidentified := [name for state in states for name in state.unidentified]:
         commands = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in unidentified)
-        raise RefusedError(
+        raise PostgresRefusedError(
             "without a primary key or replica identity, a published table refuses the "
             f"application's own UPDATE and DELETE: {', '.join(unidentified)}",
             hint=f"Add primary keys, or: {commands}",
@@ -148,13 +148,13 @@ def _refuse_other_tables(
     name = quote_ident(publication.name)
     if missing := [table for table in tables if table not in held]:
         added = ", ".join(table.quoted for table in missing)
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"publication {publication.name!r} is already there, without "
             f"{', '.join(str(table) for table in missing)}",
             hint=f"ALTER PUBLICATION {name} ADD TABLE {added};",
         )
     if all_tables and not publication.all_tables:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"publication {publication.name!r} is already there, and not for all tables",
             hint="Set source.publication to another name, or leave --all-tables out.",
         )

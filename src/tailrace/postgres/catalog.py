@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _read(connection: Connection, oids: list[int]) -> list[TableState]:
         try:
             return cursor.execute(_TABLES, {"oids": oids}).fetchall()
         except psycopg.Error as error:
-            raise failure(connection, error) from error
+            raise translate_error(connection, error) from error
 
 
 _PUBLISHED = """

@@ -22,11 +22,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import (
     ConfigError,
-    RefusedError,
+    PostgresRefusedError,
+    PostgresUnreachableError,
     SlotBusyError,
     SlotLostError,
     TailraceError,
-    UnreachableError,
 )
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def translate(error: psycopg.Error, *, dsn: str = "") -> TailraceError:
     return classify(error.sqlstate, message, dsn=dsn)
 
 
-def failure(connection: psycopg.Connection, error: psycopg.Error) -> TailraceError:
+def translate_error(connection: psycopg.Connection, error: psycopg.Error) -> TailraceError:
     """Our error for a statement that failed on `connection`."""
     try:
         dsn = make_conninfo("", user=connection.info.user)
@@ -197,13 +197,13 @@ def classify(sqlstate: str | None, message: str, *, dsn: str = "") -> TailraceEr
         if found := re.search(pattern, text, re.IGNORECASE):
             return kind(text, hint=found.expand(hint).replace("<role>", _role(dsn)))
     if sqlstate is None or sqlstate.startswith(_TRANSIENT):
-        return UnreachableError(text)
+        return PostgresUnreachableError(text)
     if sqlstate == "55006":
         return SlotBusyError(text)
     for prefix, hint in _BY_STATE:
         if sqlstate.startswith(prefix):
-            return RefusedError(text, hint=hint)
-    return RefusedError(f"{text} (SQLSTATE {sqlstate})")
+            return PostgresRefusedError(text, hint=hint)
+    return PostgresRefusedError(f"{text} (SQLSTATE {sqlstate})")
 
 
 def user(dsn: str) -> str:
@@ -254,53 +254,57 @@ _BY_WORDS: tuple[tuple[str, type[TailraceError], str], ...] = (
     (r'replication slot "[^"]*" is active', SlotBusyError, ""),
     (
         r'publication "([^"]*)" does not exist',
-        RefusedError,
+        PostgresRefusedError,
         r'Create it with `tailrace init`, or: CREATE PUBLICATION "\1" FOR TABLE ...; '
         "A slot that is older than its publication can not read the changes before it.",
     ),
     (
         r"logical decoding (on standby )?requires",
-        RefusedError,
+        PostgresRefusedError,
         "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL.",
     ),
     (
         r"replication slot .* was not created in this database",
-        RefusedError,
+        PostgresRefusedError,
         "A slot belongs to one database: correct dbname in source.dsn, or use another source.slot.",
     ),
     (
         r"all replication slots are in use",
-        RefusedError,
+        PostgresRefusedError,
         "Drop a slot that is not needed, or raise max_replication_slots and restart PostgreSQL.",
     ),
     (
         r"(permission denied to (start WAL sender|use replication slots)|must be superuser or "
         r"replication role)",
-        RefusedError,
+        PostgresRefusedError,
         "ALTER ROLE <role> REPLICATION;",
     ),
     (
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
-        RefusedError,
+        PostgresRefusedError,
         "Add a line for this user, database and address to pg_hba.conf and reload; "
         "replication=database connections match the database's name, not `replication`.",
     ),
-    (r"authentication failed|no password supplied", RefusedError, _CREDENTIALS),
-    (r'role "[^"]*" (does not exist|is not permitted to log in)', RefusedError, _CREDENTIALS),
+    (r"authentication failed|no password supplied", PostgresRefusedError, _CREDENTIALS),
+    (
+        r'role "[^"]*" (does not exist|is not permitted to log in)',
+        PostgresRefusedError,
+        _CREDENTIALS,
+    ),
     (
         r'database "[^"]*" does not exist',
-        RefusedError,
+        PostgresRefusedError,
         "Correct dbname in source.dsn, or create the database.",
     ),
     (
         r"certificate verify failed|server certificate for|root certificate file|"
         r"certificate authority|could not (load|read) (private key|certificate|root cert)",
-        RefusedError,
+        PostgresRefusedError,
         _CERTIFICATE,
     ),
     (
         r"server does not support SSL",
-        RefusedError,
+        PostgresRefusedError,
         "Switch TLS on in the server (ssl = on), or choose another sslmode for a trusted line.",
     ),
 )

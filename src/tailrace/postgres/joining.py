@@ -18,7 +18,7 @@ import psycopg
 import structlog
 
 from tailrace.log.store import LocalStore
-from tailrace.postgres.connection import connect, failure
+from tailrace.postgres.connection import connect, translate_error
 
 if TYPE_CHECKING:
     import threading
@@ -53,7 +53,7 @@ class Joining:
                 if not wait_for_writers(connection, table, stopping, partial(_warn, table)):
                     return False
             except psycopg.Error as refusal:
-                raise failure(connection, refusal) from refusal
+                raise translate_error(connection, refusal) from refusal
         content = json.dumps(known | {str(table): joined}).encode()
         LocalStore(self._folder, create=True).write_atomic(_FILE, content)
         return True
@@ -114,7 +114,7 @@ def wait_for_writers(
                 return False
             waited_s += _LOOK_S
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     return True
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import errors
 
-from tailrace.errors import RefusedError
+from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.bootstrap import log_exists
 from tailrace.postgres.catalog import read_named
-from tailrace.postgres.connection import failure, quote_ident
+from tailrace.postgres.connection import quote_ident, translate_error
 from tailrace.postgres.preflight import Severity, tables
 from tailrace.postgres.preflight.facts import gather
 from tailrace.postgres.publication import addition_sql, read_publication, removal_sql
@@ -71,7 +71,7 @@ def join(
             approve(connection)
         return Change(made=True, findings=findings)
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
 
 
 def leave(connection: Connection, config: Config, table: TableName) -> Change:
@@ -79,7 +79,7 @@ def leave(connection: Connection, config: Config, table: TableName) -> Change:
     try:
         publication = _publication(connection, config)
         if publication.all_tables:
-            raise RefusedError(
+            raise PostgresRefusedError(
                 f"publication {publication.name!r} is FOR ALL TABLES: none can leave it",
                 hint="Leave the table out of the pipelines, tables: [..., '!schema.table'], or "
                 "make a publication FOR TABLE.",
@@ -90,14 +90,14 @@ def leave(connection: Connection, config: Config, table: TableName) -> Change:
         _alter(connection, removal_sql(publication.name, table), publication, table)
         return Change(made=True)
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
 
 
 def _publication(connection: Connection, config: Config) -> PublicationState:
     name = config.source.publication
     found = read_publication(connection, name)
     if found is None:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"there is no publication {name!r} in this database", hint="tailrace init --table ..."
         )
     return found
@@ -112,31 +112,31 @@ def _refuse_what_cannot_be(
 ) -> None:
     row = connection.execute(_KIND, (table.namespace, table.name)).fetchone()
     if row is None:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"there is no table {table}",
             hint="Write schema.table as in SQL: capitals and dots need double quotes.",
         )
     kind, persistence, roots = row
     if kind not in ("r", "p"):
-        raise RefusedError(f"{table} is not a table: only tables have changes to publish")
+        raise PostgresRefusedError(f"{table} is not a table: only tables have changes to publish")
     if persistence != "p":
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"{table} is unlogged or temporary: its rows are never sent",
             hint=f"ALTER TABLE {table.quoted} SET LOGGED;",
         )
     held = {str(each.table) for each in publication.tables}
     if publication.via_root and (published := [root for root in roots if root in held]):
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"{table} is a partition of {published[0]}, which is published: its changes are in "
             "the stream, under the name of that table"
         )
     if selective and publication.all_tables:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"publication {publication.name!r} is FOR ALL TABLES: it sends all columns and rows",
             hint="Make a publication FOR TABLE, or use `where` and `select` of the pipeline.",
         )
     if selective and connection.info.server_version < _SELECTIVE_VERSION:
-        raise RefusedError(
+        raise PostgresRefusedError(
             "column lists and row filters need PostgreSQL 15",
             hint="Use `where` and `select` of the pipeline.",
         )
@@ -149,7 +149,7 @@ def _refuse_another_selection(
     differs = bool(columns) and set(columns) != set(member.columns or ())
     if differs or where:
         again = addition_sql(publication.name, member.table, columns=columns, where=where)
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"{member.table} is in publication {publication.name!r} already",
             hint=f"To change what it sends: BEGIN; {removal_sql(publication.name, member.table)}; "
             f"{again}; COMMIT;",
@@ -163,7 +163,7 @@ def _refuse_whole_schema(
         return
     values = publication.name, table.namespace
     if connection.execute(_WHOLE_SCHEMA, values).fetchone() is not None:
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"publication {publication.name!r} holds all tables of schema {table.namespace}",
             hint=f"ALTER PUBLICATION {quote_ident(publication.name)} DROP TABLES IN SCHEMA "
             f"{quote_ident(table.namespace)}; and add the tables that are wanted.",
@@ -177,7 +177,7 @@ def _add(
     _alter(connection, statement, publication, table)
     if _members(connection, publication) != members + 1:
         # A condition with a closing bracket too many can name further tables.
-        raise RefusedError(
+        raise PostgresRefusedError(
             "the condition is not a condition: it names further tables",
             hint=f"This was tried: {statement};",
         )
@@ -198,7 +198,7 @@ def _alter(
         connection.execute(statement.encode(), binary=True)
     except errors.InsufficientPrivilege as error:
         of_publication, of_table = owners or ("?", "?")
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"{connection.info.user} may not do this: {error.diag.message_primary}",
             hint=f"The publication is {of_publication}'s and the table {of_table}'s. A role that "
             f"owns both, or a superuser, runs: {statement};",
@@ -212,7 +212,7 @@ def _examined(connection: Connection, config: Config, table: TableName) -> tuple
     findings = [finding for check in tables.CHECKS for finding in check.run(alone)]
     for finding in findings:
         if finding.severity is Severity.ERROR:
-            raise RefusedError(f"{finding.subject}: {finding.finding}", hint=finding.fix)
+            raise PostgresRefusedError(f"{finding.subject}: {finding.finding}", hint=finding.fix)
     return tuple(finding for finding in findings if finding.severity is not Severity.OK)
 
 
@@ -235,7 +235,7 @@ def _refuse_broken_writes(
             continue
         except psycopg.Error as error:
             reason = error.diag.message_detail or error.diag.message_primary
-            raise RefusedError(
+            raise PostgresRefusedError(
                 f"published like this, {table} would refuse the application's own writes: {reason}",
                 hint="The columns of --columns have to include the replica identity, and --where "
                 "may use no others; or: "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 
 from tailrace.errors import ConfigError
-from tailrace.postgres.connection import failure, quote_ident
+from tailrace.postgres.connection import quote_ident, translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def read_publication(connection: Connection, name: str) -> PublicationState | No
         row = connection.execute(_READ, (name,)).fetchone()
         tables = connection.execute(_READ_TABLES, (name,)).fetchall()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     if row is None:
         return None
     return PublicationState(
@@ -153,7 +153,7 @@ def create_publication(
     try:
         connection.execute(statement.encode())
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     state = read_publication(connection, name)
     assert state is not None
     return state

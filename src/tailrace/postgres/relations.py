@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity
 
@@ -33,7 +33,7 @@ def read_published(connection: Connection, publication: PublicationState) -> lis
     try:
         rows = connection.execute(_RELATIONS, {"publication": publication.name}).fetchall()
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     listed = {entry.table: entry.columns for entry in publication.tables}
     return [
         Published(

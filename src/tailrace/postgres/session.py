@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.postgres.connection import connect, failure
+from tailrace.postgres.connection import connect, translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Session:
             connection.execute(_LOCK_TIMEOUT)
             yield connection
         except psycopg.Error as error:
-            raise failure(connection, error) from error
+            raise translate_error(connection, error) from error
 
     def close(self) -> None:
         """Hang up."""

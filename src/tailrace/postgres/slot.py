@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.errors import RefusedError
+from tailrace.errors import PostgresRefusedError
 from tailrace.position import Lsn
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -79,7 +79,7 @@ def read_slot(connection: Connection, name: str) -> SlotState | None:
     try:
         row = connection.execute(_READ, (name,)).fetchone()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     return _state(row[0], row[1]) if row else None
 
 
@@ -147,20 +147,22 @@ def create_slot(
     except psycopg.errors.QueryCanceled as error:
         raise _blocked(connection, name, timeout_s) from error
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     state = read_slot(connection, name)
     if state is None:
-        raise RefusedError(f"replication slot {name!r} was dropped while it was being created")
+        raise PostgresRefusedError(
+            f"replication slot {name!r} was dropped while it was being created"
+        )
     return state
 
 
-def _blocked(connection: Connection, name: str, timeout_s: float) -> RefusedError:
+def _blocked(connection: Connection, name: str, timeout_s: float) -> PostgresRefusedError:
     blockers = open_transactions(connection)
     names = "; ".join(str(blocker) for blocker in blockers) or "none that is still open now"
     commands = " ".join(
         f"SELECT pg_terminate_backend({blocker.pid});" for blocker in blockers if blocker.pid
     )
-    return RefusedError(
+    return PostgresRefusedError(
         f"replication slot {name!r} could not be created in {timeout_s:g} s, because PostgreSQL "
         f"waits for the transactions that are writing: {names}",
         hint=f"Wait for them and try again, or end them: {commands}".removesuffix(
@@ -175,7 +177,7 @@ def open_transactions(connection: Connection) -> list[OpenTransaction]:
         try:
             return cursor.execute(_OPEN).fetchall()
         except psycopg.Error as error:
-            raise failure(connection, error) from error
+            raise translate_error(connection, error) from error
 
 
 # pg_locks shows the holders of transaction ids to every role; pg_stat_activity hides other
@@ -199,4 +201,4 @@ def drop_slot(connection: Connection, name: str) -> None:
     try:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.errors import TailraceError
+from tailrace.errors import ProcessError
 from tailrace.run import status
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run_pipelines(config: Config) -> None:
             state["snapshots"] = [each for service in making for each in service.progress()]
             state["backfills"] = [each for service in filling for each in service.progress()]
             if application.lost is not None:
-                raise TailraceError(f"Spark is gone: {application.lost}")
+                raise ProcessError(f"Spark is gone: {application.lost}")
     finally:
         for service in services:
             service.stop()

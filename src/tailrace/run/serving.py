@@ -30,7 +30,7 @@ from starlette.routing import Route
 from tailrace.backfill import queue as desk
 from tailrace.config import NatsSink
 from tailrace.creek import service as creek
-from tailrace.errors import ConfigError, SinkError, TailraceError
+from tailrace.errors import ConfigError, ProcessError, SinkError
 from tailrace.jetstream import client as jetstream
 from tailrace.observe.endpoints import GRACE_S, application, listening, reply, settings
 from tailrace.observe.metrics import exposition, metrics_line
@@ -308,7 +308,7 @@ class _Serving:
             # Daemons: one that hangs in a connection attempt does not hold the process.
             thread.join(GRACE_S)
         if self._broken:
-            raise TailraceError(f"these parts failed: {', '.join(self._broken)}")
+            raise ProcessError(f"these parts failed: {', '.join(self._broken)}")
 
 
 def _print_metrics(overview: Overview, stop: threading.Event) -> None:

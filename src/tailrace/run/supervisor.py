@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TextIO
 import structlog
 
 from tailrace import process
-from tailrace.errors import FencedError, Retry, StorageError, TailraceError
+from tailrace.errors import AlreadyRunningError, Retry, StorageError, TailraceError
 from tailrace.postgres.bootstrap import log_exists
 from tailrace.run import status
 
@@ -369,7 +369,7 @@ def _alone(where: Path) -> Iterator[int]:
         deadline = time.monotonic() + _ENDING_S
         while not _taken(lock):
             if _holder_lives(lock) or time.monotonic() > deadline:
-                raise FencedError(
+                raise AlreadyRunningError(
                     f"another `tailrace run` is at work in {where.parent}",
                     hint="Stop the other one first, or give this one a `data` folder of its own.",
                 )

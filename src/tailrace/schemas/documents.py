@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from tailrace.position import ORIGIN, Lsn, Position
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.schema import ReplicaIdentity
 
@@ -137,7 +137,7 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
+class ColumnCatalog:
     """The documents of the published tables that are wanted, as they are now, and when that was."""
 
     lsn: Lsn
@@ -197,7 +197,7 @@ _EMPTY = dict.fromkeys(("name", "position", "data_type", "is_nullable", "column_
 
 def read_catalog(
     connection: Connection, publication: str, tables: Tables, types: Iterable[int] = ()
-) -> Catalog:
+) -> ColumnCatalog:
     """The catalog now, with the names of these types."""
     state = read_publication(connection, publication)
     wanted = [
@@ -212,7 +212,7 @@ def read_catalog(
         rows = connection.execute(_COLUMNS, names).fetchall()
         kinds = connection.execute(_TYPES, ([*types],)).fetchall()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     found: dict[TableName, list[dict[str, Any]]] = {}
     oids: dict[TableName, int] = {}
     keys: dict[TableName, list[str]] = {}
@@ -221,7 +221,7 @@ def read_catalog(
         oids[table], keys[table] = oid, key
         found.setdefault(table, []).append({**_EMPTY, **column, "generated": generated})
     assert state is not None or not rows
-    return Catalog(
+    return ColumnCatalog(
         lsn=Lsn.parse(rows[0][0]) if rows else Lsn(0),
         documents=tuple(
             Document(

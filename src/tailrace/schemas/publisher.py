@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config, Pipeline
     from tailrace.log.relation_history import Statement
-    from tailrace.schemas.documents import Catalog, Document
+    from tailrace.schemas.documents import ColumnCatalog, Document
 
     Encoding = Literal["msgpack", "json"]
 
@@ -133,7 +133,7 @@ class Publisher:
                 if self._tables.match(stated.relation.namespace, stated.relation.name)
             ]
 
-    async def _store(self, catalog: Catalog) -> list[str]:
+    async def _store(self, catalog: ColumnCatalog) -> list[str]:
         changed = []
         async with connected(self._sink) as client:
             try:
@@ -157,13 +157,13 @@ class Publisher:
                 raise SinkRefusedError(f"JetStream says: {error.description}") from error
         return changed
 
-    def _keys(self, catalog: Catalog) -> list[str]:
+    def _keys(self, catalog: ColumnCatalog) -> list[str]:
         tables = [(each.table.namespace, each.table.name) for each in catalog.documents]
         stated = [(each.relation.namespace, each.relation.name) for each in self._unpublished]
         return list(dict.fromkeys(table_key(*name) for name in [*tables, *stated]))
 
     async def _additions(
-        self, jetstream: JetStreamContext, bucket: KeyValue, key: str, catalog: Catalog
+        self, jetstream: JetStreamContext, bucket: KeyValue, key: str, catalog: ColumnCatalog
     ) -> list[bytes]:
         """The documents that a key lacks, encoded."""
         stored = await self._documents(jetstream, bucket, key)

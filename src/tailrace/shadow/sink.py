@@ -21,7 +21,7 @@ from tailrace.broker.tables import headers
 from tailrace.errors import SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.shadow import ledger, target
 from tailrace.shadow.ledger import Copied, digest
-from tailrace.shadow.source import Source
+from tailrace.shadow.source import BrokerTables
 from tailrace.sinks.kafka import positions
 from tailrace.sinks.kafka.producing import Producing
 from tailrace.sinks.kafka.publisher import Publisher
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import ShadowSink
     from tailrace.position import Position
-    from tailrace.shadow.source import Place, Topic
+    from tailrace.shadow.source import BrokerTopic, Place
     from tailrace.sinks.contract import Receipt
     from tailrace.sinks.kafka.publisher import Outgoing
 
@@ -48,9 +48,9 @@ class Shadow(Producing):
     def __init__(self, settings: ShadowSink, *, name: str) -> None:
         super().__init__(name)
         self._settings = settings
-        self._source: Source | None = None
+        self._source: BrokerTables | None = None
         self._targets = target.Targets(settings, name=name)
-        self._topics: dict[int, Topic] = {}
+        self._topics: dict[int, BrokerTopic] = {}
         self._copied: dict[bytes, Copied] = {}
         self._changed: set[bytes] = set()
         self._pending = 0
@@ -69,7 +69,7 @@ class Shadow(Producing):
     def _connect(self) -> None:
         self.close()
         settings, name = self._settings, self._name
-        self._source = Source(settings.dsn.get_secret_value())
+        self._source = BrokerTables(settings.dsn.get_secret_value())
         publisher = Publisher(settings, name=name, transactional_id=f"{settings.prefix}-{name}")
         self._publisher = publisher
         publisher.connect()
@@ -78,7 +78,7 @@ class Shadow(Producing):
         self._copied = ledger.read(settings, name=name)
         self._check_source(self._source)
 
-    def _check_source(self, source: Source) -> None:
+    def _check_source(self, source: BrokerTables) -> None:
         """The copy may be behind the broker, and never before it: then this is another past."""
         extents = source.extents()
         for topic in source.topics().values():
@@ -147,7 +147,7 @@ class Shadow(Producing):
                     self._commit()
         return True
 
-    def _held(self, topic: Topic, partition: int) -> Copied:
+    def _held(self, topic: BrokerTopic, partition: int) -> Copied:
         key = ledger.key_of(topic.uuid, partition)
         held = self._copied.get(key)
         if held is None:
@@ -155,12 +155,12 @@ class Shadow(Producing):
             held = self._copied[key] = Copied(topic=topic.name, base=self._base(topic, partition))
         return held
 
-    def _ready(self, topic: Topic) -> None:
+    def _ready(self, topic: BrokerTopic) -> None:
         if self._targets.ready(topic):
             # The producer may know it with fewer partitions.
             self._opened().look_at(topic.name)
 
-    def _base(self, topic: Topic, partition: int) -> int:
+    def _base(self, topic: BrokerTopic, partition: int) -> int:
         """Where our records begin: at the beginning, unless others may be before them."""
         if topic.append:
             return target.bounds(self._settings, topic.name, partition, name=self._name)[1]
@@ -174,7 +174,7 @@ class Shadow(Producing):
             )
         return 0
 
-    def _send(self, topic: Topic, partition: int, rows: pa.RecordBatch) -> None:
+    def _send(self, topic: BrokerTopic, partition: int, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
         self._ready(topic)
@@ -218,13 +218,13 @@ class Shadow(Producing):
         if source is not None:
             source.close()
 
-    def _tables(self) -> Source:
+    def _tables(self) -> BrokerTables:
         if self._source is None:
             raise SinkUnreachableError(f"the sink of {self._name} is not open")
         return self._source
 
 
-def _agree(source: Source, place: Place, held: Copied) -> bool:
+def _agree(source: BrokerTables, place: Place, held: Copied) -> bool:
     """Whether the last record copied is still the same; one that is gone does not say no."""
     last = list(source.records(place, held.next - 1, held.next))
     return all(_digest(rows) == held.last for rows in last)

@@ -54,7 +54,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class BrokerTopic:
     """A topic of the broker's, and whether it is copied."""
 
     id: int
@@ -80,7 +80,7 @@ class Extent:
     next: int
 
 
-class Source:
+class BrokerTables:
     """A session that reads topics and records."""
 
     def __init__(self, dsn: str) -> None:
@@ -115,10 +115,10 @@ class Source:
         except psycopg.Error as error:
             raise translate(error) from error
 
-    def topics(self) -> dict[int, Topic]:
+    def topics(self) -> dict[int, BrokerTopic]:
         """All topics whose records are in the WAL, by id."""
         names = ("id", "uuid", "name", "partitions", "enabled", "append", "starts", "config")
-        made = (Topic(**dict(zip(names, row, strict=True))) for row in self._execute(_TOPICS))
+        made = (BrokerTopic(**dict(zip(names, row, strict=True))) for row in self._execute(_TOPICS))
         return {topic.id: topic for topic in made}
 
     def extents(self) -> dict[Place, Extent]:

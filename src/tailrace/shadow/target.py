@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from tailrace.config import Kafka
-    from tailrace.shadow.source import Topic
+    from tailrace.shadow.source import BrokerTopic
 
 _LOOK_S = 0.2
 _SOME = 5000
@@ -34,7 +34,7 @@ class Targets:
         self._name = name
         self._known: set[tuple[str, int]] = set()
 
-    def ready(self, topic: Topic) -> bool:
+    def ready(self, topic: BrokerTopic) -> bool:
         """See that a topic is there, with as many partitions as here. Whether it was looked at."""
         if (topic.name, topic.partitions) in self._known:
             return False
@@ -56,7 +56,7 @@ class Targets:
         self._known.add((topic.name, topic.partitions))
         return True
 
-    def _make(self, cluster: Cluster, topic: Topic) -> None:
+    def _make(self, cluster: Cluster, topic: BrokerTopic) -> None:
         if not self._settings.create:
             raise SinkRefusedError(
                 f"there is no topic {topic.name} in Kafka",
@@ -86,7 +86,7 @@ def committed(
         consumer.assign([TopicPartition(topic, partition, first)])
         yield from _until_end(consumer, settings.timeout_s, f"topic {topic}")
     except KafkaException as error:
-        raise events.failure(cause(error), f"topic {topic}") from error
+        raise events.translate_error(cause(error), f"topic {topic}") from error
     finally:
         consumer.close()
 
@@ -122,7 +122,7 @@ def bounds(settings: Kafka, topic: str, partition: int, *, name: str) -> tuple[i
             TopicPartition(topic, partition), timeout=settings.timeout_s
         )
     except KafkaException as error:
-        raise events.failure(cause(error), f"topic {topic}") from error
+        raise events.translate_error(cause(error), f"topic {topic}") from error
     finally:
         consumer.close()
     return low, high

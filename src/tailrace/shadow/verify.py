@@ -18,7 +18,7 @@ from tailrace.broker.tables import headers
 from tailrace.errors import SinkRefusedError
 from tailrace.shadow import ledger, target
 from tailrace.shadow.ledger import Copied, digest
-from tailrace.shadow.source import Source
+from tailrace.shadow.source import BrokerTables
 from tailrace.sinks.kafka.client import base, made
 from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.topics import Cluster
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from tailrace.config import ShadowSink
-    from tailrace.shadow.source import Extent, Place, Topic
+    from tailrace.shadow.source import BrokerTopic, Extent, Place
 
     Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
     """Offset, milliseconds, key, value, headers."""
@@ -103,14 +103,14 @@ def verify(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Compare every topic that is copied, after waiting for what is on its way."""
-    with Source(settings.dsn.get_secret_value()) as source:
+    with BrokerTables(settings.dsn.get_secret_value()) as source:
         _wait(source, settings, name, wait_s)
         with source.connection.transaction():
             source.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return _Verification(source, settings, name, tell).run()
 
 
-def _wait(source: Source, settings: ShadowSink, name: str, wait_s: float) -> None:
+def _wait(source: BrokerTables, settings: ShadowSink, name: str, wait_s: float) -> None:
     topics, extents = source.topics(), source.extents()
     wanted = {
         ledger.key_of(topic.uuid, place[1]): extent.next
@@ -138,7 +138,7 @@ class _Verification:
     """One look at both sides."""
 
     def __init__(
-        self, source: Source, settings: ShadowSink, name: str, tell: Callable[[str], None]
+        self, source: BrokerTables, settings: ShadowSink, name: str, tell: Callable[[str], None]
     ) -> None:
         self._source = source
         self._settings = settings
@@ -168,7 +168,7 @@ class _Verification:
 
     def _partition(
         self,
-        topic: Topic,
+        topic: BrokerTopic,
         partition: int,
         extent: Extent,
         copied: Copied | None,
@@ -201,7 +201,7 @@ class _Verification:
         ]
 
     def _compare(
-        self, topic: Topic, found: Partition, copied: Copied, wanted: list[int]
+        self, topic: BrokerTopic, found: Partition, copied: Copied, wanted: list[int]
     ) -> tuple[dict[int, int], int]:
         """Merge both sides by their offsets; where the wanted offsets are over there, and the
         end."""
@@ -252,7 +252,7 @@ class _Verification:
                     )  # fmt: skip
 
     def _there(
-        self, topic: Topic, partition: int, copied: Copied, index: int
+        self, topic: BrokerTopic, partition: int, copied: Copied, index: int
     ) -> Iterator[tuple[int, Message]]:
         """The records of Kafka with their offsets over here, from the one of this number on."""
         for message in self._records(topic, partition, copied):
@@ -262,12 +262,12 @@ class _Verification:
             yield copied.offset(index), message
             index += 1
 
-    def _records(self, topic: Topic, partition: int, copied: Copied) -> Iterator[Message]:
+    def _records(self, topic: BrokerTopic, partition: int, copied: Copied) -> Iterator[Message]:
         return target.committed(
             self._settings, topic.name, partition, name=self._name, first=copied.base
         )
 
-    def _first_index(self, topic: Topic, partition: int, copied: Copied) -> int:
+    def _first_index(self, topic: BrokerTopic, partition: int, copied: Copied) -> int:
         """The number of the first record that Kafka still has: its retention may have taken some.
 
         They are counted from the end then, while nothing is written.
@@ -320,7 +320,7 @@ def commit(settings: ShadowSink, groups: Sequence[Committed], *, name: str) -> N
         try:
             answer = asked[group].result(settings.timeout_s * 2)
         except KafkaException as error:
-            raise events.failure(cause(error), f"group {group}") from error
+            raise events.translate_error(cause(error), f"group {group}") from error
         for place in answer.topic_partitions:
             if place.error is not None:
-                raise events.failure(place.error, f"group {group}, topic {place.topic}")
+                raise events.translate_error(place.error, f"group {group}, topic {place.topic}")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from tailrace.errors import RefusedError, UnreachableError
+from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.position import Lsn
-from tailrace.postgres.connection import VALUES_SQL, connect, failure, quote_literal
+from tailrace.postgres.connection import VALUES_SQL, connect, quote_literal, translate_error
 from tailrace.postgres.publication import TableName
 from tailrace.visibility import Visibility
 
@@ -119,7 +119,7 @@ def export(connection: Connection, table: TableName) -> Exported:
         _begin(connection, table)
         row = connection.execute(_TAKE).fetchone()
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     assert row is not None
     return Exported(
         name=row[0],
@@ -144,7 +144,7 @@ def _begin(connection: Connection, table: TableName) -> None:
     try:
         connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
     except psycopg.errors.LockNotAvailable as refusal:
-        raise UnreachableError(
+        raise PostgresUnreachableError(
             f"{table} is locked by another session for more than {_LOCK_S} s",
             hint="Wait for the ALTER TABLE or VACUUM FULL that holds it, and try again.",
         ) from refusal
@@ -155,7 +155,7 @@ def in_page_order(connection: Connection) -> None:
     try:
         connection.execute(_PAGE_ORDER)
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
 
 
 def in_the_way(connection: Connection) -> bool:
@@ -176,11 +176,11 @@ def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
             wanted = quote_literal(snapshot.name)
             connection.execute(f"SET TRANSACTION SNAPSHOT {wanted}".encode())
         except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue) as refusal:
-            raise RefusedError(
+            raise PostgresRefusedError(
                 f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} is gone",
                 hint="It ends when somebody wants to alter or empty the table, or when nobody has "
                 "read from it for a while. Read again for a new one.",
             ) from refusal
         except psycopg.Error as refusal:
-            raise failure(connection, refusal) from refusal
+            raise translate_error(connection, refusal) from refusal
         yield connection

@@ -31,7 +31,7 @@ def meta_prefix(form: Form) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edition:
+class SnapshotJob:
     """A snapshot on its way into a stream: where rows come from, and how they are published."""
 
     dsn: str

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.errors import RefusedError, Retry, TailraceError, UnreachableError
-from tailrace.postgres.connection import connect, failure, quote_literal
+from tailrace.errors import PostgresRefusedError, PostgresUnreachableError, Retry, TailraceError
+from tailrace.postgres.connection import connect, quote_literal, translate_error
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.export import Exported, export, in_the_way
 
@@ -51,9 +51,9 @@ def keep(dsn: str, table: TableName, *, idle_s: float = IDLE_S) -> Exported:
         process.stdin.close()
         answer = json.loads(process.stdout.readline() or b"{}")
     if not answer:
-        raise UnreachableError("the process that should keep a snapshot has died")
+        raise PostgresUnreachableError("the process that should keep a snapshot has died")
     if "error" in answer:
-        kind = UnreachableError if answer["again"] else RefusedError
+        kind = PostgresUnreachableError if answer["again"] else PostgresRefusedError
         raise kind(answer["error"], hint=answer["hint"])
     return Exported.of(answer)
 
@@ -64,7 +64,7 @@ def release(dsn: str, snapshot: Exported) -> None:
         try:
             connection.execute(_END, (_session(snapshot),))
         except psycopg.Error as refusal:
-            raise failure(connection, refusal) from refusal
+            raise translate_error(connection, refusal) from refusal
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import numpy as np
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from tailrace.errors import UnreachableError
+from tailrace.errors import PostgresUnreachableError
 from tailrace.postgres.connection import classify
 from tailrace.snapshot.lines import HEADER_BYTES, ROW, Lines, framed, lengths
 
@@ -83,7 +83,9 @@ def receive(session: pq.abc.PGconn, statement: str) -> Iterator[Lines]:
             more = _fill(line, inbox)
             lines = inbox.lines()
             if not more and not inbox.over:
-                raise inbox.error or UnreachableError("server closed the connection unexpectedly")
+                raise inbox.error or PostgresUnreachableError(
+                    "server closed the connection unexpectedly"
+                )
             if len(lines) and inbox.error is None:
                 yield lines
             inbox.clear()
@@ -196,7 +198,9 @@ class Inbox:
         """The kind of the next message, and where it ends."""
         kind, length = _HEADER.unpack_from(self._buffer.data, self._begin)
         if kind not in _KNOWN or not 4 <= length <= _LONGEST:
-            raise UnreachableError(f"lost synchronization with server: message type 0x{kind:02x}")
+            raise PostgresUnreachableError(
+                f"lost synchronization with server: message type 0x{kind:02x}"
+            )
         return kind, self._begin + 1 + length
 
     def _read(self, *, rows: bool) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tailrace.errors import ConfigError
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 
@@ -48,7 +48,7 @@ def read_names(connection: Connection) -> list[TableName]:
     try:
         rows = connection.execute(_NAMES).fetchall()
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     return [TableName(namespace, name) for namespace, name in rows]
 
 
@@ -61,7 +61,7 @@ def read_table(connection: Connection, name: TableName) -> Table:
                 f"there is no table {name}", hint="Write schema.table, quoted as in SQL."
             )
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     oid, identity, columns = row
     relation = Relation(
         oid=oid,
@@ -82,7 +82,7 @@ def described(connection: Connection, relation: Relation) -> Table:
     try:
         rows = connection.execute(_TYPES, (used,)).fetchall()
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     types = {oid: TypeName(oid=oid, namespace=space, name=name) for oid, space, name in rows}
     return Table(relation=relation, types=types)
 
@@ -94,7 +94,7 @@ def stretches(
     try:
         leaves = connection.execute(_LEAVES, {"oid": table.relation.oid}).fetchall()
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     # Before PostgreSQL 14 each stretch would read the whole table.
     ranges = connection.info.server_version >= 140000
     found = []

@@ -22,7 +22,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self
 
-from tailrace.errors import FencedError, StorageError
+from tailrace.errors import LogFencedError, StorageError
 from tailrace.log.store import raise_translated
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class MemoryStore:
     def lock(self, name: str) -> Iterator[None]:
         """Exclusive in this store until the power goes."""
         if name in self._locks:
-            raise FencedError("another process is appending to memory")
+            raise LogFencedError("another process is appending to memory")
         self._locks.add(name)
         life = self._life
         try:

@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tailrace import config
-from tailrace.errors import ConfigError, RefusedError, SlotLostError
+from tailrace.errors import ConfigError, PostgresRefusedError, SlotLostError
 from tailrace.observe.metrics import CaptureFigures, Figures, SlotFigures, metrics_line
 from tailrace.position import Lsn
 from tailrace.postgres.bootstrap import initialise, log_exists
@@ -137,7 +137,7 @@ def slots(database: Database) -> int:
 
 
 def test_the_publication_must_exist(settings: config.Config, database: Database) -> None:
-    with pytest.raises(RefusedError, match="my_pub") as caught:
+    with pytest.raises(PostgresRefusedError, match="my_pub") as caught:
         bridge.prepare(settings)
     assert 'CREATE PUBLICATION "my_pub" FOR TABLE' in caught.value.hint
     assert slots(database) == 0

@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tailrace.errors import RefusedError
+from tailrace.errors import PostgresRefusedError
 from tests.fix_postgres import Database
 from tests.integration.cases.replay import Replay, images, inserted, relation_of
 
@@ -176,7 +176,7 @@ def test_odd_publication_that_is_dropped_is_refused(
         session.execute("INSERT INTO t VALUES (1)")
         session.execute(create)
         session.execute("INSERT INTO t VALUES (2)")
-    with pytest.raises(RefusedError, match="publication"):
+    with pytest.raises(PostgresRefusedError, match="publication"):
         captured.catch_up()
     assert captured.changes() == []
 

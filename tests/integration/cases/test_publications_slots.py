@@ -10,7 +10,7 @@ import pytest
 from tailrace.capture.capture import Capture
 from tailrace.capture.replication import Replication
 from tailrace.change import ABSENT
-from tailrace.errors import GapError, RefusedError, SlotLostError
+from tailrace.errors import GapError, PostgresRefusedError, SlotLostError
 from tailrace.testing import EmbeddedPostgres
 from tests.fix_postgres import Database
 from tests.integration.cases.replay import Replay, images, inserted, relation_of, select
@@ -90,8 +90,10 @@ def test_p47_column_list_hides_columns_and_not_updates(db: Database, capture: Ca
     assert not any(b"hidden" in file.read_bytes() for file in captured.folder.glob("*.seg"))
 
 
-def refused(captured: Captured) -> RefusedError:
-    with pytest.raises(RefusedError, match=f"publication .*{captured.publication}") as caught:
+def refused(captured: Captured) -> PostgresRefusedError:
+    with pytest.raises(
+        PostgresRefusedError, match=f"publication .*{captured.publication}"
+    ) as caught:
         captured.catch_up()
     assert "publication" in caught.value.hint.lower()
     return caught.value
@@ -150,7 +152,7 @@ def test_p50_publication_dropped_under_a_running_capture(db: Database, capture: 
         settle(captured)
         db.execute("DROP PUBLICATION tailrace; INSERT INTO t VALUES (2, 'b')")
         dropped = wal_end(db)
-        assert isinstance(capturing.failure(), RefusedError)
+        assert isinstance(capturing.failure(), PostgresRefusedError)
     assert confirmed(captured) <= captured.log.end().end_lsn < dropped
     assert inserted([c for c in captured.changes() if c.relation]) == [(b"1", b"a")]
 
@@ -292,6 +294,6 @@ def test_p59_slot_dropped_under_a_running_capture(db: Database, capture: Capturi
 def test_p59_a_first_start_without_a_slot_leaves_no_log(db: Database, capture: Capturing) -> None:
     captured = capture(db)
     db.query("SELECT pg_drop_replication_slot(%s)", captured.slot)
-    with pytest.raises(RefusedError, match=captured.slot):
+    with pytest.raises(PostgresRefusedError, match=captured.slot):
         Capture(captured.config, stopping=lambda: False).run()
     assert not list(captured.folder.glob("*.seg"))

@@ -203,9 +203,9 @@ def test_what_is_wrong_has_a_name_and_a_way_out(server: EmbeddedNats) -> None:
                 assert "start it" in refused.value.hint
             with pytest.raises(SinkRefusedError, match="no bucket 'schemas'"):
                 await found.schemas()
-            with pytest.raises(SinkUnreachableError, match="nobody answers") as unheard:
+            with pytest.raises(SinkUnreachableError, match="nobody answers") as unacked:
                 await anext(found.snapshot("users"))
-            assert "tailrace run" in unheard.value.hint
+            assert "tailrace run" in unacked.value.hint
             await created(server.url)
             js = (await nats.connect(server.url)).jetstream()
             await js.publish("cdc.users.insert", b"{}")

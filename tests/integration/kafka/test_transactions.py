@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from tailrace.errors import FencedError, SinkRefusedError, SinkUnreachableError
+from tailrace.errors import SinkFencedError, SinkRefusedError, SinkUnreachableError
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.kafka import forget
@@ -92,7 +92,7 @@ def test_a_zombie_is_fenced(bench: Bench) -> None:
         with bench.opened(transactional=True) as sink:
             sink.write(bench.rows(range(50)))
             sink.flush()
-        with pytest.raises(FencedError) as caught:
+        with pytest.raises(SinkFencedError) as caught:
             delivered(zombie, bench.rows(range(50, 60)))
         assert "runs somewhere else" in caught.value.hint
     assert bench.numbers() == list(range(50))
@@ -102,7 +102,7 @@ def test_a_zombie_is_fenced_however_late_it_finds_out(bench: Bench) -> None:
     with bench.opened(transactional=True) as zombie:
         zombie.write(bench.rows(range(50)))
         bench.sink(transactional=True).open(ORIGIN)
-        with pytest.raises(FencedError):
+        with pytest.raises(SinkFencedError):
             go_on(zombie, bench)
     assert bench.numbers() == []
 

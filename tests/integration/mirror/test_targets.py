@@ -10,7 +10,7 @@ import pytest
 from tailrace.change import Op
 from tailrace.client import Change
 from tailrace.client.names import Table
-from tailrace.errors import ConfigError, DivergedError, FencedError
+from tailrace.errors import AlreadyRunningError, ConfigError, DivergedError
 from tailrace.mirror import Target, target_of
 from tailrace.mirror.layout import Column, Layout
 from tailrace.mirror.net import Effect
@@ -120,7 +120,7 @@ def test_a_second_mirror_is_noticed(place: Place) -> None:
     other.commit("s2")
     other.close()
     one.apply(Effect(removed=[(1,)]))
-    with pytest.raises(FencedError):
+    with pytest.raises(AlreadyRunningError):
         one.commit("s2")
     one.close()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.config import Config
-    from tailrace.snapshot.job import Edition, Published, Wave
+    from tailrace.snapshot.job import Published, SnapshotJob, Wave
 
 
 class Serving:
@@ -34,7 +34,7 @@ class Serving:
         self.service = Service(config, name, self._publish)
         self.service.start()
 
-    def _publish(self, edition: Edition, wave: Wave) -> Published:
+    def _publish(self, edition: SnapshotJob, wave: Wave) -> Published:
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault

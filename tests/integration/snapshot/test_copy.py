@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 
 from tailrace.decode.decoder import Decoder
-from tailrace.errors import ConfigError, RefusedError, UnreachableError
+from tailrace.errors import ConfigError, PostgresRefusedError, PostgresUnreachableError
 from tailrace.log.reader import Earliest
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName
@@ -297,7 +297,7 @@ def test_a_snapshot_that_is_gone_says_so(database: Database) -> None:
     with connect(database.dsn) as connection:
         snapshot = export(connection, TableName("public", "gone"))
     with (
-        pytest.raises(RefusedError, match="is gone"),
+        pytest.raises(PostgresRefusedError, match="is gone"),
         imported(database.dsn, snapshot),
     ):
         pass
@@ -315,7 +315,7 @@ def test_a_session_that_is_ended_says_so(
         blocks = copy(connection, select, 2)
         assert next(blocks)[0] > 0
         database.query("SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
-        with pytest.raises(UnreachableError):
+        with pytest.raises(PostgresUnreachableError):
             list(blocks)
 
 
@@ -324,7 +324,7 @@ def test_a_query_that_fails_says_why(database: Database, take: Callable[[str], E
     snapshot = take("divided")
     with imported(database.dsn, snapshot) as connection:
         select = query(Stretch(TableName("public", "divided")), ["id"], ["1 / id > 0"])
-        with pytest.raises(RefusedError, match="division by zero"):
+        with pytest.raises(PostgresRefusedError, match="division by zero"):
             list(copy(connection, select, 1))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from tailrace.errors import RefusedError, UnreachableError
+from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.export import imported
 from tailrace.snapshot.keeper import keep
@@ -218,7 +218,7 @@ def test_a_keeper_stays_while_somebody_reads_and_then_goes(database: Database) -
 
 
 def test_a_keeper_hands_errors_on(database: Database) -> None:
-    with pytest.raises(UnreachableError):
+    with pytest.raises(PostgresUnreachableError):
         keep("host=127.0.0.1 port=1 connect_timeout=2", TableName("public", "kept"))
-    with pytest.raises(RefusedError, match="does not exist"):
+    with pytest.raises(PostgresRefusedError, match="does not exist"):
         keep(database.dsn, TableName("public", "nowhere"))

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from tailrace.errors import RefusedError, TailraceError, UnreachableError
+from tailrace.errors import PostgresRefusedError, PostgresUnreachableError, TailraceError
 from tailrace.postgres.connection import connect
 from tailrace.snapshot.cells import cells
 from tailrace.snapshot.copy import by_libpq, copy, lines
@@ -106,10 +106,10 @@ def test_the_transaction_goes_on(session: Connection) -> None:
 @pytest.mark.parametrize(
     ("select", "kind"),
     [
-        ("SELECT 1 / (n - 500) FROM generate_series(1, 1000) n", RefusedError),
-        ("SELECT 1 / (n - 150000) FROM generate_series(1, 200000) n", RefusedError),
-        ("SELECT * FROM nowhere", RefusedError),
-        ("SELECT nonsense (", RefusedError),
+        ("SELECT 1 / (n - 500) FROM generate_series(1, 1000) n", PostgresRefusedError),
+        ("SELECT 1 / (n - 150000) FROM generate_series(1, 200000) n", PostgresRefusedError),
+        ("SELECT * FROM nowhere", PostgresRefusedError),
+        ("SELECT nonsense (", PostgresRefusedError),
     ],
 )
 def test_an_error_of_the_statement(
@@ -145,7 +145,7 @@ def test_a_session_that_is_ended_midway(database: Database, session: Connection,
     found = way(session.pgconn, f"COPY ({MANY}) TO STDOUT")
     next(found)
     database.query("SELECT pg_terminate_backend(%s, 10000)", session.info.backend_pid)
-    with pytest.raises(UnreachableError):
+    with pytest.raises(PostgresUnreachableError):
         list(found)
     assert session.broken
 
@@ -153,7 +153,7 @@ def test_a_session_that_is_ended_midway(database: Database, session: Connection,
 @WAYS
 def test_a_session_that_is_ended_before(database: Database, session: Connection, way: Way) -> None:
     database.query("SELECT pg_terminate_backend(%s, 10000)", session.info.backend_pid)
-    with pytest.raises(UnreachableError):
+    with pytest.raises(PostgresUnreachableError):
         text(way, session, MANY)
     assert session.broken
 
@@ -167,7 +167,7 @@ def test_a_line_that_is_cut(database: Database, way: Way) -> None:
             found = way(session.pgconn, f"COPY ({MANY}) TO STDOUT")
             next(found)
             proxy.cut()
-            with pytest.raises(UnreachableError):
+            with pytest.raises(PostgresUnreachableError):
                 list(found)
             assert session.broken
 

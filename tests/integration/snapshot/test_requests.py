@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import zstandard
 
-from tailrace.errors import TailraceError, UnreachableError
+from tailrace.errors import PostgresUnreachableError, TailraceError
 from tailrace.snapshot.service import maker
-from tailrace.snapshot.service.catalog import Catalog
+from tailrace.snapshot.service.catalog import PublishedTables
 from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
 from tests.fix_pipeline import received
@@ -246,14 +246,14 @@ def test_postgres_fails_right_behind_the_snapshot(
 ) -> None:
     """A snapshot of which nothing is known yet is not an empty one."""
     expected = items(system.database)
-    published, failures = Catalog.published, [UnreachableError("gone for a moment")]
+    published, failures = PublishedTables.published, [PostgresUnreachableError("gone for a moment")]
 
-    def failing(catalog: Catalog, table: TableName) -> tuple[Relation, PublishedTable]:
+    def failing(catalog: PublishedTables, table: TableName) -> tuple[Relation, PublishedTable]:
         if failures:
             raise failures.pop()
         return published(catalog, table)
 
-    monkeypatch.setattr(Catalog, "published", failing)
+    monkeypatch.setattr(PublishedTables, "published", failing)
     system.start()
     (answer,) = system.ask("items")
     assert system.finished()["state"] == "complete"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.backfill.handover import handed_over, place, values
-from tailrace.backfill.spool import Chunk, Spool
+from tailrace.backfill.spool import Page, Spool
 from tailrace.change import Op
 from tailrace.decode.group import Cells
 from tailrace.log.changes import read_changes
@@ -142,7 +142,7 @@ class Simulated:
                     rows.append(old)
         return rows
 
-    def chunk(self, number: int, spool: Spool) -> Chunk:
+    def chunk(self, number: int, spool: Spool) -> Page:
         rows = self.seen()
         image = tuple(Cells(pa.array([row[at] for row in rows], pa.binary())) for at in range(2))
         half = len(rows) // 2
@@ -151,7 +151,7 @@ class Simulated:
             (len(rows) - half, tuple(Cells(cells.values.slice(half)) for cells in image)),
         ]
         count, size = spool.write(number, cut)
-        made = Chunk(
+        made = Page(
             number=number,
             backfill="b",
             table=Table(relation=self.relation, types={}),

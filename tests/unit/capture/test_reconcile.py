@@ -6,7 +6,13 @@ import pytest
 
 from tailrace.capture import reconcile
 from tailrace.capture.replication import System
-from tailrace.errors import DivergedError, GapError, RefusedError, SlotLostError, TailraceError
+from tailrace.errors import (
+    DivergedError,
+    GapError,
+    PostgresRefusedError,
+    SlotLostError,
+    TailraceError,
+)
 from tailrace.log.format.mark import Mark
 from tailrace.position import Lsn, Position
 from tailrace.postgres.slot import SlotState
@@ -57,9 +63,9 @@ def test_good_slot_gives_its_position() -> None:
     ("slot", "log_exists", "error"),
     [
         (None, True, SlotLostError),
-        (None, False, RefusedError),
-        (replace(SLOT, plugin="wal2json"), True, RefusedError),
-        (replace(SLOT, database="other"), True, RefusedError),
+        (None, False, PostgresRefusedError),
+        (replace(SLOT, plugin="wal2json"), True, PostgresRefusedError),
+        (replace(SLOT, database="other"), True, PostgresRefusedError),
         (replace(SLOT, wal_status="lost"), True, SlotLostError),
         (replace(SLOT, invalidation_reason="idle_timeout"), True, SlotLostError),
         (replace(SLOT, confirmed_flush_lsn=None), True, SlotLostError),

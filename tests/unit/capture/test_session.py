@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.capture.flusher import Flusher
 from tailrace.capture.session import Counts, Pace, Session
-from tailrace.errors import DiskFullError, UnreachableError
+from tailrace.errors import DiskFullError, PostgresUnreachableError
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.changes import read_changes
 from tailrace.log.format.layout import Identity
@@ -131,7 +131,7 @@ class Disk(LocalStore):
         return file
 
 
-class Stage:
+class DemoEnvironment:
     """A session between a scripted server and a real log."""
 
     def __init__(
@@ -201,21 +201,21 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
+def stage(tmp_path: Path) -> Iterator[DemoEnvironment]:
+    made = DemoEnvironment(tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[Stage]:
+def impatient(tmp_path: Path) -> Iterator[DemoEnvironment]:
     """A server whose `wal_sender_timeout` is 300 ms."""
-    made = Stage(tmp_path, sender_timeout_s=0.3)
+    made = DemoEnvironment(tmp_path, sender_timeout_s=0.3)
     yield made
     made.close()
 
 
-def test_only_what_is_durable_is_acknowledged(stage: Stage) -> None:
+def test_only_what_is_durable_is_acknowledged(stage: DemoEnvironment) -> None:
     stage.disk.release.clear()
     stage.server.say(*transaction(2000), keepalive(3000, reply=True))
     stage.until(lambda: stage.server.handed_out == 5 and len(stage.server.statuses) >= 2)
@@ -225,7 +225,7 @@ def test_only_what_is_durable_is_acknowledged(stage: Stage) -> None:
     assert stage.values() == [b"x"]
 
 
-def test_status_goes_on_while_the_disk_hangs(impatient: Stage) -> None:
+def test_status_goes_on_while_the_disk_hangs(impatient: DemoEnvironment) -> None:
     impatient.disk.release.clear()
     impatient.server.say(*transaction(2000))
     lsn = 2100
@@ -236,7 +236,7 @@ def test_status_goes_on_while_the_disk_hangs(impatient: Stage) -> None:
     assert {flushed for _, flushed in impatient.server.statuses} == {START}
 
 
-def test_server_is_not_read_while_the_disk_is_behind(stage: Stage) -> None:
+def test_server_is_not_read_while_the_disk_is_behind(stage: DemoEnvironment) -> None:
     stage.disk.release.clear()
     frames = [frame for lsn in range(2000, 62000, 10) for frame in transaction(lsn, b"y" * 50)]
     stage.server.say(*frames)
@@ -248,13 +248,13 @@ def test_server_is_not_read_while_the_disk_is_behind(stage: Stage) -> None:
     assert len(stage.values()) == 6000
 
 
-def test_keepalive_is_durable_before_it_is_acknowledged(stage: Stage) -> None:
+def test_keepalive_is_durable_before_it_is_acknowledged(stage: DemoEnvironment) -> None:
     stage.server.say(keepalive(5000, reply=True))
     stage.until(lambda: stage.server.flushed == 5000)
     assert Log(stage.disk).end().end_lsn == 5000
 
 
-def test_keepalive_inside_a_transaction_is_no_progress(stage: Stage) -> None:
+def test_keepalive_inside_a_transaction_is_no_progress(stage: DemoEnvironment) -> None:
     frames = transaction(2000)
     stage.server.say(*frames[:2], keepalive(5000, reply=True))
     stage.until(lambda: len(stage.server.statuses) >= 2)
@@ -263,7 +263,7 @@ def test_keepalive_inside_a_transaction_is_no_progress(stage: Stage) -> None:
     stage.until(lambda: stage.server.flushed == 2005)
 
 
-def test_stopping_flushes_and_acknowledges_what_is_whole(stage: Stage) -> None:
+def test_stopping_flushes_and_acknowledges_what_is_whole(stage: DemoEnvironment) -> None:
     stage.server.say(*transaction(2000), *transaction(3000, b"y"), *transaction(4000)[:-1])
     stage.until(lambda: stage.server.handed_out == 11)
     stage.end()
@@ -273,13 +273,13 @@ def test_stopping_flushes_and_acknowledges_what_is_whole(stage: Stage) -> None:
     assert stage.values() == [b"x", b"y"]
 
 
-def test_silent_server_is_given_up(impatient: Stage) -> None:
+def test_silent_server_is_given_up(impatient: DemoEnvironment) -> None:
     impatient.join()
-    assert isinstance(impatient.error, UnreachableError)
+    assert isinstance(impatient.error, PostgresUnreachableError)
     assert "silent" in str(impatient.error)
 
 
-def test_full_disk_ends_the_session_without_acknowledging(stage: Stage) -> None:
+def test_full_disk_ends_the_session_without_acknowledging(stage: DemoEnvironment) -> None:
     stage.disk.full = True
     stage.server.say(*transaction(2000))
     stage.join()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tailrace.creek.cache import Kept
-from tailrace.creek.sql import Stored
+from tailrace.creek.cache import SchemaCache
+from tailrace.creek.sql import StoredSchema
 from tailrace.creek.versions import Version, Versions, document
 from tailrace.encode.creek import schema as creek
 from tailrace.log.relation_history import Place
@@ -40,7 +40,9 @@ def users(kind: int, namespace: str = "public") -> Version:
 
 def test_a_document_is_as_clients_read_it() -> None:
     east = NOON.astimezone(timezone(timedelta(hours=2)))
-    stored = Stored(fingerprint="Sykce18MgAQ=", schema='"int"', source="public.users", at=east)
+    stored = StoredSchema(
+        fingerprint="Sykce18MgAQ=", schema='"int"', source="public.users", at=east
+    )
     assert msgspec.json.decode(document(stored)) == {
         "fingerprint": "Sykce18MgAQ=",
         "schema": '"int"',
@@ -51,7 +53,7 @@ def test_a_document_is_as_clients_read_it() -> None:
 
 
 def test_both_schemas_of_a_version_are_known(tmp_path: Path) -> None:
-    versions = Versions(tmp_path, Tables(), Kept(tmp_path, "p"))
+    versions = Versions(tmp_path, Tables(), SchemaCache(tmp_path, "p"))
     version = users(TEXT)
     for stored, partial in zip(versions.add(version), (False, True), strict=True):
         schema = creek.event(version.relation, {}, partial=partial)
@@ -60,40 +62,42 @@ def test_both_schemas_of_a_version_are_known(tmp_path: Path) -> None:
 
 
 def test_the_newest_text_wins_and_the_first_time_stays(tmp_path: Path) -> None:
-    versions = Versions(tmp_path, Tables(), Kept(tmp_path, "p"))
+    versions = Versions(tmp_path, Tables(), SchemaCache(tmp_path, "p"))
     old, _ = versions.add(users(VARCHAR))
     new, _ = versions.add(users(TEXT))
     assert old.fingerprint == new.fingerprint
     assert (versions.find(old.fingerprint), new.at) == (new, old.at)
     assert old.schema != new.schema
     assert versions.dated(users(VARCHAR)) == old
-    earlier = Stored(fingerprint=new.fingerprint, schema=new.schema, source=new.source, at=NOON)
+    earlier = StoredSchema(
+        fingerprint=new.fingerprint, schema=new.schema, source=new.source, at=NOON
+    )
     found = versions.remember(earlier)
     assert found.at == min(NOON, new.at)
 
 
 def test_no_log_yet(tmp_path: Path) -> None:
-    versions = Versions(tmp_path / "missing", Tables(), Kept(tmp_path, "p"))
+    versions = Versions(tmp_path / "missing", Tables(), SchemaCache(tmp_path, "p"))
     versions.read()
     assert versions.take() == ([], None)
 
 
 def test_what_is_kept_is_known_again(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "data", "p")
+    kept = SchemaCache(tmp_path / "data", "p")
     assert kept.read() == ([], None)
     versions = Versions(tmp_path, Tables(), kept)
     stored = versions.add(users(TEXT))
     place = Place("1.seg", 12)
     versions.keep(place)
     assert kept.read() == (sorted(stored, key=lambda each: each.fingerprint), place)
-    again = Versions(tmp_path, Tables(), Kept(tmp_path / "data", "p"))
+    again = Versions(tmp_path, Tables(), SchemaCache(tmp_path / "data", "p"))
     assert [again.find(each.fingerprint) for each in stored] == [*stored]
     assert again.take() == ([], place)
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '[{"fingerprint": 1}]', "null"])
 def test_damaged_files_are_read_as_none(tmp_path: Path, damage: str) -> None:
-    kept = Kept(tmp_path, "p")
+    kept = SchemaCache(tmp_path, "p")
     versions = Versions(tmp_path, Tables(), kept)
     stored = versions.add(users(TEXT))
     versions.keep(Place("1.seg", 12))

@@ -14,7 +14,7 @@ from tailrace.change import Change, Missing, Op, Row
 from tailrace.decode.group import Cells, Group, Image
 from tailrace.encode.encoder import Encoder, Origin, ShapeName
 from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
-from tailrace.sinks.nats.destination import Subject
+from tailrace.sinks.nats.destination import SubjectTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ def encoder(
     return Encoder(
         shape=shape,
         encoding=encoding,
-        destinations=Subject(subject, database=ORIGIN.database),
+        destinations=SubjectTemplate(subject, database=ORIGIN.database),
         origin=ORIGIN,
     )
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.change import Op
-from tailrace.encode.chunks import Chunk, Chunker
+from tailrace.encode.chunks import Chunker, EncodedChunk
 from tailrace.schema import Column
 from tests.unit.encode.groups import group, image, table
 
@@ -30,10 +30,10 @@ DECODE: dict[str, Callable[[bytes], Any]] = {
 
 def chunks(
     texts: list[str | None], cuts: list[int], encoding: EncodingName, **limits: int
-) -> list[Chunk]:
+) -> list[EncodedChunk]:
     """The chunks of rows that come in several groups."""
     made = Chunker(FACTS, encoding=encoding, **({"most_rows": 4, "most_bytes": 1 << 20} | limits))
-    found: list[Chunk] = []
+    found: list[EncodedChunk] = []
     bounds = sorted({0, len(texts), *(cut % (len(texts) + 1) for cut in cuts)})
     for start, end in pairwise(bounds):
         ids = [str(number).encode() for number in range(start, end)]

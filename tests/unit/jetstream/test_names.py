@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailrace.change import Op
 from tailrace.errors import ConfigError
 from tailrace.jetstream.names import table_key, table_path, token
-from tailrace.sinks.nats.destination import Subject
+from tailrace.sinks.nats.destination import SubjectTemplate
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 ODD = st.text(".*>%$ \t\n\x7f\u00a0é2E", min_size=1, max_size=4)
@@ -44,19 +44,19 @@ def test_letters_of_any_alphabet_stay() -> None:
 
 
 def test_a_template_with_schema_names_it_once() -> None:
-    subject = Subject("{database}.{schema}.{table}.{operation}", database="my shop")
+    subject = SubjectTemplate("{database}.{schema}.{table}.{operation}", database="my shop")
     assert subject.fill("public", "users", Op.DELETE) == "my%20shop.public.users.delete"
     assert subject.fill("sales", "a.b", Op.UPDATE) == "my%20shop.sales.a%2Eb.update"
 
 
 def test_a_name_that_looks_like_a_place_is_not_one() -> None:
-    subject = Subject("cdc.{table}.{operation}", database="shop")
+    subject = SubjectTemplate("cdc.{table}.{operation}", database="shop")
     assert subject.fill("public", "{operation}", Op.INSERT) == "cdc.{operation}.insert"
 
 
 def test_an_unknown_place_is_an_error_at_once() -> None:
     with pytest.raises(ConfigError, match=r"there is no \{tabel\}") as caught:
-        Subject("cdc.{tabel}", database="shop")
+        SubjectTemplate("cdc.{tabel}", database="shop")
     assert "{table}" in caught.value.hint
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
-from tailrace.errors import CorruptError, FencedError
+from tailrace.errors import CorruptError, LogFencedError
 from tailrace.log import lease
 from tailrace.log.appender import Appender
 from tailrace.log.lease import Lease
@@ -39,7 +39,7 @@ def test_each_holder_has_a_higher_epoch() -> None:
 def test_a_second_holder_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     held = Lease.acquire(store)
-    with pytest.raises(FencedError, match=r"another process is appending .*process \d+ on "):
+    with pytest.raises(LogFencedError, match=r"another process is appending .*process \d+ on "):
         Lease.acquire(LocalStore(tmp_path))
     held.check()
     held.release()
@@ -50,7 +50,7 @@ def test_a_refused_holder_changes_nothing() -> None:
     store = MemoryStore()
     held = Lease.acquire(store)
     before = store.files()
-    with pytest.raises(FencedError):
+    with pytest.raises(LogFencedError):
         Lease.acquire(store)
     assert store.files() == before
     held.release()
@@ -61,7 +61,8 @@ def test_a_holder_that_was_paused_is_fenced_at_append() -> None:
     made.append(transaction(0))
     made.store.write_atomic(lease.NAME, record(made.lease.epoch + 1))
     before = made.store.files()
-    with pytest.raises(FencedError, match=r"epoch 1 is over: epoch 2 appends now \(process 1 on b"):
+    pattern = r"epoch 1 is over: epoch 2 appends now \(process 1 on b"
+    with pytest.raises(LogFencedError, match=pattern):
         made.append(transaction(1))
     assert made.store.files() == before
 
@@ -75,11 +76,11 @@ def test_a_holder_that_was_paused_cuts_and_rolls_nothing() -> None:
     other = made.appender.identity.__class__(
         system_identifier="7", timeline=2, database="shop", slot="s", publication="p"
     )
-    with pytest.raises(FencedError):
+    with pytest.raises(LogFencedError):
         made.appender.rewind()
-    with pytest.raises(FencedError):
+    with pytest.raises(LogFencedError):
         made.appender.change_identity(other)
-    with pytest.raises(FencedError):
+    with pytest.raises(LogFencedError):
         Appender.open(made.store, made.lease, made.layout)
     assert made.store.files() == before
 
@@ -88,7 +89,7 @@ def test_a_lease_file_that_is_gone_fences_its_holder() -> None:
     store = MemoryStore()
     held = Lease.acquire(store)
     store.remove(lease.NAME)
-    with pytest.raises(FencedError):
+    with pytest.raises(LogFencedError):
         held.check()
 
 
@@ -121,7 +122,7 @@ def test_a_lease_older_than_the_log_may_not_append() -> None:
     made.store.remove("durable")
     late = Lease.acquire(made.store)
     assert late.epoch == 1
-    with pytest.raises(FencedError, match="written in epoch 6, the lease is epoch 1"):
+    with pytest.raises(LogFencedError, match="written in epoch 6, the lease is epoch 1"):
         Appender.open(made.store, late, made.layout)
 
 
@@ -146,5 +147,5 @@ def test_a_lease_file_that_is_not_one_stops_everybody(data: bytes, problem: str)
 
 def test_a_holder_that_left_no_name_is_unknown() -> None:
     store = MemoryStore.holding({lease.NAME: record(3)[:20] + b"[" * 2000})
-    with store.lock("lock"), pytest.raises(FencedError, match="holder unknown"):
+    with store.lock("lock"), pytest.raises(LogFencedError, match="holder unknown"):
         Lease.acquire(store)

@@ -12,7 +12,7 @@ from tailrace.log.format import mark as marks
 from tailrace.log.format.entry import Entry, Kind
 from tailrace.log.format.layout import Codec, encode_entry
 from tailrace.log.format.segment import list_segments, read_header, walk
-from tailrace.log.verify import Finding, Report, Severity, verify
+from tailrace.log.verify import Defect, Report, Severity, verify
 from tailrace.position import Lsn, Position
 from tailrace.testing import MemoryStore
 from tests.fix_log import TestLog, insert, random_log, relation, transaction
@@ -20,7 +20,7 @@ from tests.fix_log import TestLog, insert, random_log, relation, transaction
 Files = dict[str, bytes]
 
 
-def errors(report: Report) -> list[Finding]:
+def errors(report: Report) -> list[Defect]:
     return [finding for finding in report.findings if finding.severity is Severity.ERROR]
 
 

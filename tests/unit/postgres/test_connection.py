@@ -10,11 +10,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.errors import (
     ConfigError,
-    RefusedError,
+    PostgresRefusedError,
+    PostgresUnreachableError,
     SlotBusyError,
     SlotLostError,
     TailraceError,
-    UnreachableError,
 )
 from tailrace.postgres.connection import (
     PINNED,
@@ -120,16 +120,21 @@ def test_a_bad_dsn_is_explained_and_not_shown(dsn: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("sqlstate", "message", "kind", "hint"),
     [
-        ("08006", "connection lost", UnreachableError, "tailrace doctor"),
-        ("57P01", "terminating connection due to administrator command", UnreachableError, ""),
-        ("57P03", "the database system is starting up", UnreachableError, ""),
-        ("57014", "canceling statement due to user request", UnreachableError, ""),
-        ("53300", "too many connections for role", UnreachableError, ""),
-        ("53100", "could not write: No space left on device", UnreachableError, ""),
-        ("40001", "could not serialize access", UnreachableError, ""),
-        (None, "server closed the connection unexpectedly", UnreachableError, ""),
-        (None, "connection timeout expired", UnreachableError, ""),
-        (None, "FATAL: etwas in einer anderen Sprache", UnreachableError, ""),
+        ("08006", "connection lost", PostgresUnreachableError, "tailrace doctor"),
+        (
+            "57P01",
+            "terminating connection due to administrator command",
+            PostgresUnreachableError,
+            "",
+        ),
+        ("57P03", "the database system is starting up", PostgresUnreachableError, ""),
+        ("57014", "canceling statement due to user request", PostgresUnreachableError, ""),
+        ("53300", "too many connections for role", PostgresUnreachableError, ""),
+        ("53100", "could not write: No space left on device", PostgresUnreachableError, ""),
+        ("40001", "could not serialize access", PostgresUnreachableError, ""),
+        (None, "server closed the connection unexpectedly", PostgresUnreachableError, ""),
+        (None, "connection timeout expired", PostgresUnreachableError, ""),
+        (None, "FATAL: etwas in einer anderen Sprache", PostgresUnreachableError, ""),
         ("55006", 'replication slot "s" is active for PID 7', SlotBusyError, "active_pid"),
         ("55006", "object in use", SlotBusyError, ""),
         ("55000", 'can no longer get changes from replication slot "s"', SlotLostError, "init"),
@@ -139,54 +144,69 @@ def test_a_bad_dsn_is_explained_and_not_shown(dsn: str, words: str) -> None:
         (
             "42704",
             'publication "p" does not exist',
-            RefusedError,
+            PostgresRefusedError,
             'CREATE PUBLICATION "p" FOR TABLE',
         ),
         (
             "55000",
             'logical decoding requires "wal_level" >= "logical"',
-            RefusedError,
+            PostgresRefusedError,
             "ALTER SYSTEM SET wal_level = logical;",
         ),
         (
             "55000",
             "logical decoding requires wal_level >= logical",
-            RefusedError,
+            PostgresRefusedError,
             "ALTER SYSTEM SET wal_level = logical;",
         ),
-        ("55000", 'replication slot "s" was not created in this database', RefusedError, "dbname"),
-        ("53400", "all replication slots are in use", RefusedError, "max_replication_slots"),
+        (
+            "55000",
+            'replication slot "s" was not created in this database',
+            PostgresRefusedError,
+            "dbname",
+        ),
+        (
+            "53400",
+            "all replication slots are in use",
+            PostgresRefusedError,
+            "max_replication_slots",
+        ),
         (
             "42501",
             "permission denied to use replication slots",
-            RefusedError,
+            PostgresRefusedError,
             'ALTER ROLE "me" REPLICATION;',
         ),
         (
             "42501",
             "must be superuser or replication role to use replication slots",
-            RefusedError,
+            PostgresRefusedError,
             'ALTER ROLE "me" REPLICATION;',
         ),
-        (None, "FATAL:  permission denied to start WAL sender", RefusedError, "ALTER ROLE"),
-        ("42501", "permission denied for database shop", RefusedError, "--print-sql"),
-        ("42P01", 'relation "x" does not exist', RefusedError, "double quotes"),
-        ("28P01", 'password authentication failed for user "u"', RefusedError, "password"),
-        ("28000", "anything", RefusedError, "pg_hba.conf"),
-        (None, "fe_sendauth: no password supplied", RefusedError, "PGPASSWORD"),
-        (None, 'no pg_hba.conf entry for host "10.0.0.1"', RefusedError, "pg_hba.conf"),
-        ("3D000", 'database "x" does not exist', RefusedError, "dbname"),
-        (None, 'FATAL:  role "x" does not exist', RefusedError, "user"),
-        (None, "SSL error: certificate verify failed", RefusedError, "sslrootcert"),
+        (None, "FATAL:  permission denied to start WAL sender", PostgresRefusedError, "ALTER ROLE"),
+        ("42501", "permission denied for database shop", PostgresRefusedError, "--print-sql"),
+        ("42P01", 'relation "x" does not exist', PostgresRefusedError, "double quotes"),
+        ("28P01", 'password authentication failed for user "u"', PostgresRefusedError, "password"),
+        ("28000", "anything", PostgresRefusedError, "pg_hba.conf"),
+        (None, "fe_sendauth: no password supplied", PostgresRefusedError, "PGPASSWORD"),
+        (None, 'no pg_hba.conf entry for host "10.0.0.1"', PostgresRefusedError, "pg_hba.conf"),
+        ("3D000", 'database "x" does not exist', PostgresRefusedError, "dbname"),
+        (None, 'FATAL:  role "x" does not exist', PostgresRefusedError, "user"),
+        (None, "SSL error: certificate verify failed", PostgresRefusedError, "sslrootcert"),
         (
             None,
             'server certificate for "db" does not match host name "localhost"',
-            RefusedError,
+            PostgresRefusedError,
             "sslrootcert",
         ),
-        (None, "server does not support SSL, but SSL was required", RefusedError, "ssl = on"),
-        ("25006", "cannot execute in a read-only transaction", RefusedError, "read-write"),
-        ("42601", "syntax error", RefusedError, "tailrace doctor"),
+        (
+            None,
+            "server does not support SSL, but SSL was required",
+            PostgresRefusedError,
+            "ssl = on",
+        ),
+        ("25006", "cannot execute in a read-only transaction", PostgresRefusedError, "read-write"),
+        ("42601", "syntax error", PostgresRefusedError, "tailrace doctor"),
     ],
 )
 def test_what_an_error_means(
@@ -205,7 +225,7 @@ def test_a_role_that_is_not_known_is_left_open() -> None:
 
 def test_translate_takes_the_sqlstate() -> None:
     assert isinstance(translate(psycopg.errors.ObjectInUse("busy")), SlotBusyError)
-    assert isinstance(translate(psycopg.OperationalError("gone")), UnreachableError)
+    assert isinstance(translate(psycopg.OperationalError("gone")), PostgresUnreachableError)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import ConfigError, FencedError, GapError
+from tailrace.errors import AlreadyRunningError, ConfigError, GapError
 from tailrace.process import alive
 from tailrace.run import status
 from tailrace.run.supervisor import FINAL, Pace, named
@@ -283,7 +283,7 @@ def test_one_supervisor_a_folder(run: Run, tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert FencedError.__name__ in second.stderr
+    assert AlreadyRunningError.__name__ in second.stderr
     assert run.state("capture")["state"] == "running"
     process.terminate()
     assert process.wait(60) == 0

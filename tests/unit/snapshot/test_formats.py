@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.encode.creek import schema as creek
-from tailrace.errors import RefusedError
+from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.publication import TableName
-from tailrace.snapshot.formats import Copied, Creek, Rows, Stored
+from tailrace.snapshot.formats import Copied, CreekFormat, Rows, StoredChunks
 
 ITEMS = TableName("public", "items")
 TOPIC = "CREEK.shop.snap.public.items.x"
@@ -34,7 +34,7 @@ def batch(ids: pa.BinaryArray) -> pa.RecordBatch:
 
 @given(st.data(), st.integers(0, 50), st.lists(st.integers(0, 50), max_size=3))
 def test_each_row_comes_once(data: st.DataObject, rows: int, cuts: list[int]) -> None:
-    form = Creek(id="s", table=ITEMS, topic=TOPIC)
+    form = CreekFormat(id="s", table=ITEMS, topic=TOPIC)
     whole = [b"s-1-%d" % row for row in range(rows)]
     before = data.draw(st.lists(st.sampled_from(whole), unique=True) if whole else st.just([]))
     others = [b"s-head", b"s-11-0", b"s-0-3", b""]
@@ -50,12 +50,12 @@ def test_each_row_comes_once(data: st.DataObject, rows: int, cuts: list[int]) ->
 
 def test_nothing_stored() -> None:
     messages = batch(pa.array([b"a"], pa.binary()))
-    assert Stored("id", pa.array([], pa.binary())).missing(messages) is messages
+    assert StoredChunks("id", pa.array([], pa.binary())).missing(messages) is messages
 
 
 def test_failures_of_all_formats() -> None:
-    error = RefusedError("gone", hint="Ask again.")
-    told = Creek(id="s", table=ITEMS, topic=TOPIC).failed(error)
+    error = PostgresRefusedError("gone", hint="Ask again.")
+    told = CreekFormat(id="s", table=ITEMS, topic=TOPIC).failed(error)
     assert told.destination == TOPIC
     assert told.headers == (("Tailrace-Error", "REFUSED"),)
     assert creek.unpacked(told.payload) == b'{"error":"gone","code":"REFUSED","hint":"Ask again."}'

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import RefusedError, UnreachableError
+from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.snapshot.receive import Inbox
 from tests.unit.snapshot.test_lines import ROWS, row
 
@@ -99,7 +99,7 @@ def test_an_error_of_the_statement(before: bytes) -> None:
     assert not inbox.over
     fed(inbox, READY)
     assert inbox.over
-    assert isinstance(inbox.error, RefusedError)
+    assert isinstance(inbox.error, PostgresRefusedError)
     assert "division by zero: by naught (SQLSTATE 22012)" in str(inbox.error)
 
 
@@ -116,5 +116,5 @@ def test_what_comes_behind_the_end_is_awaited() -> None:
     "sent", [b"d\0\0\0\3", b"d\x7f\0\0\0", b"\0\0\0\5T", message(b"T", b"\0\0")]
 )
 def test_anything_else_is_refused(sent: bytes) -> None:
-    with pytest.raises(UnreachableError, match="synchronization"):
+    with pytest.raises(PostgresUnreachableError, match="synchronization"):
         fed(Inbox(), BEGIN + sent)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tailrace.errors import DiskFullError, FencedError, StorageError
+from tailrace.errors import DiskFullError, LogFencedError, StorageError
 from tailrace.testing import MemoryStore, PowerCutError
 
 
@@ -115,7 +115,7 @@ def test_a_lock_that_outlives_the_power_does_not_open_the_next_one() -> None:
     store.power_cut(random.Random(0))
     with store.lock("lock"):
         before.__exit__(None, None, None)
-        with pytest.raises(FencedError), store.lock("lock"):
+        with pytest.raises(LogFencedError), store.lock("lock"):
             pass
 
 

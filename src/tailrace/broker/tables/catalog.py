@@ -30,7 +30,7 @@ class Topic:
         return "kafka.unlogged_messages" if self.unlogged else "kafka.messages"
 
 
-class Catalog:
+class TopicCatalog:
     """What is known of the topics; read again whenever somebody has changed them."""
 
     def __init__(self) -> None:

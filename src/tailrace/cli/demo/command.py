@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tailrace.cli.demo.environment import Stage
+    from tailrace.cli.demo.environment import DemoEnvironment
     from tailrace.cli.demo.meter import Meter
     from tailrace.cli.demo.subscriber import Subscriber
     from tailrace.cli.demo.tally import Counts
@@ -122,7 +122,7 @@ def _until_signalled() -> Iterator[threading.Event]:
 
 def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
     """The whole demo; whether what was received is what was committed."""
-    from tailrace.cli.demo.environment import Stage
+    from tailrace.cli.demo.environment import DemoEnvironment
     from tailrace.cli.demo.meter import Meter
     from tailrace.cli.demo.subscriber import Subscriber
     from tailrace.cli.demo.view import open_view
@@ -131,7 +131,7 @@ def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
     console = Terminal()
     with (
         contextlib.closing(open_view(console)) as view,
-        Stage(view.step) as stage,
+        DemoEnvironment(view.step) as stage,
         Subscriber(stage.sink) as subscriber,
     ):
         _wait_for(_captures, stage, stop)
@@ -155,7 +155,9 @@ def _play(stop: threading.Event, seconds: float | None, rate: float) -> bool:
         return _tell_copy(same, stage, console) and agree and code == 0
 
 
-def _wait_for(reached: Callable[[Figures], bool], stage: Stage, stop: threading.Event) -> None:
+def _wait_for(
+    reached: Callable[[Figures], bool], stage: DemoEnvironment, stop: threading.Event
+) -> None:
     """Wait for the processes. Nothing was shown yet, so a signal just ends the demo."""
     while not reached(figures := stage.look()):
         stage.check_start(figures)
@@ -174,7 +176,9 @@ def _pipelines_run(figures: Figures) -> bool:
 class _Watch:
     """Takes what arrives, up to the shop's last message, and shows it."""
 
-    def __init__(self, stage: Stage, subscriber: Subscriber, meter: Meter, view: View) -> None:
+    def __init__(
+        self, stage: DemoEnvironment, subscriber: Subscriber, meter: Meter, view: View
+    ) -> None:
         self.meter = meter
         self._stage = stage
         self._subscriber = subscriber
@@ -205,7 +209,7 @@ class _Watch:
             if self.meter.received > received:
                 received, deadline = self.meter.received, time.monotonic() + _PATIENCE_S
             if time.monotonic() > deadline:
-                raise TailraceError(
+                raise ProcessError(
                     f"nothing arrived for {_PATIENCE_S:.0f} s, and the last change is not here"
                 )
             time.sleep(_STEP_S)
@@ -277,7 +281,7 @@ def _words(process: ProcessFigures) -> str:
     return f"{process.name} {process.state} (pid {process.pid or '—'}{restarts})"
 
 
-def _tell_copy(rows: int | None, stage: Stage, console: Console) -> bool:
+def _tell_copy(rows: int | None, stage: DemoEnvironment, console: Console) -> bool:
     """Say whether the local copy is what its table is."""
     if rows is None:
         words = f"The local copy of {stage.mirrored} is NOT what its table is. Please report this."
@@ -287,7 +291,7 @@ def _tell_copy(rows: int | None, stage: Stage, console: Console) -> bool:
     return rows is not None
 
 
-def _compare(committed: Counts, received: Counts, stage: Stage, console: Console) -> bool:
+def _compare(committed: Counts, received: Counts, stage: DemoEnvironment, console: Console) -> bool:
     """Say what PostgreSQL counted beside what was received, and whether it is the same."""
     heading = f"\n{'table':14}{'operation':11}{'committed':>12}{'received':>12}"
     console.print(Text(heading, style="bold"))

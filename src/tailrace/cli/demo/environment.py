@@ -24,7 +24,7 @@ import yaml
 from tailrace import config
 from tailrace.change import Op
 from tailrace.cli.demo.tally import Tally
-from tailrace.errors import TailraceError
+from tailrace.errors import ProcessError
 from tailrace.observe.metrics import SlotFigures
 from tailrace.postgres.bootstrap import initialise
 from tailrace.postgres.connection import connect
@@ -63,7 +63,7 @@ _KEYS = """
 """
 
 
-class Stage:
+class DemoEnvironment:
     """Set up on entry, with a word about each step; taken down on exit."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -78,7 +78,7 @@ class Stage:
             try:
                 self._set_up(owned)
             except (RuntimeError, psycopg.Error) as error:
-                raise TailraceError(str(error)) from error
+                raise ProcessError(str(error)) from error
             self._owned = owned.pop_all()
         return self
 
@@ -220,25 +220,25 @@ class Stage:
         """Raise what ended the pipeline or the traffic before their time."""
         code = self._run.poll()
         if code is not None:
-            raise TailraceError(f"`tailrace run` ended with code {code}:\n{self._output()}")
+            raise ProcessError(f"`tailrace run` ended with code {code}:\n{self._output()}")
         for process in figures.processes if figures else ():
             if process.state in _FINAL:
-                raise TailraceError(f"{process.name} stopped, {process.state}:\n{self._output()}")
+                raise ProcessError(f"{process.name} stopped, {process.state}:\n{self._output()}")
         for pipeline in figures.pipelines if figures else ():
             if pipeline.state == "failed":
-                raise TailraceError(f"the pipeline failed, {pipeline.code}: {pipeline.message}")
+                raise ProcessError(f"the pipeline failed, {pipeline.code}: {pipeline.message}")
         if self._traffic is not None and self._traffic.done():
             self._finish_traffic()
         if self._mirror is not None and (code := self._mirror.poll()) is not None:
             said = (self.folder / "mirror.log").read_text(errors="replace")
-            raise TailraceError(f"`tailrace mirror` ended with code {code}:\n{said}")
+            raise ProcessError(f"`tailrace mirror` ended with code {code}:\n{said}")
 
     def check_start(self, figures: Figures) -> None:
         """The same, and a process that comes up only to go down again."""
         self.check(figures)
         for process in figures.processes:
             if process.restarts > _RESTARTS:
-                raise TailraceError(f"{process.name} does not stay up:\n{self._output()}")
+                raise ProcessError(f"{process.name} does not stay up:\n{self._output()}")
 
     def _output(self) -> str:
         return (self.folder / "run.log").read_text(errors="replace")[-_OUTPUT_CHARACTERS:]
@@ -266,7 +266,7 @@ class Stage:
             try:
                 self._traffic.result()
             except psycopg.Error as error:
-                raise TailraceError(f"the traffic ended: {error}") from error
+                raise ProcessError(f"the traffic ended: {error}") from error
 
     def stop(self) -> int:
         """SIGTERM, as a service manager would, and the exit code."""

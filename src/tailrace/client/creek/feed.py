@@ -82,7 +82,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class CreekChunk:
     """Some thousand rows of a snapshot, not looked at yet."""
 
     snapshot_id: str
@@ -100,7 +100,7 @@ class Chunk:
         return b"".join(self.packets)
 
 
-class Chunks(Iteration[Chunk, Chunk]):
+class Chunks(Iteration[CreekChunk, CreekChunk]):
     """The chunks of one snapshot, in order. It ends with the last one; then `meta` is known.
 
     A chunk with another `snapshot_id` than the one before belongs to a snapshot that has taken the
@@ -115,10 +115,10 @@ class Chunks(Iteration[Chunk, Chunk]):
         self._table = table
         self.meta: Meta | None = None
 
-    def _handed(self, item: Chunk) -> Chunk:
+    def _handed(self, item: CreekChunk) -> CreekChunk:
         return item
 
-    async def _batches(self) -> AsyncGenerator[list[Chunk]]:
+    async def _batches(self) -> AsyncGenerator[list[CreekChunk]]:
         for attempt in range(ATTEMPTS):
             topic = await asked_for(self._session, self._database, self._table)
             try:
@@ -132,7 +132,7 @@ class Chunks(Iteration[Chunk, Chunk]):
             else:
                 return
 
-    async def _read(self, topic: Topic) -> AsyncGenerator[Chunk]:
+    async def _read(self, topic: Topic) -> AsyncGenerator[CreekChunk]:
         held: list[bytes] = []
         count = 0
         async with contextlib.aclosing(topic.batches()) as batches:
@@ -146,12 +146,12 @@ class Chunks(Iteration[Chunk, Chunk]):
                 held += batch
                 count += len(batch)
                 if len(held) >= _ENOUGH:
-                    yield Chunk(snapshot_id=topic.name, schema=topic.rows, packets=held)
+                    yield CreekChunk(snapshot_id=topic.name, schema=topic.rows, packets=held)
                     held = []
         assert topic.rows is not None
         assert topic.header is not None
         if held:
-            yield Chunk(snapshot_id=topic.name, schema=topic.rows, packets=held)
+            yield CreekChunk(snapshot_id=topic.name, schema=topic.rows, packets=held)
         self.meta = _meta(topic.header, count)
 
 

@@ -42,7 +42,7 @@ _GIVEN = b"\x02"
 _LIKE_THE_END = bytes([creek.END[0] | 0x80, 0]) + creek.END[1:]
 
 
-class Creek:
+class CreekLayout:
     """Creek's events. Changes with values that PostgreSQL left out have a schema of their own."""
 
     def messages(

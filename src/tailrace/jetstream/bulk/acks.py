@@ -49,7 +49,7 @@ class Failure:
     description: str
 
     @property
-    def unheard(self) -> bool:
+    def unacked(self) -> bool:
         """Whether nobody listens to the subject: no such stream, or one without a leader."""
         return self.code == _NO_RESPONDERS and not self.err_code
 

@@ -106,13 +106,13 @@ class Publisher:
     def settle(self, most: int = 0) -> None:
         """Wait until at most this many messages are without an answer."""
         while self.outstanding > most:
-            self._hear()
+            self._await_acks()
             if self.acks.failures:
                 self._fail()
         while self._flight and self._flight[0].end <= self.acks.settled:
             self._flight.popleft()
 
-    def _hear(self) -> None:
+    def _await_acks(self) -> None:
         """Wait for an answer, or several."""
         deadline = time.monotonic() + self._timeout_s
         try:
@@ -150,15 +150,15 @@ class Publisher:
         """Hear what became of the messages behind the refused one, and raise."""
         try:
             while self.outstanding:
-                self._hear()
+                self._await_acks()
         except SinkError as cut:
-            structlog.get_logger().warning("nats.unheard", unheard=self.outstanding, cause=str(cut))
+            structlog.get_logger().warning("nats.unheard", unacked=self.outstanding, cause=str(cut))
         failure = min(self.acks.failures, key=lambda each: each.number)
         # Everything before it was stored, so whatever else was stored stands behind it.
         behind = self.acks.settled - sum(each.count for each in self.acks.failures) - failure.number
         name = self._row(failure.number).get("id", b"of unknown id").decode("utf-8", "replace")
         error = failure.error(f"message {name}", self._stream)
-        if failure.unheard and look(self._line, self._stream) is not None:
+        if failure.unacked and look(self._line, self._stream) is not None:
             # The stream took this subject when we looked, and is still there.
             error = SinkUnreachableError(f"{error}; the stream may be without a leader")
         if behind > 0:

@@ -55,7 +55,7 @@ def position_of(message_id: bytes) -> Position | None:
     return Position(Lsn(int(match[1], 16)), int(match[2])) if match else None
 
 
-class Stored:
+class ReadBack:
     """Messages beyond the checkpoint, by subject and id, in order of LSN."""
 
     def __init__(self, lsns: Sequence[int] = (), keys: Sequence[bytes] = ()) -> None:
@@ -64,10 +64,10 @@ class Stored:
         self._lsns = unsorted[order]
         self._keys = pa.array(keys, pa.binary()).take(pa.array(order))
 
-    def beyond(self, after: Position) -> Stored:
+    def beyond(self, after: Position) -> ReadBack:
         """Without the transactions before that of `after`."""
         low = int(np.searchsorted(self._lsns, np.uint64(after.lsn), side="left"))
-        kept = Stored()
+        kept = ReadBack()
         kept._lsns, kept._keys = self._lsns[low:], self._keys.slice(low)
         return kept
 
@@ -98,13 +98,13 @@ class Place:
     subjects: str = _ALL
 
 
-def read_back(line: Line, place: Place, state: dict[str, Any], *, after: Position) -> Stored:
+def read_back(line: Line, place: Place, state: dict[str, Any], *, after: Position) -> ReadBack:
     """What the stream holds beyond `after`."""
     first, last = int(state["first_seq"]), int(state["last_seq"])
     if not state["messages"]:
-        return Stored()
+        return ReadBack()
     start = _last_delivered(line, place, after, first, last) + 1
-    return _forward(line, place, (start, last), after) if start <= last else Stored()
+    return _forward(line, place, (start, last), after) if start <= last else ReadBack()
 
 
 def _last_delivered(line: Line, place: Place, after: Position, first: int, last: int) -> int:
@@ -147,7 +147,7 @@ def _message(
     return message["seq"], message["subject"], header_value(header, _ID_FIELD) or b"", payload
 
 
-def _forward(line: Line, place: Place, bounds: tuple[int, int], after: Position) -> Stored:
+def _forward(line: Line, place: Place, bounds: tuple[int, int], after: Position) -> ReadBack:
     beyond = (int(after.lsn), after.ordinal)
     lsns: list[int] = []
     keys: list[bytes] = []
@@ -157,7 +157,7 @@ def _forward(line: Line, place: Place, bounds: tuple[int, int], after: Position)
         if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
             lsns.append(lsn)
             keys.append(message.subject + b" " + message_id)
-    return Stored(lsns, keys)
+    return ReadBack(lsns, keys)
 
 
 def ids(line: Line, stream: str, subject: str, bounds: tuple[int, int]) -> Iterator[bytes]:

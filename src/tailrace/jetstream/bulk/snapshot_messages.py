@@ -1,4 +1,4 @@
-"""`Parcels`: messages without a position to resume at, those of snapshots.
+"""`SnapshotPublisher`: messages without a position to resume at, those of snapshots.
 
 What an earlier attempt stored is found by asking: for the subjects, where each message has one of
 its own, or for the ids on a subject behind a place in the stream. Within the server's window for
@@ -29,7 +29,7 @@ _SCHEMA = pa.schema([(name, pa.binary()) for name in ("destination", "id", "head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class SnapshotMessage:
     """A message. `headers` are lines as NATS has them."""
 
     destination: str
@@ -54,7 +54,7 @@ class Parcel:
         return pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
 
 
-class Parcels:
+class SnapshotPublisher:
     """A connection to the stream of `settings`, which is made for `owner` when it is missing.
 
     Messages that are large should be few on their way: `outstanding`.
@@ -115,7 +115,7 @@ class Parcels:
         """The id of a subject's last message; None when there is no message."""
         return stored.last_id(self._line, self._settings.stream.name, subject)
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: SnapshotMessage) -> None:
         """Publish. Returns before it is stored."""
         self.publish(parcel.batch)
 

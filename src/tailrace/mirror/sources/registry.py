@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.client.creek import Creek
-    from tailrace.mirror.sources.source import Source
+    from tailrace.mirror.sources.source import MirrorSource
 
 _CREEK = "nats://host:4222?creek=CREEK&database=shop"
 
@@ -52,7 +52,7 @@ class Address:
     @contextlib.asynccontextmanager
     async def opened(
         self, *, credentials: Path | None, stream: str, snapshots: str, subjects: str
-    ) -> AsyncIterator[Source]:
+    ) -> AsyncIterator[MirrorSource]:
         """Connect. The streams' names are those of the bridge; Creek has its own."""
         if self.creek is None:
             async with client.connect(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tailrace.snapshot.job import Form
 
 
-class Chunk(Protocol):
+class RowChunk(Protocol):
     """Some thousand rows of a snapshot."""
 
     @property
@@ -51,7 +51,7 @@ class Chunks(Protocol):
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *_: object) -> None: ...
     def __aiter__(self) -> Self: ...
-    async def __anext__(self) -> Chunk: ...
+    async def __anext__(self) -> RowChunk: ...
 
 
 class Batches(Protocol):
@@ -63,7 +63,7 @@ class Batches(Protocol):
     async def __anext__(self) -> Batch: ...
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """Tables, each with a description, a snapshot on request, and the changes behind it."""
 
     async def schema(self, table: str) -> Schema | None:

@@ -18,9 +18,9 @@ from tailrace.change import Op
 from tailrace.errors import ConfigError, PoisonedError, StorageError
 from tailrace.mirror.layout import Alteration, Kind, Layout
 from tailrace.mirror.targets.failures import absent, fenced, occupied, without_key
-from tailrace.mirror.targets.file_lock import Turn
+from tailrace.mirror.targets.file_lock import FileLock
 from tailrace.mirror.targets.sql import listed, quoted
-from tailrace.mirror.targets.target import STATES, Kept
+from tailrace.mirror.targets.target import STATES, StoredMirror
 from tailrace.mirror.targets.values import arrow, plain, transposed
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class Duckdb:
         self._where = self._schema, table.name
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._begun = False
-        self._kept: Kept | None = None
+        self._kept: StoredMirror | None = None
         self._layout = Layout(columns=(), key=())
-        self._turn = Turn(path)
+        self._turn = FileLock(path)
 
     @property
     def _db(self) -> duckdb.DuckDBPyConnection:
@@ -91,7 +91,7 @@ class Duckdb:
                     ) from error
             time.sleep(_PAUSE_S)
 
-    def open(self) -> Kept | None:
+    def open(self) -> StoredMirror | None:
         """Connect, and say what is there."""
         self.close()
         with self._failures():
@@ -107,7 +107,7 @@ class Duckdb:
                 "SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?",
                 [*self._where],
             ).fetchone()
-        self._kept = Kept(state=found[0], layout=Layout.load(found[1])) if found else None
+        self._kept = StoredMirror(state=found[0], layout=Layout.load(found[1])) if found else None
         if self._kept is not None:
             self._layout = self._kept.layout
         elif exists is not None:
@@ -281,7 +281,7 @@ class Duckdb:
             self._db.commit()
         self._begun = False
         self._turn.give()
-        self._kept = Kept(state=state, layout=self._layout)
+        self._kept = StoredMirror(state=state, layout=self._layout)
 
     def _transaction(self) -> None:
         if not self._begun:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConfigError, DivergedError, FencedError
+from tailrace.errors import AlreadyRunningError, ConfigError, DivergedError
 
 if TYPE_CHECKING:
     from tailrace.client import Change
@@ -22,9 +22,9 @@ def occupied(place: str, table: str) -> ConfigError:
     )
 
 
-def fenced(place: str, table: str) -> FencedError:
+def fenced(place: str, table: str) -> AlreadyRunningError:
     """Somebody else has moved the place."""
-    return FencedError(
+    return AlreadyRunningError(
         f"another mirror writes to {table} in {place}",
         hint="One mirror a table and target. Stop the other one.",
     )

@@ -16,7 +16,7 @@ _LOCKS: dict[Path, threading.Lock] = {}
 _REGISTRY = threading.Lock()
 
 
-class Turn:
+class FileLock:
     """One writer of a file. `take` and `give` may be called any number of times."""
 
     def __init__(self, path: Path) -> None:

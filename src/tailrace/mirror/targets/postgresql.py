@@ -19,7 +19,7 @@ from tailrace.mirror.layout import Alteration, Column, Kind, Layout, kind_of
 from tailrace.mirror.targets.copytext import copy_text
 from tailrace.mirror.targets.failures import absent, fenced, occupied, without_key
 from tailrace.mirror.targets.sql import assigned, listed, quoted
-from tailrace.mirror.targets.target import STATES, Kept
+from tailrace.mirror.targets.target import STATES, StoredMirror
 from tailrace.mirror.targets.values import arrow, plain, transposed
 from tailrace.mirror.targets.values import text as text_of
 from tailrace.postgres.connection import SESSION_SQL, conninfo, translate
@@ -71,7 +71,7 @@ class Postgresql:
         self._namespace, self._name = table.schema, table.name
         self._table = f"{quoted(table.schema)}.{quoted(table.name)}"
         self._connection: psycopg.Connection | None = None
-        self._kept: Kept | None = None
+        self._kept: StoredMirror | None = None
         self._layout = Layout(columns=(), key=())
         self._types: dict[str, tuple[str, Kind]] = {}
         self._batch: tuple[tuple[str, str], ...] = ()
@@ -88,7 +88,7 @@ class Postgresql:
     def _place(self) -> str:
         return f"database {self._db.info.dbname}"
 
-    def open(self) -> Kept | None:
+    def open(self) -> StoredMirror | None:
         """Connect, and say what is there."""
         self.close()
         with self._failures():
@@ -100,7 +100,9 @@ class Postgresql:
                 f"SELECT state, layout FROM {_STATES} WHERE (namespace, name) = (%s, %s)",
                 [self._namespace, self._name],
             ).fetchone()
-            self._kept = Kept(state=found[0], layout=Layout.load(found[1])) if found else None
+            self._kept = (
+                StoredMirror(state=found[0], layout=Layout.load(found[1])) if found else None
+            )
             exists = self._run("SELECT to_regclass(%s)", [self._table]).fetchone()
             self._db.commit()
         if self._kept is not None:
@@ -399,7 +401,7 @@ class Postgresql:
                 raise fenced(self._place, self._table)
             self._db.commit()
         self._filled = set()
-        self._kept = Kept(state=state, layout=self._layout)
+        self._kept = StoredMirror(state=state, layout=self._layout)
 
     def rollback(self) -> None:
         """Forget what was done since the last commit."""

@@ -13,9 +13,9 @@ from tailrace.change import Op
 from tailrace.errors import ConfigError, StorageError
 from tailrace.mirror.layout import Alteration, Kind, Layout
 from tailrace.mirror.targets.failures import absent, fenced, occupied, without_key
-from tailrace.mirror.targets.file_lock import Turn
+from tailrace.mirror.targets.file_lock import FileLock
 from tailrace.mirror.targets.sql import assigned, each, listed, quoted
-from tailrace.mirror.targets.target import STATES, Kept
+from tailrace.mirror.targets.target import STATES, StoredMirror
 from tailrace.mirror.targets.values import plain, transposed
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ class Sqlite:
         self._name = table.name if table.schema == "public" else f"{table.schema}.{table.name}"
         self._table = quoted(self._name)
         self._connection: sqlite3.Connection | None = None
-        self._kept: Kept | None = None
+        self._kept: StoredMirror | None = None
         self._layout = Layout(columns=(), key=())
         self._into = self._table
-        self._turn = Turn(path)
+        self._turn = FileLock(path)
 
     @property
     def _db(self) -> sqlite3.Connection:
         assert self._connection is not None
         return self._connection
 
-    def open(self) -> Kept | None:
+    def open(self) -> StoredMirror | None:
         """Connect, and say what is there."""
         self.close()
         try:
@@ -80,7 +80,7 @@ class Sqlite:
             raise occupied(str(self._path), self._name)
         return self._kept
 
-    def _prepared(self) -> Kept | None:
+    def _prepared(self) -> StoredMirror | None:
         self._db.execute("PRAGMA journal_mode = WAL")
         # The place is in the transaction: after a power cut the last ones are done again.
         self._db.execute("PRAGMA synchronous = NORMAL")
@@ -92,7 +92,7 @@ class Sqlite:
             f"SELECT state, layout FROM {STATES} WHERE name = ?",
             [self._name],
         ).fetchone()
-        return Kept(state=found[0], layout=Layout.load(found[1])) if found else None
+        return StoredMirror(state=found[0], layout=Layout.load(found[1])) if found else None
 
     def _exists(self) -> bool:
         sql = "SELECT 1 FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ?"
@@ -273,7 +273,7 @@ class Sqlite:
                 raise fenced(str(self._path), self._name)
             self._db.execute("COMMIT")
         self._turn.give()
-        self._kept = Kept(state=state, layout=self._layout)
+        self._kept = StoredMirror(state=state, layout=self._layout)
 
     def _transaction(self) -> None:
         if not self._db.in_transaction:

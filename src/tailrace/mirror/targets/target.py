@@ -29,7 +29,7 @@ STATES = "_tailrace_mirrors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredMirror:
     """What a target holds of a table: where it is, and what it looks like."""
 
     state: str
@@ -42,7 +42,7 @@ class Target(Protocol):
     form: ClassVar[Form]
     """`copy`: `load` also takes the names of columns and COPY's text of them."""
 
-    def open(self) -> Kept | None:
+    def open(self) -> StoredMirror | None:
         """Connect, and say what is there. None: nothing, or nothing that is whole."""
         ...
 

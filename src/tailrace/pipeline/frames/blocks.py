@@ -26,8 +26,8 @@ from tailrace.message import MESSAGES
 from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
-from tailrace.sinks.kafka.destination import Topic
-from tailrace.sinks.nats.destination import Subject
+from tailrace.sinks.kafka.destination import TopicTemplate
+from tailrace.sinks.nats.destination import SubjectTemplate
 from tailrace.tables import Prefixes
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def encoder_of(spec: Spec) -> Encoder:
 def destinations_of(spec: Spec) -> Template:
     """What fills the template of destinations: names are escaped as the sink needs it."""
     if spec.sink == "kafka":
-        return Topic(spec.subject, database=spec.database)
-    return Subject(spec.subject, database=spec.database)
+        return TopicTemplate(spec.subject, database=spec.database)
+    return SubjectTemplate(spec.subject, database=spec.database)
 
 
 def _with_lane(messages: pa.RecordBatch, lanes: NDArray[np.int32]) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from tailrace.pipeline.frames.cells import CellFrame
 from tailrace.pipeline.frames.changes import ChangeFrame
 from tailrace.pipeline.frames.frame import Slice
 from tailrace.pipeline.frames.table import TableFrame, table_schema
-from tailrace.pipeline.worker import settle
+from tailrace.pipeline.worker import freeze_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,4 +70,4 @@ def read(
     spool = Spool(options.spool) if options.spool else None
     chunks = tuple(spool.chunk(number) for number in numbers) if spool else ()
     yield from frame.batches(Slice(log=log, after=after, upto=upto, chunks=chunks, spool=spool))
-    settle()
+    freeze_gc()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from tailrace.backfill.spool import Chunk, Spool
+    from tailrace.backfill.spool import Page, Spool
     from tailrace.decode.group import Group
     from tailrace.log.reader import Log
     from tailrace.position import Position
@@ -48,7 +48,7 @@ class Slice:
     log: Log
     after: Position
     upto: Position
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[Page, ...] = ()
     spool: Spool | None = None
 
     def groups(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tailrace import config
 from tailrace.capture.capture import Capture
-from tailrace.errors import ConfigError, FencedError, TailraceError, UnreachableError
+from tailrace.errors import ConfigError, LogFencedError, LogMissingError, TailraceError
 from tailrace.log.reader import Log
 from tailrace.position import Lsn
 from tailrace.postgres import bootstrap
@@ -59,7 +59,7 @@ class InlineCapture:
         while not self._readable():
             self.check()
             if time.monotonic() > deadline:
-                raise UnreachableError(f"no log appeared within {_LOG_S:.0f} s")
+                raise LogMissingError(f"no log appeared within {_LOG_S:.0f} s")
             time.sleep(0.02)
 
     def _bootstrap(self) -> None:
@@ -99,7 +99,7 @@ class InlineCapture:
         while not self._stopping.is_set():
             try:
                 Capture(self._config, stopping=self._stopping.is_set).run()
-            except FencedError:
+            except LogFencedError:
                 self._stopping.wait(_TAKE_OVER_S)
             except TailraceError as error:
                 self._failure = error

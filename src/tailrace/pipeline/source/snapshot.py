@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from tailrace.pipeline.frames.table import TableFrame
 from tailrace.pipeline.source.filters import conditions
 from tailrace.pipeline.source.inline import read_relation
-from tailrace.pipeline.worker import settle
+from tailrace.pipeline.worker import freeze_gc
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.export import Exported, imported
@@ -83,7 +83,7 @@ class SnapshotReader(DataSourceReader):
                     read_group(table, partition.snapshot, image, count, first=done)
                 )
                 done += count
-        settle()
+        freeze_gc()
 
 
 class _Push:

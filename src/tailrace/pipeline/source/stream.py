@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from tailrace.backfill.spool import Chunk
+    from tailrace.backfill.spool import Page
     from tailrace.pipeline.source.inline import InlineCapture
     from tailrace.snapshot.table import Table
 
@@ -182,9 +182,9 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         upto = log.extent(after, rows=rows, size=size, upto=self._target).upto
         return self._planned(log, after, upto) if upto > after else after
 
-    def _chunks(self, log: Log, delivered: int, upto: Position, *, alone: bool) -> list[Chunk]:
+    def _chunks(self, log: Log, delivered: int, upto: Position, *, alone: bool) -> list[Page]:
         """The chunks of backfills that may stand behind a position: all they see is before it."""
-        found: list[Chunk] = []
+        found: list[Page] = []
         if self._options.spool is None:
             return found
         spool = Spool(self._options.spool)

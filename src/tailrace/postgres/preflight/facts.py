@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from tailrace.postgres.catalog import TableState, read_published
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import PublicationState, TableName, read_publication
 from tailrace.postgres.slot import OpenTransaction, SlotState, open_transactions, read_slot
 
@@ -97,7 +97,7 @@ def gather(connection: Connection, config: Config, *, log_exists: bool) -> Facts
     try:
         return _gather(connection, config, log_exists=log_exists)
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
 
 
 def _gather(connection: Connection, config: Config, *, log_exists: bool) -> Facts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.conninfo import make_conninfo
 
-from tailrace.errors import ConfigError, RefusedError
+from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.postgres.bootstrap import initialise, log_exists
 from tailrace.postgres.connection import connect, quote_ident
 from tailrace.postgres.publication import read_publication
@@ -123,7 +123,7 @@ def prepare(config: Config) -> Initialised | None:
     ) as connection:
         if read_publication(connection, source.publication) is None:
             name = quote_ident(source.publication)
-            raise RefusedError(
+            raise PostgresRefusedError(
                 f"there is no publication {source.publication!r} in this database",
                 hint="The owner of the tables makes it, before the bridge makes its slot: "
                 f"CREATE PUBLICATION {name} FOR TABLE users, orders;",

@@ -15,7 +15,7 @@ from psycopg import errors
 
 from tailrace.creek.sql import install, installed
 from tailrace.encode.creek import schema as creek
-from tailrace.errors import ConfigError, PostgresError, RefusedError, TailraceError
+from tailrace.errors import ConfigError, PostgresError, PostgresRefusedError, TailraceError
 from tailrace.postgres.bootstrap import initialise, log_exists
 from tailrace.postgres.connection import connect, quote_literal
 from tailrace.postgres.publication import TableName, read_publication
@@ -183,7 +183,7 @@ def _permitted(act: Callable[[], T], connection: Connection) -> T:
         if not isinstance(error.__cause__, errors.InsufficientPrivilege):
             raise
         role = connection.info.user
-        raise RefusedError(
+        raise PostgresRefusedError(
             f"{role} may not prepare the database: {error}",
             hint="Let a DBA do it once: tailrace init --creek --dsn <as the owner of the tables> "
             f"--role {role} --table ...; or with --print-sql, for the script.",

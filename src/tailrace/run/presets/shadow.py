@@ -14,7 +14,7 @@ import psycopg
 from tailrace.config import ShadowSink
 from tailrace.errors import ConfigError
 from tailrace.postgres.bootstrap import initialise, log_exists
-from tailrace.postgres.connection import connect, failure, quote_ident
+from tailrace.postgres.connection import connect, quote_ident, translate_error
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.preset import literal
@@ -125,7 +125,7 @@ def prepare(config: Config) -> Initialised | None:
             made = initialise(connection, config)
             connection.execute(_SWEEP)
         except psycopg.Error as error:
-            raise failure(connection, error) from error
+            raise translate_error(connection, error) from error
         return made
 
 

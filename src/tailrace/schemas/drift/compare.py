@@ -50,7 +50,7 @@ _BITS = frozenset({1560, 1562})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Drift:
     """Something of which the stream does not tell. `subject` is a column or a partition.
 
     `leaves` are the tables that matter, if they hold anything at all.
@@ -77,11 +77,11 @@ class Sent:
 NOTHING_SENT = Sent()
 
 
-def compare(before: Facts, after: Facts, sent: Sent = NOTHING_SENT) -> list[Finding]:
+def compare(before: Facts, after: Facts, sent: Sent = NOTHING_SENT) -> list[Drift]:
     """The findings, table by table."""
     now = after.by_oid()
     names = {(table.namespace, table.name): table for table in after.tables if table.published}
-    found: list[Finding] = []
+    found: list[Drift] = []
     for old in before.tables:
         new = now.get(old.oid)
         if new is None:
@@ -98,8 +98,8 @@ def compare(before: Facts, after: Facts, sent: Sent = NOTHING_SENT) -> list[Find
     return found
 
 
-def _finding(kind: str, table: Table, **more: object) -> Finding:
-    return Finding(
+def _finding(kind: str, table: Table, **more: object) -> Drift:
+    return Drift(
         kind=kind,
         oid=table.oid,
         namespace=table.namespace,
@@ -108,13 +108,13 @@ def _finding(kind: str, table: Table, **more: object) -> Finding:
     )
 
 
-def _gone(old: Table, heir: Table | None) -> Finding:
+def _gone(old: Table, heir: Table | None) -> Drift:
     if heir is None:
         return _finding("table-dropped", old)
     return _finding("table-replaced", heir, detail="dropped and created again")
 
 
-def _changed(old: Table, new: Table, sent: Sent) -> Iterator[Finding]:
+def _changed(old: Table, new: Table, sent: Sent) -> Iterator[Drift]:
     if (old.namespace, old.name) != (new.namespace, new.name):
         yield _finding("table-renamed", new, detail=f"it was {old.qualified}")
     if old.row_filter != new.row_filter:
@@ -174,7 +174,7 @@ def _as_made(leaf: Leaf) -> Leaf:
     return replace(leaf, file=leaf.oid) if leaf.attached == leaf.created else leaf
 
 
-def _columns(old: Table, new: Table, files: _Files) -> Iterator[Finding]:
+def _columns(old: Table, new: Table, files: _Files) -> Iterator[Drift]:
     were = {column.number: column for column in old.columns}
     # Where rows were written anew, an empty table may have been emptied just before.
     leaves = () if files.rewritten else tuple(leaf.oid for leaf in new.leaves)
@@ -216,7 +216,7 @@ def _reads_differently(was: Column, column: Column) -> bool:
     return len(kinds) > 1 and not (kinds <= _TEXTS or kinds <= _BITS)
 
 
-def _partitions(old: Table, new: Table, sent: Sent) -> Iterator[Finding]:
+def _partitions(old: Table, new: Table, sent: Sent) -> Iterator[Drift]:
     were = {leaf.oid: leaf for leaf in old.leaves}
     are = {leaf.oid: leaf for leaf in new.leaves}
     for oid, leaf in were.items():

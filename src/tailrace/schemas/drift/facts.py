@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from pydantic import TypeAdapter
 
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +102,7 @@ def read_facts(connection: Connection, publication: str, known: Iterable[int] = 
     try:
         row = connection.execute(_FACTS, values).fetchone()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     assert row is not None
     source, lsn, tables = row
     return Facts(source=source, lsn=lsn, tables=_TABLES.validate_python(tables))
@@ -113,7 +113,7 @@ def current_lsn(connection: Connection) -> str:
     try:
         row = connection.execute(f"SELECT {_LSN}").fetchone()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     assert row is not None
     return str(row[0])
 
@@ -123,7 +123,7 @@ def filled(connection: Connection, oids: Iterable[int]) -> set[int]:
     try:
         rows = connection.execute(_FILLED, ([*oids],)).fetchall()
     except psycopg.Error as error:
-        raise failure(connection, error) from error
+        raise translate_error(connection, error) from error
     return {row[0] for row in rows}
 
 

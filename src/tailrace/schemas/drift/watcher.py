@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from tailrace.config import Config
-    from tailrace.schemas.drift.compare import Finding
+    from tailrace.schemas.drift.compare import Drift
     from tailrace.schemas.drift.record import Policy
 
     Backfill = Callable[[str, TableName, str], None]
@@ -152,7 +152,7 @@ class Watcher:
         late = time.monotonic() > seen.at + _PATIENCE_S
         return end is None or end.end_lsn >= Lsn.parse(seen.upto) or late
 
-    def _note(self, findings: list[Finding], seen: _Seen) -> list[Found]:
+    def _note(self, findings: list[Drift], seen: _Seen) -> list[Found]:
         """Keep what is new, without what is about rows of tables that have none."""
         concerned = [
             self._found(finding, seen.facts)
@@ -176,7 +176,7 @@ class Watcher:
             )
         return added
 
-    def _found(self, finding: Finding, after: Facts) -> Found:
+    def _found(self, finding: Drift, after: Facts) -> Found:
         # After a crash the comparison is with the look on disk once more: the same id.
         since = self._saved.lsn if self._saved else ""
         concerned: dict[str, Policy] = {
@@ -239,7 +239,7 @@ class Watcher:
         return None
 
 
-def _hint(finding: Finding) -> str:
+def _hint(finding: Drift) -> str:
     table = f"{finding.namespace}.{finding.table}"
     if finding.kind == "table-dropped":
         return f"Consumers keep the rows of {table} until somebody removes them."

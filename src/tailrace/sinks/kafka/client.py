@@ -86,7 +86,7 @@ def connected(producer: Producer, events: Events, *, bootstrap: str, timeout_s: 
         except KafkaException as error:
             producer.poll(0)
             if events.hopeless or time.monotonic() > deadline:
-                raise events.failure(cause(error), f"Kafka at {bootstrap}") from error
+                raise events.translate_error(cause(error), f"Kafka at {bootstrap}") from error
         else:
             events.clear()
             return

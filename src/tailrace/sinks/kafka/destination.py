@@ -37,12 +37,12 @@ def _hexed(match: re.Match[str]) -> str:
     return "".join(f"-x{byte:02X}" for byte in match[0].encode())
 
 
-class Topic(Template):
+class TopicTemplate(Template):
     """A template such as `{database}.{schema}.{table}`.
 
     >>> from tailrace.change import Op
-    >>> Topic("{database}.{schema}.{table}", database="shop").fill("sales", "orders", Op.INSERT)
-    'shop.sales.orders'
+    >>> TopicTemplate("{database}.{schema}.{table}", database="shop").fill("a", "orders", Op.INSERT)
+    'shop.a.orders'
     """
 
     kind = "topic"

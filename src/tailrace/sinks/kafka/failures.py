@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.errors import (
-    FencedError,
     PoisonedError,
+    SinkFencedError,
     SinkFullError,
     SinkRefusedError,
     SinkUnreachableError,
@@ -78,11 +78,11 @@ _OTHER_RUN = (
 )
 
 
-def failure(error: KafkaError, what: str) -> TailraceError:
+def translate_error(error: KafkaError, what: str) -> TailraceError:
     """The error for what librdkafka said about `what`."""
     code, text = error.code(), f"{what}: {said(error)}"
     if code in _FENCED:
-        return FencedError(text, hint=_OTHER_RUN)
+        return SinkFencedError(text, hint=_OTHER_RUN)
     if code in _POISON:
         return PoisonedError(text)
     if code in _FULL:
@@ -141,10 +141,10 @@ class Events:
         """All is well again."""
         self._refusal, self._trouble, self._nobody = None, None, False
 
-    def failure(self, error: KafkaError | None, what: str) -> TailraceError:
+    def translate_error(self, error: KafkaError | None, what: str) -> TailraceError:
         """The error for a call that failed, or was given up (None), as events explain it."""
         if error is not None and not isinstance(
-            found := failure(error, what), SinkUnreachableError
+            found := translate_error(error, what), SinkUnreachableError
         ):
             return found
         reason = self._refusal or self._trouble or error
@@ -153,4 +153,4 @@ class Events:
         if reason is self._refusal:
             hint = _HINTS[KafkaError._AUTHENTICATION]
             return SinkRefusedError(f"{what}: {said(reason)}", hint=hint)
-        return failure(reason, what)
+        return translate_error(reason, what)

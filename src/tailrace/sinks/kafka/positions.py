@@ -114,7 +114,7 @@ def read(settings: Kafka, *, name: str) -> dict[int, Reached]:
     try:
         return _Reading(consumer, settings, topic).all()
     except KafkaException as error:
-        raise events.failure(cause(error), f"topic {topic}") from error
+        raise events.translate_error(cause(error), f"topic {topic}") from error
     finally:
         consumer.close()
 

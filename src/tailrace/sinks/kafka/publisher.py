@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tailrace.errors import FencedError, PoisonedError, SinkRefusedError, SinkUnreachableError
+from tailrace.errors import PoisonedError, SinkFencedError, SinkRefusedError, SinkUnreachableError
 from tailrace.sinks.kafka.client import base, connected, made
-from tailrace.sinks.kafka.failures import Events, cause, failure
+from tailrace.sinks.kafka.failures import Events, cause, translate_error
 from tailrace.sinks.kafka.topics import Cluster
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Publisher:
         """An error by its right name: what takes too long is ended by the coordinator in the same
         way as by a second life of the id."""
         limit_s = self._settings.transaction_timeout_s
-        if not isinstance(error, FencedError) or (self.within_s or 0) <= limit_s:
+        if not isinstance(error, SinkFencedError) or (self.within_s or 0) <= limit_s:
             return error
         late = SinkUnreachableError(
             f"a transaction was ended by Kafka after {limit_s:g} s",
@@ -204,7 +204,7 @@ class Publisher:
                     raise
                 self._producer.poll(0)
                 if not said.retriable() or time.monotonic() > deadline:
-                    raise self._events.failure(said, self._where) from error
+                    raise self._events.translate_error(said, self._where) from error
             else:
                 return
 
@@ -216,14 +216,14 @@ class Publisher:
             said = cause(error)
             if said is None:
                 raise
-            raise self._events.failure(said, self._where) from error
+            raise self._events.translate_error(said, self._where) from error
 
     @property
     def _where(self) -> str:
         return f"Kafka at {self._settings.bootstrap}"
 
     def _given_up(self) -> TailraceError:
-        found = self._events.failure(None, self._where)
+        found = self._events.translate_error(None, self._where)
         late = f"nothing acknowledged for {self._settings.timeout_s:g} s"
         return type(found)(f"{found}; {late}", hint=found.hint)
 
@@ -246,7 +246,7 @@ class Publisher:
         first = next((one for one in failures if one.error.code() not in _PURGED), failures[0])
         if first.error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             raise self._too_large([one for one in failures if one.topic == first.topic])
-        raise failure(first.error, str(first))
+        raise translate_error(first.error, str(first))
 
     def _too_large(self, failures: list[Undelivered]) -> TailraceError:
         """A broker refuses a whole batch: it is one of them, or only all of them together."""
@@ -276,7 +276,7 @@ class Publisher:
                 f"{what} has more than max_message_bytes, which is {most}",
                 hint="Filter it out, or raise max_message_bytes here and for the topic.",
             )
-        return failure(said, what)
+        return translate_error(said, what)
 
 
 def _transactional(settings: Kafka, transactional_id: str) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Cluster:
             if said is not None and said.code() in _UNKNOWN:
                 raise
             self._admin.poll(0)
-            raise self._events.failure(said, what) from error
+            raise self._events.translate_error(said, what) from error
 
 
 class Topics:

@@ -6,12 +6,12 @@ from tailrace.jetstream.names import token
 from tailrace.sinks.destination import Template
 
 
-class Subject(Template):
+class SubjectTemplate(Template):
     """A template such as `cdc.{table}.{operation}`.
 
     >>> from tailrace.change import Op
-    >>> Subject("cdc.{table}.{operation}", database="shop").fill("sales", "orders", Op.INSERT)
-    'cdc.sales.orders.insert'
+    >>> SubjectTemplate("cdc.{table}.{operation}", database="shop").fill("a", "orders", Op.INSERT)
+    'cdc.a.orders.insert'
     """
 
     kind = "subject"

@@ -20,7 +20,7 @@ from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableErro
 from tailrace.jetstream.bulk import frames
 from tailrace.jetstream.bulk.atomic_batches import Transactions
 from tailrace.jetstream.bulk.publisher import Publisher
-from tailrace.jetstream.bulk.read_back import Place, Stored, message_at, read_back
+from tailrace.jetstream.bulk.read_back import Place, ReadBack, message_at, read_back
 from tailrace.jetstream.line import Line
 from tailrace.jetstream.stream import look, ready
 from tailrace.jetstream.subjects import Subjects
@@ -51,7 +51,7 @@ class JetStream:
         self._subjects = Subjects(())
         self._limit_bytes = 0
         self._created = ""
-        self._stored = Stored()
+        self._stored = ReadBack()
         self._looked_s = -math.inf
         """When we last read back."""
         self._window_s = 0.0
@@ -192,7 +192,7 @@ class JetStream:
             line.close()
 
     def _forget(self) -> None:
-        self._stored, self._looked_s, self._due_s = Stored(), -math.inf, math.inf
+        self._stored, self._looked_s, self._due_s = ReadBack(), -math.inf, math.inf
 
     def _opened(self) -> Publisher:
         if self._publisher is None:

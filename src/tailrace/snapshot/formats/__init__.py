@@ -6,7 +6,17 @@ creek    a header, a message a row, EOF: all under one subject
 """
 
 from tailrace.snapshot.formats.chunked import Chunked, Copied, Rows
-from tailrace.snapshot.formats.creek import Creek
-from tailrace.snapshot.formats.format import Format, Made, Part, Piece, Stored
+from tailrace.snapshot.formats.creek import CreekFormat
+from tailrace.snapshot.formats.format import Format, Made, Part, Piece, StoredChunks
 
-__all__ = ["Chunked", "Copied", "Creek", "Format", "Made", "Part", "Piece", "Rows", "Stored"]
+__all__ = [
+    "Chunked",
+    "Copied",
+    "CreekFormat",
+    "Format",
+    "Made",
+    "Part",
+    "Piece",
+    "Rows",
+    "StoredChunks",
+]

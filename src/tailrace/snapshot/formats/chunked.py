@@ -15,11 +15,11 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from tailrace.encode.chunks import Chunk, Chunker
-from tailrace.jetstream.bulk.snapshot_messages import Parcel
+from tailrace.encode.chunks import Chunker, EncodedChunk
+from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
 from tailrace.jetstream.names import table_path
 from tailrace.snapshot.copy import copy, lines
-from tailrace.snapshot.formats.format import Format, Piece, Stored
+from tailrace.snapshot.formats.format import Format, Piece, StoredChunks
 from tailrace.snapshot.job import chunk_prefix, meta_prefix
 from tailrace.snapshot.rows import read_group
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from tailrace.config import NatsSink
     from tailrace.encode.compression import Compression
     from tailrace.errors import TailraceError
-    from tailrace.jetstream.bulk.snapshot_messages import Parcels
+    from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
     from tailrace.snapshot.formats.format import Made, Part
-    from tailrace.snapshot.job import Edition, Form
+    from tailrace.snapshot.job import Form, SnapshotJob
 
 _HEADERS_BYTES = 512
 _OUTSTANDING = 16
@@ -72,33 +72,33 @@ class Chunked(Format):
             yield Piece(messages=messages, rows=chunk.rows, beyond=chunk.number + 1)
 
     @abstractmethod
-    def _chunks(self, part: Part) -> Iterator[Chunk]: ...
+    def _chunks(self, part: Part) -> Iterator[EncodedChunk]: ...
 
-    def _headers(self, edition: Edition) -> list[tuple[str, str]]:
+    def _headers(self, edition: SnapshotJob) -> list[tuple[str, str]]:
         del edition
         return []
 
-    def _parcel(self, edition: Edition, chunk: Chunk) -> Parcel:
+    def _parcel(self, edition: SnapshotJob, chunk: EncodedChunk) -> SnapshotMessage:
         payload, headers = chunk.payload, self._headers(edition)
         if self.packing is not None:
             payload = self.packing.compress(payload)
             headers.append(("Content-Encoding", "zstd"))
             if self.packing.number:
                 headers.append(("Tailrace-Dictionary", self.dictionary))
-        return Parcel(
+        return SnapshotMessage(
             destination=f"{self.subject}{chunk.number}",
             id=f"{self.id}-{chunk.number}",
             payload=payload,
             headers=tuple(headers),
         )
 
-    def stored(self, parcels: Parcels, number: int, after: int) -> Stored:
+    def stored(self, parcels: SnapshotPublisher, number: int, after: int) -> StoredChunks:
         """All chunks that are there."""
         del number, after
         subjects = [subject.encode() for subject in parcels.stored(f"{self.subject}>")]
-        return Stored("destination", pa.array(subjects, pa.binary()))
+        return StoredChunks("destination", pa.array(subjects, pa.binary()))
 
-    def tail(self, edition: Edition, made: Made) -> Parcel:
+    def tail(self, edition: SnapshotJob, made: Made) -> SnapshotMessage:
         """The metadata: how many chunks there are, and what the snapshot sees."""
         snapshot = edition.snapshot
         return self._told(
@@ -118,11 +118,11 @@ class Chunked(Format):
             },
         )
 
-    def ended(self, parcels: Parcels) -> bool:
+    def ended(self, parcels: SnapshotPublisher) -> bool:
         """Whether the metadata are there, and nobody else's behind them."""
         return parcels.last_id(self._meta) == f"{self.id}-meta"
 
-    def failed(self, error: TailraceError) -> Parcel:
+    def failed(self, error: TailraceError) -> SnapshotMessage:
         """An error in place of the metadata."""
         return self._told(
             "failed",
@@ -136,9 +136,9 @@ class Chunked(Format):
             },
         )
 
-    def _told(self, kind: str, fields: dict[str, Any]) -> Parcel:
+    def _told(self, kind: str, fields: dict[str, Any]) -> SnapshotMessage:
         payload = orjson.dumps(fields) if self.encoding == "json" else ormsgpack.packb(fields)
-        return Parcel(destination=self._meta, id=f"{self.id}-{kind}", payload=payload)
+        return SnapshotMessage(destination=self._meta, id=f"{self.id}-{kind}", payload=payload)
 
     @property
     def _meta(self) -> str:
@@ -148,7 +148,7 @@ class Chunked(Format):
         """Few."""
         return min(_OUTSTANDING, sink.max_outstanding)
 
-    def fingerprint(self, edition: Edition) -> str:
+    def fingerprint(self, edition: SnapshotJob) -> str:
         """How rows are cut into chunks: one that is stored stands for the same rows."""
         del edition
         return f"{self.encoding} {self.chunk_rows} {self.packing is not None}"
@@ -160,7 +160,7 @@ class Rows(Chunked):
 
     form: ClassVar[Form] = "rows"
 
-    def _chunks(self, part: Part) -> Iterator[Chunk]:
+    def _chunks(self, part: Part) -> Iterator[EncodedChunk]:
         edition = part.edition
         facts = {
             "table": self.table.name,
@@ -188,15 +188,15 @@ class Copied(Chunked):
 
     form: ClassVar[Form] = "copy"
 
-    def _chunks(self, part: Part) -> Iterator[Chunk]:
+    def _chunks(self, part: Part) -> Iterator[EncodedChunk]:
         edition = part.edition
         number = part.number
         # Beside the headers there is the message's id.
         room = part.most_bytes - _HEADERS_BYTES - len(json.dumps(edition.columns))
         found = lines(part.connection, part.select, most_rows=self.chunk_rows, most_bytes=room)
         for rows, text in found:
-            yield Chunk(number=number, rows=rows, payload=bytes(text))
+            yield EncodedChunk(number=number, rows=rows, payload=bytes(text))
             number += part.step
 
-    def _headers(self, edition: Edition) -> list[tuple[str, str]]:
+    def _headers(self, edition: SnapshotJob) -> list[tuple[str, str]]:
         return [("Tailrace-Columns", json.dumps(edition.columns))]

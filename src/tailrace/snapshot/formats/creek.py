@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from tailrace.encode.creek import schema as creek
 from tailrace.encode.creek.layout import row_messages
-from tailrace.jetstream.bulk.snapshot_messages import Parcel
+from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
 from tailrace.snapshot.copy import copy
-from tailrace.snapshot.formats.format import Format, Piece, Stored
+from tailrace.snapshot.formats.format import Format, Piece, StoredChunks
 from tailrace.snapshot.rows import read_group
 
 if TYPE_CHECKING:
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from tailrace.config import NatsSink
     from tailrace.decode.group import Image
     from tailrace.errors import TailraceError
-    from tailrace.jetstream.bulk.snapshot_messages import Parcels
+    from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
     from tailrace.position import Lsn
     from tailrace.snapshot.formats.format import Made, Part
-    from tailrace.snapshot.job import Edition
+    from tailrace.snapshot.job import SnapshotJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Creek(Format):
+class CreekFormat(Format):
     """A message a row."""
 
     topic: str
 
     replaceable: ClassVar[bool] = False
 
-    def headed(self, parcels: Parcels) -> bool:
+    def headed(self, parcels: SnapshotPublisher) -> bool:
         """Whether there is anything on the topic: the header comes first."""
         return parcels.last_id(self.topic) is not None
 
-    def head(self, edition: Edition, lsn: Lsn, approximate_rows: int) -> Parcel:
+    def head(self, edition: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage:
         """The header: how to read the rows, and which changes to leave out."""
         snapshot = edition.snapshot
         schema = creek.row(edition.table.relation, edition.table.types)
@@ -82,28 +82,28 @@ class Creek(Format):
         lead = pa.scalar(f"{self.id}-{number}-".encode(), pa.binary())
         return pc.binary_join_element_wise(lead, rows, pa.scalar(b"", pa.binary()))
 
-    def stored(self, parcels: Parcels, number: int, after: int) -> Stored:
+    def stored(self, parcels: SnapshotPublisher, number: int, after: int) -> StoredChunks:
         """The rows of the stretch that are on the topic."""
         lead = f"{self.id}-{number}-".encode()
         found = [each for each in parcels.ids(self.topic, after=after) if each.startswith(lead)]
-        return Stored("id", pa.array(found, pa.binary()))
+        return StoredChunks("id", pa.array(found, pa.binary()))
 
-    def tail(self, edition: Edition, made: Made) -> Parcel:
+    def tail(self, edition: SnapshotJob, made: Made) -> SnapshotMessage:
         """EOF."""
         del edition, made
         return self._told("end", creek.END)
 
-    def ended(self, parcels: Parcels) -> bool:
+    def ended(self, parcels: SnapshotPublisher) -> bool:
         """Whether EOF is there: nothing comes behind it."""
         return parcels.last_id(self.topic) == self._name("end")
 
-    def failed(self, error: TailraceError) -> Parcel:
+    def failed(self, error: TailraceError) -> SnapshotMessage:
         """An error in place of whatever is missing."""
         fields = {"error": str(error), "code": error.code, "hint": error.hint}
         return self._told("failed", orjson.dumps(fields), ("Tailrace-Error", error.code))
 
-    def _told(self, kind: str, content: bytes, *headers: tuple[str, str]) -> Parcel:
-        return Parcel(
+    def _told(self, kind: str, content: bytes, *headers: tuple[str, str]) -> SnapshotMessage:
+        return SnapshotMessage(
             destination=self.topic,
             id=self._name(kind),
             payload=creek.packet(content),
@@ -117,12 +117,12 @@ class Creek(Format):
         """As many as changes may be."""
         return sink.max_outstanding
 
-    def fingerprint(self, edition: Edition) -> str:
+    def fingerprint(self, edition: SnapshotJob) -> str:
         """The schema's: the header has named it."""
         return creek.row(edition.table.relation, edition.table.types).name
 
 
-def _packets(edition: Edition, image: Image, count: int) -> pa.BinaryArray:
+def _packets(edition: SnapshotJob, image: Image, count: int) -> pa.BinaryArray:
     if not image:
         # A row without columns has no bytes.
         return _repeated(creek.packet(b""), count)

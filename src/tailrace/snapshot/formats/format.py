@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from tailrace.config import NatsSink
     from tailrace.errors import TailraceError
-    from tailrace.jetstream.bulk.snapshot_messages import Parcel, Parcels
+    from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage, SnapshotPublisher
     from tailrace.position import Lsn
     from tailrace.postgres.publication import TableName
-    from tailrace.snapshot.job import Edition
+    from tailrace.snapshot.job import SnapshotJob
     from tailrace.snapshot.table import Stretch
 
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Part:
     """A stretch that is to be read, over a connection that sees the snapshot."""
 
-    edition: Edition
+    edition: SnapshotJob
     connection: Connection
     stretch: Stretch
     number: int
@@ -66,7 +66,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredChunks:
     """Messages that are in the stream already, as told by one of their columns."""
 
     column: Literal["destination", "id"]
@@ -103,29 +103,29 @@ class Format(ABC):
         """The rows of a stretch, the same each time."""
 
     @abstractmethod
-    def stored(self, parcels: Parcels, number: int, after: int) -> Stored:
+    def stored(self, parcels: SnapshotPublisher, number: int, after: int) -> StoredChunks:
         """What is in the stream of a stretch and its number, all of it behind a message."""
 
-    def headed(self, parcels: Parcels) -> bool:
+    def headed(self, parcels: SnapshotPublisher) -> bool:
         """Whether rows may follow: there is a message before them, or none is needed."""
         del parcels
         return True
 
-    def head(self, edition: Edition, lsn: Lsn, approximate_rows: int) -> Parcel | None:
+    def head(self, edition: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage | None:
         """The message before all rows, if there is one. Every change up to `lsn` is in them."""
         del edition, lsn, approximate_rows
         return None
 
     @abstractmethod
-    def tail(self, edition: Edition, made: Made) -> Parcel:
+    def tail(self, edition: SnapshotJob, made: Made) -> SnapshotMessage:
         """The message that says that all rows are there."""
 
     @abstractmethod
-    def ended(self, parcels: Parcels) -> bool:
+    def ended(self, parcels: SnapshotPublisher) -> bool:
         """Whether that message is there."""
 
     @abstractmethod
-    def failed(self, error: TailraceError) -> Parcel:
+    def failed(self, error: TailraceError) -> SnapshotMessage:
         """The message that says that there will be none."""
 
     @abstractmethod
@@ -133,5 +133,5 @@ class Format(ABC):
         """How many messages may be on their way."""
 
     @abstractmethod
-    def fingerprint(self, edition: Edition) -> str:
+    def fingerprint(self, edition: SnapshotJob) -> str:
         """What must not change while it is made: the rest would not fit what is in the stream."""

@@ -18,9 +18,9 @@ import structlog
 from tailrace.errors import (
     ConfigError,
     MalformedError,
-    RefusedError,
+    PostgresRefusedError,
+    PostgresUnreachableError,
     TailraceError,
-    UnreachableError,
 )
 from tailrace.jetstream.names import table_path
 from tailrace.jetstream.requests import Reply, refusal
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Pipeline
     from tailrace.snapshot.job import Form, FormatName
-    from tailrace.snapshot.service.catalog import Catalog, Listing
+    from tailrace.snapshot.service.catalog import Listing, PublishedTables
     from tailrace.snapshot.service.record import Record
 
     Take = Callable[[TableName, FormatName, Listing], Record]
@@ -51,7 +51,7 @@ class Answers(ABC):
     subjects: tuple[str, ...]
     """Where requests come in."""
 
-    def __init__(self, pipeline: Pipeline, catalog: Catalog, take: Take) -> None:
+    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, take: Take) -> None:
         assert pipeline.snapshots is not None
         self._pipeline = pipeline
         self._request = pipeline.snapshots.request
@@ -78,7 +78,7 @@ class Answers(ABC):
 class Plain(Answers):
     """The table is in the subject, and the answer has the snapshot's id."""
 
-    def __init__(self, pipeline: Pipeline, catalog: Catalog, take: Take) -> None:
+    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, take: Take) -> None:
         super().__init__(pipeline, catalog, take)
         self.subjects = (f"{self._request}.>",)
 
@@ -119,7 +119,7 @@ class Plain(Answers):
     def _listing(self) -> Listing:
         try:
             return self._catalog.listing()
-        except UnreachableError:
+        except PostgresUnreachableError:
             if self._catalog.known is None:
                 raise
             return self._catalog.known
@@ -176,14 +176,14 @@ class Asked:
         raise MalformedError("the request lacks database, namespace or table", hint=hint)
 
 
-class Creek(Answers):
+class CreekAnswers(Answers):
     """The table is in the message, and the answer is the topic; all of it within a second.
 
     Several producers may hear one request. The one whose database it is answers at once; the others
     wait until that one must have answered, so that nobody is left without an answer.
     """
 
-    def __init__(self, pipeline: Pipeline, catalog: Catalog, take: Take) -> None:
+    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, take: Take) -> None:
         super().__init__(pipeline, catalog, take)
         self.subjects = (self._request,)
         self._looking = ThreadPoolExecutor(_LOOKS, thread_name_prefix="snapshots catalog")
@@ -221,10 +221,10 @@ class Creek(Answers):
         look = loop.run_in_executor(self._looking, self._catalog.listing)
         try:
             return await asyncio.wait_for(look, _PATIENCE_S), True
-        except (TimeoutError, UnreachableError) as error:
+        except (TimeoutError, PostgresUnreachableError) as error:
             if self._catalog.known is None:
                 said = str(error) or f"PostgreSQL has not answered for {_PATIENCE_S} s"
-                raise UnreachableError(said) from error
+                raise PostgresUnreachableError(said) from error
             return self._catalog.known, False
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ def _check(asked: Asked, listing: Listing, *, fresh: bool) -> None:
     if asked.table in listing.tables:
         return
     if not fresh:
-        raise RefusedError(f"{asked.table} was not published when PostgreSQL last answered")
+        raise PostgresRefusedError(f"{asked.table} was not published when PostgreSQL last answered")
     raise ConfigError(
         f"there is no table {asked.table} to take a snapshot of",
         hint=_there_are(map(str, listing.tables)),

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.errors import ConfigError, PositionLostError, UnreachableError
+from tailrace.errors import ConfigError, PositionLostError, PostgresUnreachableError
 from tailrace.log import awaited
 from tailrace.log.reader import AtTime, Earliest, Log
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
-from tailrace.postgres.connection import failure
+from tailrace.postgres.connection import translate_error
 from tailrace.snapshot.unseen import Unseen
 from tailrace.wire.pgtime import PgTime
 
@@ -84,7 +84,7 @@ def bound_in(log: Log, table: Relation, snapshot: Exported, begun: Position | No
     if first is None:
         return Lsn(max(min(end.end_lsn, snapshot.lsn) - 1, 0))
     if begun is not None and first <= begun.lsn:
-        raise UnreachableError(
+        raise PostgresUnreachableError(
             f"the commit at {first} hangs: it is not visible, and was there before the pipeline",
             hint="It waits for a standby: look at synchronous_standby_names.",
         )
@@ -106,6 +106,6 @@ def approximate_rows(connection: Connection, table: Relation) -> int:
     try:
         row = connection.execute(_ROWS, {"oid": table.oid}).fetchone()
     except psycopg.Error as refusal:
-        raise failure(connection, refusal) from refusal
+        raise translate_error(connection, refusal) from refusal
     assert row is not None
     return int(row[0])

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConfigError, RefusedError
+from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.postgres.relations import read_published
@@ -33,7 +33,7 @@ class Listing:
     tables: frozenset[TableName]
 
 
-class Catalog:
+class PublishedTables:
     """Asks PostgreSQL, and remembers the last answer."""
 
     def __init__(self, config: Config, pipeline: str) -> None:
@@ -76,5 +76,5 @@ class Catalog:
     def _state(self, connection: Connection) -> PublicationState:
         state = read_publication(connection, self._publication)
         if state is None:
-            raise RefusedError(f"there is no publication {self._publication!r}")
+            raise PostgresRefusedError(f"there is no publication {self._publication!r}")
         return state

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import NatsSink
     from tailrace.snapshot.formats import Rows
-    from tailrace.snapshot.job import Edition
+    from tailrace.snapshot.job import SnapshotJob
     from tailrace.snapshot.table import Stretch
 
 BUCKET = "dictionaries"
@@ -28,7 +28,7 @@ _STRETCHES, _ROWS = 20, 4000
 
 
 def train(
-    connection: Connection, edition: Edition, form: Rows, found: list[Stretch]
+    connection: Connection, edition: SnapshotJob, form: Rows, found: list[Stretch]
 ) -> Compression:
     """A compression for rows like those of the table, some from all over it."""
     names = edition.columns

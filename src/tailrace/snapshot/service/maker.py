@@ -18,19 +18,20 @@ import structlog
 from tailrace import checkpoint
 from tailrace.encode.compression import Compression
 from tailrace.errors import (
-    RefusedError,
+    PostgresRefusedError,
+    PostgresUnreachableError,
     Retry,
     SchemaChangedError,
     SinkError,
     SinkRefusedError,
     TailraceError,
-    UnreachableError,
+    UnexpectedError,
 )
-from tailrace.jetstream.bulk.snapshot_messages import Parcels
+from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
 from tailrace.postgres.joining import Joining
 from tailrace.snapshot.export import imported
-from tailrace.snapshot.formats import Copied, Creek, Made, Rows
-from tailrace.snapshot.job import Edition, Wave
+from tailrace.snapshot.formats import Copied, CreekFormat, Made, Rows
+from tailrace.snapshot.job import SnapshotJob, Wave
 from tailrace.snapshot.keeper import keep, release
 from tailrace.snapshot.service import dictionary
 from tailrace.snapshot.service.bound import approximate_rows, bound
@@ -42,15 +43,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.config import Config, NatsSink, Pipeline, Snapshots
-    from tailrace.jetstream.bulk.snapshot_messages import Parcel
+    from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
     from tailrace.position import Lsn
     from tailrace.snapshot.export import Exported
     from tailrace.snapshot.formats import Format
     from tailrace.snapshot.job import Published
-    from tailrace.snapshot.service.catalog import Catalog
+    from tailrace.snapshot.service.catalog import PublishedTables
     from tailrace.snapshot.service.record import Record
 
-    Publish = Callable[[Edition, Wave], Published]
+    Publish = Callable[[SnapshotJob, Wave], Published]
 
 _HOLD_S = 180.0
 _BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -65,7 +66,7 @@ class Maker:
         self,
         config: Config,
         name: str,
-        catalog: Catalog,
+        catalog: PublishedTables,
         publish: Publish,
         stopping: threading.Event,
     ) -> None:
@@ -118,7 +119,7 @@ class Maker:
             record.forget(self.folder)
             record.state, record.ended_at = "failed", time.time()
 
-    def _told(self, record: Record, parcel: Parcel) -> bool:
+    def _told(self, record: Record, parcel: SnapshotMessage) -> bool:
         """Publish a last message, however long that takes; False if we are to stop before that."""
         failures = 0
         while True:
@@ -144,10 +145,10 @@ class Maker:
 
     def _final(self, record: Record, error: TailraceError, failures: int) -> bool:
         """Whether trying again is of no use. A snapshot that is gone may have a successor."""
-        if error.retry is Retry.BACK_OFF:
-            return False
-        if type(error) is TailraceError:
+        if isinstance(error, UnexpectedError):
             return failures > _FAULTS
+        if error.transient:
+            return False
         if record.snapshot is None or self._lives(record.snapshot):
             return True
         try:
@@ -160,7 +161,7 @@ class Maker:
         form = self._format(record)
         if form.replaceable:
             return True
-        with Parcels(self._sink, name=form.id) as parcels:
+        with SnapshotPublisher(self._sink, name=form.id) as parcels:
             return not form.headed(parcels)
 
     def _lives(self, snapshot: Exported) -> bool:
@@ -205,7 +206,7 @@ class Maker:
         if record.done < len(record.stretches):
             return False
         form = self._format(record)
-        with Parcels(self._sink, name=form.id) as parcels:
+        with SnapshotPublisher(self._sink, name=form.id) as parcels:
             return form.ended(parcels)
 
     def _complete(self, record: Record) -> None:
@@ -217,7 +218,7 @@ class Maker:
             chunks=record.chunks, seconds=round(time.time() - record.requested_at, 1),
         )  # fmt: skip
 
-    def _advance_by(self, record: Record, edition: Edition, *, again: bool) -> None:
+    def _advance_by(self, record: Record, edition: SnapshotJob, *, again: bool) -> None:
         """By a wave."""
         wave = Wave(
             stretches=record.stretches[record.done : record.done + record.parallel],
@@ -234,13 +235,13 @@ class Maker:
         record.bytes += found.bytes
         record.save(self.folder)
 
-    def _continued(self, record: Record) -> Edition | None:
+    def _continued(self, record: Record) -> SnapshotJob | None:
         """The edition of a record whose exported snapshot still lives."""
         if record.snapshot is None:
             return None
         try:
             return self._same(record, record.snapshot)
-        except (RefusedError, SchemaChangedError):
+        except (PostgresRefusedError, SchemaChangedError):
             if not self._replaceable(record):
                 raise
         self._events.warning("snapshot.gone", id=record.id, table=str(record.table))
@@ -249,7 +250,7 @@ class Maker:
         record.begin_anew(new_id() if self._format(record).replaceable else record.id)
         return None
 
-    def _same(self, record: Record, snapshot: Exported) -> Edition:
+    def _same(self, record: Record, snapshot: Exported) -> SnapshotJob:
         """The edition as it was before."""
         with imported(self._dsn, snapshot):
             pass
@@ -261,14 +262,14 @@ class Maker:
             )
         return edition
 
-    def _begun(self, record: Record) -> Edition:
+    def _begun(self, record: Record) -> SnapshotJob:
         """Take the snapshot. It is the record's once all is there that a crash goes on with."""
         snapshot = keep(self._dsn, record.table, idle_s=_HOLD_S)
         try:
             edition = self._prepared(record, snapshot)
             # Consumers follow the changes from before the snapshot on: the stream has to be there.
-            Parcels(self._pipeline.nats, name=self._name, owner=self._name).close()
-            with Parcels(self._sink, name=record.id) as parcels:
+            SnapshotPublisher(self._pipeline.nats, name=self._name, owner=self._name).close()
+            with SnapshotPublisher(self._sink, name=record.id) as parcels:
                 record.last = parcels.last()
         except BaseException:
             self._release(snapshot)
@@ -280,7 +281,7 @@ class Maker:
         self._events.info("snapshot.begun", id=record.id, table=str(record.table))
         return edition
 
-    def _prepared(self, record: Record, snapshot: Exported) -> Edition:
+    def _prepared(self, record: Record, snapshot: Exported) -> SnapshotJob:
         edition = self._edition(record, snapshot)
         with imported(self._dsn, snapshot) as connection:
             record.stretches = stretches(
@@ -298,11 +299,11 @@ class Maker:
                 dictionary.store(self._sink, form)
         return edition
 
-    def _edition(self, record: Record, snapshot: Exported) -> Edition:
+    def _edition(self, record: Record, snapshot: Exported) -> SnapshotJob:
         relation, listed = self._catalog.published(record.table)
         with imported(self._dsn, snapshot) as connection:
             table = described(connection, relation)
-        return Edition(
+        return SnapshotJob(
             dsn=self._dsn,
             snapshot=snapshot,
             table=table,
@@ -313,7 +314,7 @@ class Maker:
 
     def _format(self, record: Record) -> Format:
         if record.form == "creek":
-            return Creek(id=record.id, table=record.table, topic=record.topic)
+            return CreekFormat(id=record.id, table=record.table, topic=record.topic)
         packed = self._settings.compression == "zstd"
         encoding = self._pipeline.format
         assert encoding != "avro"
@@ -325,10 +326,10 @@ class Maker:
             packing=Compression(base64.b64decode(record.dictionary)) if packed else None,
         )
 
-    def _open(self, record: Record, edition: Edition) -> None:
+    def _open(self, record: Record, edition: SnapshotJob) -> None:
         """Publish what comes before all rows, unless it is there."""
         form = edition.format
-        with Parcels(self._sink, name=form.id) as parcels:
+        with SnapshotPublisher(self._sink, name=form.id) as parcels:
             if form.headed(parcels):
                 return
         if record.done:
@@ -343,20 +344,20 @@ class Maker:
         if head is not None:
             self._send(head)
 
-    def _bound(self, record: Record, edition: Edition) -> Lsn:
+    def _bound(self, record: Record, edition: SnapshotJob) -> Lsn:
         """Up to where the snapshot has all changes; if there is no such place, it is let go."""
         relation, snapshot = edition.table.relation, edition.snapshot
         begun = checkpoint.began(self._config.data / "checkpoints" / self._name)
         try:
             return bound(self._config.log.path, relation, snapshot, begun, self._stopping)
-        except UnreachableError:
+        except PostgresUnreachableError:
             self._release(record.snapshot)
             record.begin_anew(record.id)
             record.save(self.folder)
             raise
 
-    def _send(self, parcel: Parcel) -> None:
-        with Parcels(self._sink, name=self._name) as parcels:
+    def _send(self, parcel: SnapshotMessage) -> None:
+        with SnapshotPublisher(self._sink, name=self._name) as parcels:
             parcels.send(parcel)
             parcels.flush()
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.encode.creek import schema as creek
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError, UnexpectedError
 from tailrace.jetstream.requests import Listener
-from tailrace.snapshot.service.answers import Creek, Plain
-from tailrace.snapshot.service.catalog import Catalog
+from tailrace.snapshot.service.answers import CreekAnswers, Plain
+from tailrace.snapshot.service.catalog import PublishedTables
 from tailrace.snapshot.service.maker import Maker, new_id
 from tailrace.snapshot.service.record import Record
 
@@ -39,9 +39,9 @@ class Service:
         pipeline = config.pipelines[name]
         self._pipeline = pipeline
         self._stopping = threading.Event()
-        catalog = Catalog(config, name)
+        catalog = PublishedTables(config, name)
         self._maker = Maker(config, name, catalog, publish, self._stopping)
-        form = Creek if pipeline.shape == "creek" else Plain
+        form = CreekAnswers if pipeline.shape == "creek" else Plain
         self._answers = form(pipeline, catalog, self.take)
         self._lock = threading.RLock()
         self._known: list[Record] = []
@@ -119,7 +119,7 @@ class Service:
             except Exception as error:
                 # A fault of our own ends this snapshot, not the ones that come after it.
                 structlog.get_logger().exception("snapshot.broken", id=record.id)
-                self._maker.give_up(record, TailraceError(f"{type(error).__name__}: {error}"))
+                self._maker.give_up(record, UnexpectedError.wrap(error))
 
 
 def _creek_id(now: datetime) -> str:

@@ -14,7 +14,7 @@ import structlog
 
 from tailrace import config
 from tailrace.creek.sql import installed
-from tailrace.errors import ConfigError, RefusedError
+from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.run.presets import creek as preset
@@ -201,7 +201,7 @@ def test_a_role_that_may_not_is_told_who_may(
     lesser = database.server.dsn(database.name, user=role)
     source = settings.source.model_copy(update={"dsn": type(settings.source.dsn)(lesser)})
     weak = settings.model_copy(update={"source": source})
-    with pytest.raises(RefusedError, match=role) as caught:
+    with pytest.raises(PostgresRefusedError, match=role) as caught:
         preset.prepare(weak, [USERS])
     assert "tailrace init --creek" in caught.value.hint
     assert slots(database) == 0

@@ -21,7 +21,7 @@ from tailrace.visibility import Visibility
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tailrace.jetstream.bulk.snapshot_messages import Parcel
+    from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
     from tests.fix_postgres import Database
     from tests.integration.creek.snapshot.system import System
 
@@ -166,7 +166,7 @@ def test_a_crash_between_a_message_and_the_note_of_it(
     system.snapshots["parallel"] = 64
     send = Maker._send
 
-    def cut(maker: Maker, parcel: Parcel) -> None:
+    def cut(maker: Maker, parcel: SnapshotMessage) -> None:
         send(maker, parcel)
         if left == "head" or parcel.payload == creek.packet(b"EOF"):
             assert system.service is not None

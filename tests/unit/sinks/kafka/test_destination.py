@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.change import Op
 from tailrace.errors import ConfigError
-from tailrace.sinks.kafka.destination import LONGEST, Topic, token
+from tailrace.sinks.kafka.destination import LONGEST, TopicTemplate, token
 from tailrace.sinks.kafka.names import place
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=63)
@@ -38,7 +38,7 @@ def test_a_token_is_legal_and_can_be_read_back(name: str) -> None:
 @given(st.lists(st.tuples(NAMES | TRICKY, NAMES | TRICKY), min_size=2, max_size=2, unique=True))
 def test_no_two_tables_meet(tables: list[tuple[str, str]]) -> None:
     for template in ("{database}.{schema}.{table}", "cdc.{table}", "{schema}.{table}.{operation}"):
-        topic = Topic(template, database="shop")
+        topic = TopicTemplate(template, database="shop")
         one, other = (topic.fill(schema, table, Op.INSERT) for schema, table in tables)
         assert place(one.encode())
         assert place(other.encode())
@@ -47,18 +47,18 @@ def test_no_two_tables_meet(tables: list[tuple[str, str]]) -> None:
 
 @given(NAMES)
 def test_long_names_are_cut_and_stay_apart(name: str) -> None:
-    topic = Topic("{database}.{schema}.{table}", database="ž" * 31)
+    topic = TopicTemplate("{database}.{schema}.{table}", database="ž" * 31)
     made = topic.fill("š" * 31, name, Op.INSERT)
     assert len(made) == LONGEST
     assert made != topic.fill("š" * 31, f"{name}2", Op.INSERT)
 
 
 def test_the_template() -> None:
-    topic = Topic("{database}.{table}.{operation}", database="my-shop")
+    topic = TopicTemplate("{database}.{table}.{operation}", database="my-shop")
     assert topic.fill("public", "orders", Op.INSERT) == "my-shop.orders.insert"
     assert topic.fill("sales", "orders", Op.DELETE) == "my-shop.sales.orders.delete"
     with pytest.raises(ConfigError, match="nowhere"):
-        Topic("{nowhere}", database="shop")
+        TopicTemplate("{nowhere}", database="shop")
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a b", b"a\n", "ž".encode(), b"x" * 250])

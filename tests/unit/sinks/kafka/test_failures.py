@@ -6,14 +6,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.errors import (
-    FencedError,
     PoisonedError,
+    SinkFencedError,
     SinkFullError,
     SinkRefusedError,
     SinkUnreachableError,
     TailraceError,
 )
-from tailrace.sinks.kafka.failures import Events, cause, failure
+from tailrace.sinks.kafka.failures import Events, cause, translate_error
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ from tailrace.sinks.kafka.failures import Events, cause, failure
         (KafkaError.INVALID_REPLICATION_FACTOR, SinkRefusedError),
         (KafkaError.MSG_SIZE_TOO_LARGE, PoisonedError),
         (KafkaError.INVALID_RECORD, PoisonedError),
-        (KafkaError._FENCED, FencedError),
-        (KafkaError.INVALID_PRODUCER_EPOCH, FencedError),
-        (KafkaError.PRODUCER_FENCED, FencedError),
+        (KafkaError._FENCED, SinkFencedError),
+        (KafkaError.INVALID_PRODUCER_EPOCH, SinkFencedError),
+        (KafkaError.PRODUCER_FENCED, SinkFencedError),
     ],
 )
 def test_every_kind_has_its_error(code: int, kind: type[TailraceError]) -> None:
-    made = failure(KafkaError(code), "topic orders")
+    made = translate_error(KafkaError(code), "topic orders")
     assert type(made) is kind
     assert str(made).startswith("topic orders: ")
     assert made.hint
@@ -53,15 +53,15 @@ def test_events_explain_a_timeout() -> None:
     events = Events()
     late = KafkaError(KafkaError._TIMED_OUT)
     assert not events.hopeless
-    assert "no answer" in str(events.failure(None, "Kafka"))
+    assert "no answer" in str(events.translate_error(None, "Kafka"))
     events(KafkaError(KafkaError._TRANSPORT, "connection refused"))
     assert not events.hopeless
-    assert "connection refused" in str(events.failure(late, "Kafka"))
+    assert "connection refused" in str(events.translate_error(late, "Kafka"))
     events(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert events.hopeless
-    assert isinstance(events.failure(late, "Kafka"), SinkUnreachableError)
+    assert isinstance(events.translate_error(late, "Kafka"), SinkUnreachableError)
     events(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
-    assert isinstance(events.failure(late, "Kafka"), SinkRefusedError)
+    assert isinstance(events.translate_error(late, "Kafka"), SinkRefusedError)
     events.clear()
     assert not events.hopeless
 
@@ -70,13 +70,14 @@ def test_a_brokers_tls_alert_is_a_refusal() -> None:
     events = Events()
     events(KafkaError(KafkaError._TRANSPORT, "ssl/tls alert bad certificate"))
     assert events.hopeless
-    assert isinstance(events.failure(None, "Kafka"), SinkRefusedError)
+    assert isinstance(events.translate_error(None, "Kafka"), SinkRefusedError)
 
 
 def test_an_answer_is_not_explained_away() -> None:
     events = Events()
     events(KafkaError(KafkaError._TRANSPORT, "one broker of three is gone"))
-    assert isinstance(events.failure(KafkaError(KafkaError._FENCED), "Kafka"), FencedError)
+    fenced = events.translate_error(KafkaError(KafkaError._FENCED), "Kafka")
+    assert isinstance(fenced, SinkFencedError)
 
 
 def test_the_cause_is_found_behind_what_it_broke() -> None:

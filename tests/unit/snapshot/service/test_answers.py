@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.config import Pipeline
 from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
 from tailrace.postgres.publication import TableName
-from tailrace.snapshot.service.answers import Asked, Creek
+from tailrace.snapshot.service.answers import Asked, CreekAnswers
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1)
 JSON = st.recursive(
@@ -21,11 +21,11 @@ JSON = st.recursive(
 )
 
 
-def creek() -> Creek:
+def creek() -> CreekAnswers:
     sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
     snapshots = {"request": "CREEK._snapshot", "stream": {"name": "CREEK_snap"}}
     pipeline = Pipeline.model_validate({"shape": "creek", "sink": sink, "snapshots": snapshots})
-    return Creek(pipeline, None, None)  # type: ignore[arg-type]
+    return CreekAnswers(pipeline, None, None)  # type: ignore[arg-type]
 
 
 @given(NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["more", "format"]), JSON))

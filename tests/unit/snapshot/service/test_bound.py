@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import UnreachableError
+from tailrace.errors import PostgresUnreachableError
 from tailrace.position import Lsn, Position
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.export import Exported
@@ -78,5 +78,5 @@ def test_a_commit_that_hangs_from_before_the_pipeline() -> None:
     first = next(unit.lsn for unit in log.units if unit.xid and of_table(unit))
     before = Position(Lsn(first - 1), 0)
     assert bound_in(log.log(), relation(1), nothing, before) == first - 1
-    with pytest.raises(UnreachableError, match="hangs"):
+    with pytest.raises(PostgresUnreachableError, match="hangs"):
         bound_in(log.log(), relation(1), nothing, Position(first, 0))

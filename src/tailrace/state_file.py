@@ -1,0 +1,68 @@
+"""State files: one small JSON document per file, typed, replaced atomically.
+
+For everything small that a component keeps in the data folder between runs. Not for the log (its
+formats are in `tailrace.log.format`), nor for Spark's checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tailrace.errors import CorruptError
+from tailrace.log.store import LocalStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+class StateFile(Generic[T]):
+    """A file that holds one value of a dataclass, a pydantic model or a plain JSON type.
+
+    `write` is durable when it returns, leaves the old value or the new one after a crash, and
+    writes nothing when the value has not changed since the last write.
+    """
+
+    def __init__(self, path: Path, kind: type[T]) -> None:
+        self.path = path
+        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+        self._written: bytes | None = None
+
+    def read(self) -> T | None:
+        """The value; None if there is no file. Raises CorruptError for anything else."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return self._adapter.validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise CorruptError(
+                f"the state file {self.path} is invalid: {place or 'content'}: {first['msg']}",
+                hint="Restore it from a backup, or remove it where its component can rebuild it.",
+            ) from error
+
+    def read_or(self, default: T) -> T:
+        """The value, or the default if the file is missing or invalid: for what can be rebuilt."""
+        try:
+            value = self.read()
+        except (CorruptError, OSError):
+            return default
+        return default if value is None else value
+
+    def write(self, value: T) -> None:
+        """Replace the value."""
+        content = self._adapter.dump_json(value)
+        if content != self._written:
+            LocalStore(self.path.parent, create=True).write_atomic(self.path.name, content)
+            self._written = content
+
+    def remove(self) -> None:
+        """Remove the file, if there is one."""
+        self.path.unlink(missing_ok=True)
+        self._written = None
