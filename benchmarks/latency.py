@@ -91,7 +91,7 @@ def measure(
 
 
 def _write(dsn: str, rate: int, rows: int, seconds: float) -> int:
-    """Commit at a steady rate; falling behind is made up for."""
+    """Commit at a steady rate; lost time is caught up."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         first = connection.execute("SELECT coalesce(max(id), 0) FROM item").fetchone()
         assert first is not None

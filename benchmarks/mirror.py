@@ -1,7 +1,7 @@
 """A mirror of a million rows in PostgreSQL, against `pg_dump -t item | psql` of the same table.
 
 The mirror is timed from its start, as a process of its own, to the moment when it follows: rows
-loaded, key built, state committed. Capture and the pipeline run already, as they do for whoever
+loaded, key built, state committed. Capture and the pipeline run already, as they do for a user who
 starts a mirror. Dump and mirror write to databases of one server, one after the other, alternating.
 """
 
@@ -72,11 +72,11 @@ def _compare(made: Source, rows: int, folder: Path, server: EmbeddedNats, report
     report.figure("ratio_mirror", median(mirrors) / median(dumps), "times pg_dump | psql")
     report.add("of that: to start Python", f"{median(mirrors) - median(loads):.2f} s")
     report.add("request to the last commit", f"{median(loads):.2f} s")
-    report.add("the snapshot alone, nobody reading", f"{median(asked):.2f} s")
+    report.add("the snapshot alone, without a reader", f"{median(asked):.2f} s")
 
 
 async def _prepared(url: str, pipelines: Pipelines) -> None:
-    """A schema document, which `tailrace run` publishes, and somebody who answers requests."""
+    """A schema document, which `tailrace run` publishes, and a service that answers requests."""
     client = await nats.connect(url)
     bucket = await client.jetstream().create_key_value(bucket="schemas")
     await bucket.put("item", json.dumps(_DOCUMENT).encode())
@@ -93,11 +93,11 @@ async def _prepared(url: str, pipelines: Pipelines) -> None:
 async def _snapshot(url: str) -> float:
     """Seconds from a request to the metadata."""
     client = await nats.connect(url)
-    heard = await client.subscribe("init.meta.item")
+    metadata = await client.subscribe("init.meta.item")
     await client.flush()
     began = time.perf_counter()
     await client.request("snapshot.request.item", b"", timeout=30)
-    await heard.next_msg(600)
+    await metadata.next_msg(600)
     taken = time.perf_counter() - began
     await client.close()
     return taken

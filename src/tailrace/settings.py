@@ -29,16 +29,16 @@ def _size(value: object) -> object:
     match = _SIZE.fullmatch(value)
     units = {unit.lower(): factor for unit, factor in _UNITS.items()}
     if match is None or match[2].lower() not in units:
-        raise ValueError("should be a number of bytes, or a size such as 64MiB or 10GiB")
+        raise ValueError("must be a number of bytes, or a size such as 64MiB or 10GiB")
     return int(float(match[1]) * units[match[2].lower()])
 
 
 Bytes = Annotated[int, BeforeValidator(_size)]
-"""A number of bytes; sizes such as 64MiB are read."""
+"""A number of bytes, also written as 64MiB or 10GiB."""
 
 
 class Section(BaseModel):
-    """Frozen, and without a place for what it does not know."""
+    """Base of all settings models: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False

@@ -65,8 +65,8 @@ def test_a_good_pipeline_has_nothing_to_say(shop: Database) -> None:
 def test_patterns_without_a_table(shop: Database) -> None:
     report = checked(shop, tables=["orders", "nothing_*", "!sales.x*"])
     assert [finding for _, finding in said(report, "pipeline-tables")] == [
-        "nothing_* matches no table of the publication",
-        "!sales.x* matches no table of the publication",
+        "nothing_* matches no published table",
+        "!sales.x* matches no published table",
     ]
 
 
@@ -129,7 +129,7 @@ def test_destinations_the_stream_does_not_take(shop: Database) -> None:
 def test_without_the_publication(shop: Database) -> None:
     settings = load(None, {"source": {"dsn": shop.dsn, "publication": "none"}})
     report = check(settings, spark=False, sinks=False)
-    assert said(report, "publication-exists") == [("error", "there is no publication none")]
+    assert said(report, "publication-exists") == [("error", "publication none does not exist")]
 
 
 def test_relations_are_those_of_the_stream(database: Database, capture: Any) -> None:

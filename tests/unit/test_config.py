@@ -62,7 +62,7 @@ def test_sizes(write: Path, text: str, size: int) -> None:
 
 def test_a_size_of_unknown_unit_is_refused(write: Path) -> None:
     message = refused(write, "log:\n  segment_bytes: 64 MegaBytes\n")
-    assert "log.segment_bytes: should be a number of bytes, or a size such as 64MiB" in message
+    assert "log.segment_bytes: must be a number of bytes, or a size such as 64MiB" in message
 
 
 def test_an_unknown_key_names_the_nearest(write: Path) -> None:
@@ -84,7 +84,7 @@ def test_all_problems_come_at_once(write: Path) -> None:
         write, "source:\n  slot: My-Slot\nlog:\n  codec: lz5\n  flush_ms: -1\ncapture: 3\n"
     )
     assert "4 problems" in message
-    assert "source.slot: should be 1 to 63 of the characters a-z, 0-9 and _" in message
+    assert "source.slot: must be 1 to 63 of the characters a-z, 0-9 and _" in message
     assert "log.codec: should be 'none' or 'zstd'" in message
     assert "log.flush_ms: should be greater than or equal to 0" in message
     assert "capture: should be a section with keys of its own" in message

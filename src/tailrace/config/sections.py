@@ -1,6 +1,7 @@
 """The sections of `tailrace.yml`: frozen models, with every key described once.
 
-The descriptions are what `--help`, the console's forms and the reference page show.
+`--help` and the reference page show the same descriptions. Not for the keys of sinks: each sink
+has its own model, which the registry knows.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ _NAME_BYTES = 63
 
 def _slot_name(name: str) -> str:
     if re.fullmatch(r"[a-z0-9_]{1,63}", name) is None:
-        raise ValueError("should be 1 to 63 of the characters a-z, 0-9 and _")
+        raise ValueError("must be 1 to 63 of the characters a-z, 0-9 and _")
     return name
 
 
 def _identifier(name: str) -> str:
     if not 0 < len(name.encode()) <= _NAME_BYTES or "\0" in name:
-        raise ValueError("should be a PostgreSQL name of 1 to 63 bytes")
+        raise ValueError("must be a PostgreSQL name of 1 to 63 bytes")
     return name
 
 
 def _pipeline_name(name: str) -> str:
     if re.fullmatch(r"[a-z0-9_-]{1,63}", name) is None:
-        raise ValueError("a pipeline is named by 1 to 63 of the characters a-z, 0-9, _ and -")
+        raise ValueError("a pipeline name must be 1 to 63 of the characters a-z, 0-9, _ and -")
     return name
 
 
@@ -57,18 +58,18 @@ PipelineName = Annotated[str, AfterValidator(_pipeline_name)]
 
 
 class Source(Section):
-    """The database that changes are read from: one database, one publication, one slot."""
+    """The source of changes: one database, one publication, one slot."""
 
     dsn: SecretStr = Field(
         default=SecretStr(""),
         description=(
-            "Connection string or URI, with every option libpq knows (sslmode, sslrootcert, "
-            "target_session_attrs ...). Empty: the usual PG* environment variables."
+            "Connection string or URI, with every libpq option (sslmode, sslrootcert, "
+            "target_session_attrs ...). Empty: the PG* environment variables."
         ),
     )
     slot: SlotName = Field(
         default="tailrace",
-        description="Replication slot to read: PostgreSQL keeps our place in the WAL under it.",
+        description="Replication slot to read. PostgreSQL keeps WAL from its position on.",
     )
     publication: Identifier = Field(
         default="tailrace",
@@ -81,26 +82,26 @@ class Log(Section):
 
     path: Path = Field(
         default=Path("tailrace-data/log"),
-        description="Folder of the log. In a file, relative to that file's folder.",
+        description="Folder of the log. In a file, relative to the folder of that file.",
     )
     flush_ms: int = Field(
         default=20,
         ge=0,
-        description="Longest time in milliseconds a committed transaction waits for its fsync.",
+        description="Max milliseconds that a committed transaction waits for its fsync.",
     )
     flush_bytes: Bytes = Field(
         default=2**20,
         ge=1,
-        description="Bytes gathered before an fsync is made at once. Sizes such as 1MiB are read.",
+        description="Bytes after which an fsync is done at once. Sizes such as 1MiB are accepted.",
     )
     segment_bytes: Bytes = Field(
         default=64 * 2**20,
         ge=1,
-        description="Size past which a new segment file is started.",
+        description="Size after which a new segment file is created.",
     )
     codec: Literal["none", "zstd"] = Field(
         default="none",
-        description="Compression of new entries. Old entries stay as they are and stay readable.",
+        description="Compression of new entries. Existing entries stay readable.",
     )
     keep_hours: float = Field(
         default=24.0,
@@ -115,7 +116,7 @@ class Log(Section):
 
 
 class Capture(Section):
-    """The loop that receives, appends, fsyncs and acknowledges."""
+    """The loop that receives, appends, fsyncs and acknowledges changes."""
 
     heartbeat_s: float = Field(
         default=0.0,
@@ -130,13 +131,13 @@ class Capture(Section):
         default=10.0,
         gt=0,
         description=(
-            "Longest time in seconds before WAL that holds no change of ours is acknowledged."
+            "Max seconds before WAL without changes of the published tables is acknowledged."
         ),
     )
     connect_timeout_s: int = Field(
         default=10,
         ge=1,
-        description="Seconds to wait for the server to answer, unless the DSN has its own.",
+        description="Seconds to wait for a connection, unless the DSN sets connect_timeout.",
     )
 
 
@@ -149,7 +150,7 @@ class Spark(Section):
     )
     conf: dict[str, str] = Field(
         default={},
-        description="Any Spark setting, passed through as it is and over Tailrace's own.",
+        description="Any Spark setting. It overrides Tailrace's own.",
     )
 
 
@@ -158,7 +159,7 @@ class Http(Section):
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address to listen on. The endpoints need no login: keep it on loopback.",
+        description="Address to listen on. The endpoints are unauthenticated: keep it on loopback.",
     )
     port: int = Field(
         default=9090,
@@ -169,47 +170,49 @@ class Http(Section):
 
 
 class Snapshots(Section):
-    """Snapshots of a pipeline's tables on request, into a stream of their own."""
+    """Snapshots of the pipeline's tables on request, into their own stream."""
 
     request: str = Field(
         default="snapshot.request",
-        description="A message on this subject and a table's name asks for a snapshot.",
+        description="Prefix of the request subject: a message on PREFIX.TABLE requests a snapshot.",
     )
     stream: NatsStream = Field(
         default=NatsStream(name="INIT", subjects=("init.>",), max_age_hours=168.0),
-        description="The stream that takes them, on the pipeline's NATS server.",
+        description="The stream for snapshots, on the pipeline's NATS server.",
     )
-    chunk_rows: int = Field(default=10_000, ge=1, description="Rows in a message, at most.")
+    chunk_rows: int = Field(default=10_000, ge=1, description="Max rows per message.")
     compression: Literal["none", "zstd"] = Field(
         default="none",
-        description="`zstd`: chunks are compressed, with a dictionary trained on the table's rows.",
+        description="`zstd`: chunks are compressed with a dictionary trained on rows of the table.",
     )
     parallel: int = Field(
-        default=2, ge=1, le=64, description="Stretches of a table that are read side by side."
+        default=2, ge=1, le=64, description="Ranges of a table that are read in parallel."
     )
     stretch_bytes: Bytes = Field(
-        default=128 * 2**20, ge=8192, description="Bytes of a table in such a stretch."
+        default=128 * 2**20, ge=8192, description="Bytes of a table per range."
     )
 
 
 class Backfill(Section):
-    """The rows of a table, through the pipeline, once."""
+    """One backfill: the rows of a table, sent once through the pipeline."""
 
-    table: str = Field(description="The table, as in SQL.")
-    where: str = Field(default="", description="SQL condition for PostgreSQL. Empty: all rows.")
-    rate: float = Field(default=0.0, ge=0, description="Rows a second, at most. 0: no limit.")
+    table: str = Field(description="Table name, as in SQL.")
+    where: str = Field(
+        default="", description="SQL condition, evaluated by PostgreSQL. Empty: all rows."
+    )
+    rate: float = Field(default=0.0, ge=0, description="Max rows per second. 0: no limit.")
 
 
 class Backfills(Section):
-    """How the rows that tables have already are brought through the pipeline."""
+    """How existing rows of tables are sent through the pipeline."""
 
     tables: tuple[Backfill, ...] = Field(
-        default=(), description="Tables to backfill once, when the pipeline runs."
+        default=(), description="Tables to backfill once, when the pipeline runs first."
     )
     page_seconds: float = Field(
-        default=1.0, gt=0, description="How long reading a page may take; its rows adapt to it."
+        default=1.0, gt=0, description="Target seconds per page; the number of rows adapts to it."
     )
-    page_rows: int = Field(default=200_000, ge=100, description="Rows in a page, at most.")
+    page_rows: int = Field(default=200_000, ge=100, description="Max rows per page.")
 
 
 T = TypeVar("T")
@@ -242,26 +245,27 @@ class Pipeline(Section):
 
     tables: tuple[str, ...] = Field(
         default=("*.*",),
-        description="Tables as `schema.table`; `*` and `?` match. A leading `!` takes away.",
+        description="Tables as `schema.table`, with `*` and `?` as wildcards. A leading `!` excludes.",
     )
     messages: tuple[str, ...] = Field(
         default=(),
-        description="Logical messages to deliver too, by prefix; `*` and `?` match. Empty: none.",
+        description="Prefixes of logical messages to deliver, with `*` and `?` as wildcards. Empty: none.",
     )
     start: str = Field(
         default="earliest",
-        description="Where a new pipeline begins: earliest, latest, an LSN or an ISO time.",
+        description="Start position of a new pipeline: earliest, latest, an LSN or an ISO time.",
     )
     where: str = Field(
         default="",
-        description="SQL condition over before.*, after.* and the frame's columns. Empty: all.",
+        description="SQL condition over before.*, after.* and the fields of a change. Empty: all changes.",
     )
     select: tuple[str, ...] = Field(
         default=(),
         description="SQL expressions, each with an optional `AS name`. Empty: all columns.",
     )
     route: str = Field(
-        default="", description="SQL expression for the destination. Empty: the sink's own."
+        default="",
+        description="SQL expression for the destination. Empty: the template of the sink.",
     )
     key: str = Field(
         default="",
@@ -271,7 +275,7 @@ class Pipeline(Section):
         default=1,
         ge=1,
         le=256,
-        description="Parallel deliveries. One keeps the total order, more keep the order per key.",
+        description="Parallel deliveries. One lane keeps the total order, several keep the order per key.",
     )
     shape: Annotated[str, AfterValidator(_known_shape)] = Field(
         default="bridge",
@@ -284,22 +288,26 @@ class Pipeline(Section):
     namespace: str = Field(
         default="CREEK",
         pattern=r"^[^\s.*>$%/\\]+$",
-        description="With shape creek: what the subjects of its schemas and requests begin with.",
+        description="With shape creek: prefix of the subjects for schemas and requests.",
     )
     batch_rows: int = Field(
-        default=500_000, ge=1, description="Changes in a micro-batch, to the next whole entry."
+        default=500_000,
+        ge=1,
+        description="Max changes per micro-batch, rounded up to a whole entry.",
     )
     batch_bytes: Bytes = Field(
-        default=128 * 2**20, ge=1, description="Bytes of log in a micro-batch, likewise."
+        default=128 * 2**20,
+        ge=1,
+        description="Max bytes of log per micro-batch, rounded up to a whole entry.",
     )
     snapshots: Snapshots | None = Field(
-        default=None, description="Snapshots on request. Without it: none."
+        default=None, description="Snapshots on request. Not set: no snapshots."
     )
     schema_changes: Literal["flag", "backfill", "ignore"] = Field(
         default="flag",
         description=(
-            "Changes of tables that produce no row events (types, defaults, partitions, TRUNCATE): "
-            "`flag` says so, `backfill` also sends the rows again, `ignore` does neither."
+            "Schema changes without row events (types, defaults, partitions, TRUNCATE): `flag` "
+            "reports them, `backfill` also sends the rows again, `ignore` does neither."
         ),
     )
     backfill: Backfills = Field(default=Backfills(), description=Backfills.__doc__)
@@ -367,7 +375,7 @@ class Config(Section):
     capture: Capture = Field(default=Capture(), description=Capture.__doc__)
     data: Path = Field(
         default=Path("tailrace-data"),
-        description="Folder of checkpoints and status. In a file, relative to that file's folder.",
+        description="Folder of checkpoints and state. In a file, relative to the folder of that file.",
     )
     spark: Spark = Field(default=Spark(), description=Spark.__doc__)
     http: Http = Field(default=Http(), description=Http.__doc__)

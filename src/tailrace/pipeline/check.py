@@ -1,7 +1,7 @@
-"""Pipelines against the live database: what would go wrong, before it does.
+"""`tailrace check`: pipelines against the live database, before they run.
 
-Tables and columns are read from the catalogs as they are today. Running pipelines decode with the
-stream's own descriptions; the two agree unless the table changes in between.
+Tables and columns are read from the catalogs as they are now. Running pipelines decode with the
+stream's own Relation messages; the two agree unless a table changes in between.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was found. `tables` and `types` are by pipeline; types are Spark's, by setting."""
+    """The result. `tables` and `types` are by pipeline; types are Spark's, by setting."""
 
     findings: tuple[Finding, ...] = ()
     tables: dict[str, list[str]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether there is no error."""
+        """Whether no finding is an error."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
 
@@ -89,13 +89,13 @@ def check(config: Config, *, spark: bool = True, sinks: bool = True) -> Report:
 def _missing(config: Config) -> Finding:
     name = config.source.publication
     return replace(
-        error(f"there is no publication {name}", "tailrace init --table ...", name),
+        error(f"publication {name} does not exist", "tailrace init --table ...", name),
         check="publication-exists",
     )
 
 
 def _no_spark() -> Finding:
-    said = info("Java is not here, so types were not checked", "Install Java 17 or later.")
+    said = info("Java is missing, so types were not checked", "Install Java 17 or later.")
     return replace(said, check="spark")
 
 
@@ -107,11 +107,11 @@ def _has_sql(config: Config) -> bool:
 
 
 def _analyser(config: Config) -> Ask | None:
-    """Spark's analyser in a session of one thread; None where Spark can not be started."""
+    """Spark's analyser in a session of one thread; None where Spark cannot be started."""
     java = os.environ.get("JAVA_HOME") or shutil.which("java")
     if importlib.util.find_spec("pyspark") is None or not java:
         return None
-    # Here, because these start Java.
+    # Imported here because these start Java.
     from tailrace.pipeline.expressions.analysis import SETTINGS, analyse, result_types  # noqa: PLC0415
     from tailrace.pipeline.session import build  # noqa: PLC0415
 
@@ -128,7 +128,7 @@ def _analyser(config: Config) -> Ask | None:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What the database says."""
+    """The facts of the database."""
 
     publication: PublicationState | None
     published: Sequence[Published]
@@ -156,7 +156,7 @@ class _Check:
         ]
 
     def findings(self, *, sinks: bool) -> Iterator[Finding]:
-        """Everything there is to say about the pipeline."""
+        """All findings of the pipeline."""
         yield from self._named("pipeline-tables", self._patterns())
         try:
             expressions = parse(self.pipeline, name=self.name)
@@ -181,7 +181,7 @@ class _Check:
         for pattern in self.pipeline.tables:
             if not any(Tables((pattern.removeprefix("!"),)).match(*name) for name in names):
                 yield warning(
-                    f"{pattern} matches no table of the publication",
+                    f"{pattern} matches no published table",
                     "ALTER PUBLICATION ... ADD TABLE ...; or correct the pattern",
                 )
 
@@ -201,7 +201,7 @@ class _Check:
                 yield from self._named("expression-old-row", self._old_row(single, relation))
         kind = self.types.get(subject, {}).get("route", "string")
         if kind != "string":
-            said = warning(f"route is of type {kind}", "Make it text: cast(... as string)", subject)
+            said = warning(f"route is of type {kind}", "Convert it: cast(... as string)", subject)
             yield from self._named("route-type", [said])
         keyed = [column.name for column in relation.columns if column.key]
         yield from self._named("lanes-key", self._lanes(relation, keyed))
@@ -216,7 +216,7 @@ class _Check:
         self.types[subject] = named | items
 
     def _unchanged(self, expression: Expression, table: Published) -> Iterator[Finding]:
-        """Values that an update may leave out."""
+        """Values that an update may not send."""
         relation = table.relation
         if relation.replica_identity is ReplicaIdentity.FULL or not self._source.publishes(
             "update"
@@ -231,8 +231,8 @@ class _Check:
         if large:
             say = warning if table.toasted else info
             yield say(
-                f"{expression.text.place} reads {', '.join(large)}: an update that leaves a large "
-                "value alone does not send it, and the pipeline then stops",
+                f"{expression.text.place} reads {', '.join(large)}: an update does not send large "
+                "values that it leaves unchanged, and the pipeline then stops",
                 f"ALTER TABLE {_name(table).quoted} REPLICA IDENTITY FULL; "
                 "or guard it with is_unchanged()",
                 str(_name(table)),
@@ -261,8 +261,8 @@ class _Check:
             )
             table = TableName(relation.namespace, relation.name)
             yield (info if aware else warning)(
-                f"{expression.text.place} reads {', '.join(names)} of the old row, and PostgreSQL "
-                "sends no more than the key of it: the pipeline then stops",
+                f"{expression.text.place} reads {', '.join(names)} of the old row, of which PostgreSQL "
+                "sends only the key: the pipeline then stops",
                 f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL; or guard it with is_absent() "
                 "or a test of op",
                 str(table),
@@ -271,7 +271,7 @@ class _Check:
     def _lanes(self, relation: Relation, keyed: list[str]) -> Iterator[Finding]:
         if self.pipeline.lanes > 1 and not keyed and not self.pipeline.key:
             yield warning(
-                f"{self.pipeline.lanes} lanes keep the order of each key, and this table has none",
+                f"{self.pipeline.lanes} lanes keep the order per key, but this table has no key",
                 "lanes: 1, a `key`, or a primary key",
                 relation.qualified_name,
             )
@@ -279,7 +279,7 @@ class _Check:
     def _left_out(self, relation: Relation, keyed: list[str], kept: set[str]) -> Iterator[Finding]:
         if relation.replica_identity is not ReplicaIdentity.FULL and len(kept) < len(keyed):
             yield warning(
-                f"select leaves out the key ({', '.join(keyed)}), so messages have none",
+                f"select omits the key ({', '.join(keyed)}), so messages have no key",
                 "Select the key columns, or set `key`.",
                 relation.qualified_name,
             )
@@ -295,7 +295,7 @@ class _Check:
 
 
 def _columns(expression: Expression, relation: Relation, qualifiers: tuple[str, ...]) -> set[int]:
-    """The table's columns that an expression reads under these qualifiers and never tests."""
+    """The columns that an expression reads under these qualifiers without testing them."""
     names = Row(expression.text, relation)
     tested = {names.column(reference) for reference in expression.guarded}
     read = {

@@ -1,9 +1,9 @@
-"""Delivery: messages go in, receipts come out, everything is durable in between.
+"""Delivery: messages go in, receipts come out after everything is durable.
 
-It runs as an Arrow function inside the task that holds the rows: blocks of messages that the source
-has encoded, or rows that come out of SQL stages and are encoded here. Nothing counts before the
-last `flush`: when anything fails the task fails, the batch is not committed, and the same messages
-with the same ids come again.
+It runs as an Arrow function inside the task that has the rows: blocks of messages that the source
+encoded, or rows of SQL stages, which are encoded here. Nothing counts before the last `flush`: when
+anything fails, the task fails, the batch is not committed, and the same messages are delivered
+again with the same ids.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _FIELDS = ("messages", "bytes", "duplicates", "p50_us", "p99_us")
 RECEIPT = StructType([StructField(name, LongType()) for name in _FIELDS])
-"""What a task came to, in its last row: counts, and how long before it was durable a change had
-been committed (median and 99th percentile). Null in all other rows."""
+"""The result of a task, in its last row: counts, and the time from a change's commit until it was
+durable in the sink (median and 99th percentile). Null in all other rows."""
 _ROW = pa.struct(list(arrow_schema(RECEIPT)))
 
 
@@ -56,7 +56,7 @@ class _Piece:
 
 
 def deliver_blocks(frame: DataFrame, target: Target) -> DataFrame:
-    """The receipts of delivering encoded blocks in their order."""
+    """Deliver encoded blocks in order; the frame has their receipts."""
 
     @arrow_udf(RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def delivered(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
@@ -67,7 +67,7 @@ def deliver_blocks(frame: DataFrame, target: Target) -> DataFrame:
 
 
 def deliver_rows(frame: DataFrame, target: Target, spec: Spec, relations: Relations) -> DataFrame:
-    """The receipts of encoding and delivering rows in their order."""
+    """Encode and deliver rows in order; the frame has their receipts."""
 
     @arrow_udf(RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def delivered(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
@@ -105,7 +105,7 @@ def _encoded(
 
 
 def _deliver(pieces: Iterator[_Piece], target: Target) -> Iterator[pa.Array]:
-    """One answer a row; the last one waits for the flush."""
+    """One receipt per row; the last one follows the flush."""
     waiting, opened, last = 0, None, (-1, -1)
     lane = _lane(target)
     commits: list[NDArray[np.int64]] = []
@@ -140,10 +140,10 @@ def _lane(target: Target) -> int:
 
 
 def _check_order(messages: pa.RecordBatch, last: tuple[int, int]) -> tuple[int, int]:
-    """The position of the last message; refuses to deliver one behind a later one."""
+    """The position of the last message. Raises if a message follows a later one."""
     first = (messages["lsn"][0].as_py(), messages["ordinal"][0].as_py())
     if first <= last:
-        raise RuntimeError(f"a task was given {first} after {last}")
+        raise RuntimeError(f"messages are out of order: {first} follows {last}")
     return messages["lsn"][-1].as_py(), messages["ordinal"][-1].as_py()
 
 

@@ -1,1 +1,1 @@
-"""Where messages go: one contract, one file a sink."""
+"""④ Sinks: one contract, one registry, one folder per sink."""

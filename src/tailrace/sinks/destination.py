@@ -1,6 +1,6 @@
-"""Where changes of a table go: templates filled with names, each sink's names escaped its own way.
+"""Destinations of messages: templates filled with names, escaped as each sink needs it.
 
-A sink's kind of destination is a subclass: it says what users call it and how a name is written.
+Each sink has a subclass, which says what a destination is called and how a name is escaped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NAMES = ("schema", "table", "operation", "database")
 
 
 class Template(ABC):
-    """`{table}` brings its schema along unless it is `public` or the template names `{schema}`."""
+    """A template. `{table}` includes the schema, unless that is `public` or `{schema}` is used."""
 
     kind: ClassVar[str]
-    """What errors call it."""
+    """The name of a destination in errors: `subject`, `topic`."""
 
     def __init__(self, template: str, *, database: str) -> None:
         self._template = template
@@ -32,14 +32,14 @@ class Template(ABC):
         for name in _PLACE.findall(template):
             if name not in _NAMES:
                 raise ConfigError(
-                    f"{self.kind} {template!r}: there is no {{{name}}}",
+                    f"{self.kind} {template!r}: unknown placeholder {{{name}}}",
                     hint="Use {schema}, {table}, {operation} and {database}.",
                 )
 
     @staticmethod
     @abstractmethod
     def token(name: str) -> str:
-        """A name as one part of a destination."""
+        """A name, escaped as one part of a destination."""
 
     def fill(self, schema: str, table: str, op: Op) -> str:
         """The destination of changes of one table."""

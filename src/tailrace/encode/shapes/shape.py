@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A group as a shape sees it. `destination` is where its messages go, as a string's pieces."""
+    """A group of changes, as a shape reads it. `destination` is a string, as pieces."""
 
     facts: Facts
     rows: Rows
@@ -27,7 +27,7 @@ class Shape(Protocol):
     """A layout of messages."""
 
     native: ClassVar[bool]
-    """Whether arrays, hstore and vectors are opened or stay PostgreSQL's text."""
+    """Whether arrays, hstore and vectors become arrays and objects, or stay PostgreSQL's text."""
 
     def ids(self, facts: Facts) -> pa.BinaryArray:
         """The id of each change, printable ASCII."""

@@ -1,9 +1,9 @@
 """Topics of Kafka: templates filled with escaped names.
 
-A topic is made of few characters (`a-z A-Z 0-9 . _ -`) and has at most 249. A name keeps those but
-the dot, which stands between names. Every other byte of its UTF-8 is written as `-xHH`, and so is a
-`-` that would read as the beginning of such, so no two names meet. What is too long is cut, with a
-digest of the whole at its end.
+A topic has at most 249 of the characters `a-z A-Z 0-9 . _ -`. A name keeps them except the dot,
+which separates names. Every other byte of its UTF-8 is written as `-xHH`, and so is a `-` that would
+read as the start of such an escape: no two names have the same topic. A topic that is too long is
+truncated, with a digest of the whole at its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIGEST = 40
 
 @lru_cache(maxsize=65536)
 def token(name: str) -> str:
-    """A name as a part of a topic.
+    """A name, escaped as a part of a topic.
 
     >>> token("order_items"), token("my-app"), token("odd.name *"), token("a-x2E"), token("")
     ('order_items', 'my-app', 'odd-x2Ename-x20-x2A', 'a-x2Dx2E', '-x')

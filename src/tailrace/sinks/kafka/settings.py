@@ -1,4 +1,4 @@
-"""The sections of sinks that are Apache Kafka."""
+"""Settings of Apache Kafka: how to connect to a cluster, and the keys of the sink `kafka`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALLOWED_VALUES = {
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),
 }
-"""Settings with one value that keeps the promise."""
+"""Settings that must keep one value: without it, messages could be lost."""
 _OURS = {
     "bootstrap.servers": "bootstrap",
     "metadata.broker.list": "bootstrap",
@@ -32,13 +32,13 @@ _OURS = {
     "error_cb": "none",
     "logger": "none",
 }
-"""Settings that have a key of their own, or none at all."""
+"""Settings of librdkafka that have their own key in Tailrace, or cannot be set."""
 
 
 def _template(text: str) -> str:
     if _TEMPLATE.fullmatch(text) is None:
         raise ValueError(
-            "should be made of letters, digits, `.`, `_`, `-`, {schema}, {table}, {operation} and "
+            "must consist of letters, digits, `.`, `_`, `-`, {schema}, {table}, {operation} and "
             "{database}"
         )
     return text
@@ -46,7 +46,7 @@ def _template(text: str) -> str:
 
 def _prefix(text: str) -> str:
     if _PREFIX.fullmatch(text) is None:
-        raise ValueError("should be 1 to 100 letters, digits, `.`, `_` and `-`")
+        raise ValueError("must be 1 to 100 letters, digits, `.`, `_` and `-`")
     return text
 
 
@@ -67,22 +67,22 @@ class Kafka(Section):
     bootstrap: str = Field(
         default="127.0.0.1:9092",
         min_length=1,
-        description="Addresses of one or more brokers as host:port, with commas between.",
+        description="Addresses of one or more brokers as host:port, separated by commas.",
     )
     create: bool = Field(
-        default=True, description="Create topics that are missing. None is ever altered."
+        default=True, description="Create missing topics. Existing topics are never altered."
     )
     replicas: int = Field(
         default=-1,
         ge=-1,
         le=100,
-        description="Copies of topics that Tailrace creates. -1: as the broker has it.",
+        description="Replication factor of topics that Tailrace creates. -1: the broker's default.",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
         default="zstd", description="Compression of message batches."
     )
     linger_ms: float = Field(
-        default=5.0, ge=0, le=900_000, description="Milliseconds to wait for a fuller batch."
+        default=5.0, ge=0, le=900_000, description="Milliseconds to wait for a larger batch."
     )
     max_message_bytes: Bytes = Field(
         default=1_000_000,
@@ -94,52 +94,54 @@ class Kafka(Section):
         default=64 * 2**20,
         ge=2**20,
         le=2**31,
-        description="Bytes of messages on their way, of each lane, before writing waits.",
+        description="Max bytes of messages in flight per lane; then writing waits.",
     )
     transaction_timeout_s: float = Field(
         default=120.0,
         ge=1,
         le=86_400,
         description=(
-            "Seconds a transaction may take; after a crash its messages hold consumers up for as "
-            "long, unless the pipeline comes back earlier."
+            "Max seconds of a transaction. After a crash an open transaction delays consumers for "
+            "that long, unless the pipeline restarts earlier."
         ),
     )
     prefix: Annotated[str, AfterValidator(_prefix)] = Field(
         default="tailrace",
         description=(
-            "What transactional ids and the topic of positions begin with. Two installations on "
-            "one cluster need two."
+            "Prefix of transactional ids and of the topic of positions. Two installations on one "
+            "cluster need different ones."
         ),
     )
     user: str = Field(default="", description="User name, for SASL.")
     password: SecretStr = Field(default=SecretStr(""), description="Password of the user.")
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        default="SCRAM-SHA-512", description="How a user logs in."
+        default="SCRAM-SHA-512", description="SASL mechanism."
     )
     tls: bool = Field(
-        default=False, description="Use TLS. Any of the `tls_` settings turns it on as well."
+        default=False, description="Use TLS. Any of the `tls_` settings enables it too."
     )
     tls_ca: Path | None = Field(default=None, description="Certificate authority to trust.")
     tls_certificate: Path | None = Field(default=None, description="Client certificate.")
     tls_key: Path | None = Field(default=None, description="Key of the client certificate.")
     timeout_s: float = Field(
-        default=10.0, gt=0, description="Seconds without any ack before the sink counts as gone."
+        default=10.0,
+        gt=0,
+        description="Seconds without an ack after which the sink counts as unreachable.",
     )
     settings: Annotated[dict[str, str], AfterValidator(_librdkafka)] = Field(
         default={},
         description=(
-            "Any setting of librdkafka, over Tailrace's own; those that would break its promises "
-            "are refused."
+            "Any setting of librdkafka; it overrides Tailrace's own. Settings that would break a "
+            "promise are refused."
         ),
     )
 
     @model_validator(mode="after")
-    def _fitting(self) -> Self:
+    def _complete(self) -> Self:
         if bool(self.user) != bool(self.password.get_secret_value()):
-            raise ValueError("`user` and `password` belong together")
+            raise ValueError("`user` and `password` must be set together")
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("`tls_certificate` and `tls_key` belong together")
+            raise ValueError("`tls_certificate` and `tls_key` must be set together")
         return self
 
 
@@ -150,16 +152,14 @@ class KafkaSink(SinkSettings, Kafka):
     topic: Annotated[str, AfterValidator(_template)] = Field(
         default="{database}.{schema}.{table}",
         description=(
-            "Where a message goes when the pipeline has no `route`. {schema}, {table}, {operation} "
-            "and {database} are replaced, escaped so that no two names meet."
+            "Topic of a message when the pipeline has no `route`. {schema}, {table}, {operation} "
+            "and {database} are replaced with escaped names."
         ),
     )
     partitions: int = Field(
         default=1, ge=1, le=100_000, description="Partitions of topics that Tailrace creates."
     )
-    headers: bool = Field(
-        default=True, description="Put the change's id into the header `tailrace-id`."
-    )
+    headers: bool = Field(default=True, description="Add the event id as header `tailrace-id`.")
     transactional: bool = Field(
         default=False,
         description=(
