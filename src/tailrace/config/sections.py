@@ -245,11 +245,11 @@ class Pipeline(Section):
 
     tables: tuple[str, ...] = Field(
         default=("*.*",),
-        description="Tables as `schema.table`, with `*` and `?` as wildcards. A leading `!` excludes.",
+        description="Tables as `schema.table`; wildcards: `*` and `?`. A leading `!` excludes.",
     )
     messages: tuple[str, ...] = Field(
         default=(),
-        description="Prefixes of logical messages to deliver, with `*` and `?` as wildcards. Empty: none.",
+        description="Prefixes of logical messages to deliver; wildcards: `*` and `?`. Empty: none.",
     )
     start: str = Field(
         default="earliest",
@@ -257,7 +257,7 @@ class Pipeline(Section):
     )
     where: str = Field(
         default="",
-        description="SQL condition over before.*, after.* and the fields of a change. Empty: all changes.",
+        description="SQL condition over before.*, after.* and the change's fields. Empty: all.",
     )
     select: tuple[str, ...] = Field(
         default=(),
@@ -275,7 +275,7 @@ class Pipeline(Section):
         default=1,
         ge=1,
         le=256,
-        description="Parallel deliveries. One lane keeps the total order, several keep the order per key.",
+        description="Parallel deliveries. One keeps the total order, several keep the order per key.",
     )
     shape: Annotated[str, AfterValidator(_known_shape)] = Field(
         default="bridge",
@@ -375,7 +375,7 @@ class Config(Section):
     capture: Capture = Field(default=Capture(), description=Capture.__doc__)
     data: Path = Field(
         default=Path("tailrace-data"),
-        description="Folder of checkpoints and state. In a file, relative to the folder of that file.",
+        description="Folder of checkpoints and state. In a file, relative to that file's folder.",
     )
     spark: Spark = Field(default=Spark(), description=Spark.__doc__)
     http: Http = Field(default=Http(), description=Http.__doc__)

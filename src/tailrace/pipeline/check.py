@@ -261,8 +261,8 @@ class _Check:
             )
             table = TableName(relation.namespace, relation.name)
             yield (info if aware else warning)(
-                f"{expression.text.place} reads {', '.join(names)} of the old row, of which PostgreSQL "
-                "sends only the key: the pipeline then stops",
+                f"{expression.text.place} reads {', '.join(names)} of the old row, but PostgreSQL "
+                "sends only its key: the pipeline then stops",
                 f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL; or guard it with is_absent() "
                 "or a test of op",
                 str(table),
