@@ -275,7 +275,7 @@ class Pipeline(Section):
         default=1,
         ge=1,
         le=256,
-        description="Parallel deliveries. One keeps the total order, several keep the order per key.",
+        description="Parallel deliveries. One keeps the total order, several the order per key.",
     )
     shape: Annotated[str, AfterValidator(_known_shape)] = Field(
         default="bridge",

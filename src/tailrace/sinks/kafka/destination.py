@@ -2,8 +2,8 @@
 
 A topic has at most 249 of the characters `a-z A-Z 0-9 . _ -`. A name keeps them except the dot,
 which separates names. Every other byte of its UTF-8 is written as `-xHH`, and so is a `-` that
-would read as the start of such an escape: no two names have the same topic. A topic that is too long is
-truncated, with a digest of the whole at its end.
+would read as the start of such an escape: no two names have the same topic. A topic that is too
+long is truncated, with a digest of the whole at its end.
 """
 
 from __future__ import annotations
