@@ -80,7 +80,7 @@ def test_durable_name_remembers_acknowledgements(server: EmbeddedNats) -> None:
             assert await take_ids(follow, 5, ack=True) == [5, 7, 8, 9, 10]
             await publish(server.url, [11])
             assert await take_ids(follow, 1, ack=True) == [11]
-            with pytest.raises(ConfigError, match="reads cdc.users"):
+            with pytest.raises(ConfigError, match=r"reads cdc\.users"):
                 await anext(connected.follow("orders", durable="mine"))
 
     run(consume())
