@@ -1,4 +1,4 @@
-"""Mirrors as processes, which die and come back, and readers who look at them all the time."""
+"""Mirrors as processes that are killed and restarted, and a reader that queries them."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class Copy(ABC):
     @property
     @abstractmethod
     def target(self) -> str:
-        """Its URL."""
+        """The URL of the target."""
 
     @abstractmethod
     def rows(self, table: str, key: tuple[str, ...]) -> Rows:
-        """A table of the copy, in order of its key."""
+        """The rows of a table in the copy, ordered by key."""
 
     @abstractmethod
     def total(self) -> int | None:
-        """The sum over all accounts; None before there is a copy."""
+        """The sum of all accounts; None before the copy exists."""
 
     def start(self, *, fresh: bool = False) -> None:
-        words = [word for table in self._tables for word in ("--table", table)]
+        tables = [argument for table in self._tables for argument in ("--table", table)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))}
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "tailrace.cli", "mirror", "--from", self._url, *words,
+                    sys.executable, "-m", "tailrace.cli", "mirror", "--from", self._url, *tables,
                     "--to", self.target, *(["--fresh"] if fresh else []),
                 ],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=clean,
@@ -66,7 +66,7 @@ class Copy(ABC):
             self._process = None
 
     def check(self) -> None:
-        """It is still there."""
+        """Fail if the process has ended."""
         assert self._process is not None
         assert self._process.poll() is None, self._output.read_text()[-3000:]
 
@@ -87,8 +87,8 @@ class SqliteCopy(Copy):
     def rows(self, table: str, key: tuple[str, ...]) -> Rows:
         with closing(sqlite3.connect(self._file, timeout=30)) as connection:
             connection.row_factory = sqlite3.Row
-            found = connection.execute(f"SELECT * FROM {table} ORDER BY {', '.join(key)}")
-            return [dict(row) for row in found]
+            rows = connection.execute(f"SELECT * FROM {table} ORDER BY {', '.join(key)}")
+            return [dict(row) for row in rows]
 
     @override
     def total(self) -> int | None:
@@ -96,10 +96,10 @@ class SqliteCopy(Copy):
             return None
         try:
             with closing(sqlite3.connect(self._file, timeout=30)) as connection:
-                found: tuple[int | None] = connection.execute(
+                row: tuple[int | None] = connection.execute(
                     "SELECT sum(balance) FROM bank"
                 ).fetchone()
-                return found[0]
+                return row[0]
         except sqlite3.OperationalError as error:
             if "no such table" not in str(error):
                 raise
@@ -107,7 +107,7 @@ class SqliteCopy(Copy):
 
 
 class PostgresCopy(Copy):
-    """A copy in a database of its own."""
+    """A copy in its own database."""
 
     def __init__(self, url: str, tables: list[str], folder: Path, database: Database) -> None:
         super().__init__(url, tables, folder, "postgres")
@@ -127,21 +127,21 @@ class PostgresCopy(Copy):
     @override
     def total(self) -> int | None:
         try:
-            found: int | None = self._database.query("SELECT sum(balance)::int8 FROM bank")[0][0]
+            total: int | None = self._database.query("SELECT sum(balance)::int8 FROM bank")[0][0]
         except psycopg.errors.UndefinedTable:
             return None
-        return found
+        return total
 
 
 class Auditor:
-    """Adds up the accounts of copies, again and again: money neither comes nor goes."""
+    """Queries the sum of all accounts of copies continuously: it must never change."""
 
     def __init__(self, copies: list[Copy], total: int) -> None:
         self._copies = copies
         self._total = total
         self._stop = threading.Event()
-        self._wrong: list[str] = []
-        self.looked = 0
+        self._errors: list[str] = []
+        self.audits = 0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -149,15 +149,15 @@ class Auditor:
         complete: set[Copy] = set()
         while not self._stop.wait(0.02):
             for copy in self._copies:
-                found = copy.total()
-                if found == self._total:
+                total = copy.total()
+                if total == self._total:
                     complete.add(copy)
-                    self.looked += 1
-                elif found is not None or copy in complete:
-                    self._wrong.append(f"{copy.target}: {found} instead of {self._total}")
+                    self.audits += 1
+                elif total is not None or copy in complete:
+                    self._errors.append(f"{copy.target}: {total} instead of {self._total}")
 
     def check(self) -> None:
-        assert not self._wrong, self._wrong[:5]
+        assert not self._errors, self._errors[:5]
 
     def stop(self) -> None:
         self._stop.set()

@@ -122,8 +122,8 @@ def rounds(system: System, copies: list[Copy], seed: int, count: int) -> None:
     finally:
         auditor.stop()
     auditor.check()
-    assert auditor.looked > 0
-    print(f"{count} rounds, {', '.join(done)}; {auditor.looked} audits")
+    assert auditor.audits > 0
+    print(f"{count} rounds, {', '.join(done)}; {auditor.audits} audits")
 
 
 def _disturb(system: System, copies: list[Copy], rng: random.Random) -> str:

@@ -1,38 +1,38 @@
-"""The consumer's side: schemas, snapshots and changes out of NATS, in asyncio.
+"""Client library for asyncio: reads schemas, snapshots and changes from NATS JetStream.
 
     async with tailrace.client.connect("nats://localhost:4222") as client:
         async for event in client.replica("users"):
             ...
 
-client      what there is to call
-access      what all calls share
-connection  the connection to NATS, and its failures as our errors
-names       tables in subjects, in keys, and as people write them
-payload     bytes as messages
-schemas     schema documents, and rows typed by them
-pull        one JetStream consumer, asked for hundreds of messages at a time
-readers     a stream's messages in its order, whatever happens to the line
-iteration   what `async for` goes over
-change      a change as a consumer sees it
-snapshot    a table's rows at one moment
-chunks      the same as they come, while the snapshot is being made
-follow      changes from some point on
-replica     a snapshot, and then exactly the changes that are not in it
-transactions  those changes, in whole transactions
-creek       the same of Creek's producers: Avro, one message a row
+client             `connect` and `Client`: the calls
+access             the state that all calls of one client share
+connection         the connection to NATS; errors of nats-py as errors of Tailrace
+names              table names in subjects, in bucket keys, and as users write them
+payload            JSON and MessagePack messages
+schemas            schema documents, and rows typed by them
+readers/           messages of a stream in order, across reconnects
+iteration          the base class of everything that `async for` iterates over
+change             one change
+snapshots/         snapshots on request: complete, or chunk by chunk while they are written
+follow             changes of a table from a start position
+replica            a snapshot, then the changes that it does not contain
+transactions       the same changes, in whole transactions
+creek/             the same for Creek's producers: Avro, one message per row
 
-Needs neither PostgreSQL nor Spark.
+It connects to NATS only. It needs neither PostgreSQL nor Spark, and imports without the libraries
+for them.
 """
 
 from tailrace.change import Op
 from tailrace.client import creek
 from tailrace.client.change import Change
-from tailrace.client.chunks import Chunks
 from tailrace.client.client import Client, connect
 from tailrace.client.follow import Follow
 from tailrace.client.replica import Replica, State
 from tailrace.client.schemas import Column, Schema
-from tailrace.client.snapshot import Chunk, Meta, Snapshot
+from tailrace.client.snapshots.chunks import Chunks
+from tailrace.client.snapshots.messages import Chunk, Meta
+from tailrace.client.snapshots.snapshot import Snapshot
 from tailrace.client.transactions import Batch, Transactions
 
 __all__ = [

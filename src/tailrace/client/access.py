@@ -1,4 +1,7 @@
-"""What all calls of a client share: the connection, names, and schema documents once read."""
+"""The state that all calls of one client share: connection, stream names, schema documents.
+
+It also reads the two key-value buckets of a pipeline: schema documents and zstd dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import nats.js.errors
 import zstandard
 
-from tailrace.client.connection import MissingStreamError, failures
-from tailrace.client.payload import decoded
-from tailrace.client.schemas import Schema, Typing
+from tailrace.client.connection import MissingStreamError, translate_errors
+from tailrace.client.payload import decode
+from tailrace.client.schemas import RowTyper, Schema
 from tailrace.errors import PositionLostError, SinkError, SinkRefusedError
 
 if TYPE_CHECKING:
@@ -22,13 +25,14 @@ if TYPE_CHECKING:
     from tailrace.client.names import Table
     from tailrace.client.payload import Encoding
 
-_BUCKET = "schemas"
+_SCHEMAS = "schemas"
 _DICTIONARIES = "dictionaries"
+_READ_SCHEMAS = f"read the bucket {_SCHEMAS!r}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Access:
-    """Settings, and what is known so far."""
+    """Settings of a client, its open iterations and its caches."""
 
     connection: Connection
     encoding: Encoding | None
@@ -37,83 +41,83 @@ class Access:
     subjects: str
     ack_wait_s: float
     iterations: set[Iteration[Any, Any]] = field(default_factory=set)
-    _typings: dict[Table, Typing] = field(default_factory=dict)
+    _row_typers: dict[Table, RowTyper] = field(default_factory=dict)
     _dictionaries: dict[str, zstandard.ZstdCompressionDict] = field(default_factory=dict)
 
     def subject(self, table: Table) -> str:
-        """The subjects of a table's changes."""
+        """The subject filter of a table's changes."""
         return self.subjects.replace("{table}", table.path)
 
     async def stream_created(self) -> str | None:
-        """When the stream of changes was created; None if there is none yet."""
+        """When the stream of changes was created; None if the stream is missing."""
         with contextlib.suppress(MissingStreamError):
             return str((await self.connection.stream_info(self.stream))["created"])
         return None
 
     async def close(self) -> None:
-        """End what is still under way."""
+        """Close all open iterations."""
         for iteration in [*self.iterations]:
             await iteration.aclose()
 
     async def schemas(self) -> dict[str, Schema]:
-        """All documents, by the table's name."""
-        with failures("read the bucket of schemas"):
+        """All schema documents, by table name."""
+        with translate_errors(_READ_SCHEMAS):
             bucket = await self._bucket()
             try:
                 keys = await bucket.keys()
             except nats.js.errors.NoKeysError:
                 keys = []
-            found = [await self._schema(bucket, key) for key in sorted(keys)]
-        return {str(schema.table): schema for schema in found if schema is not None}
-
-    async def typing(self, table: Table) -> Typing:
-        """How a table's rows are typed; without a document, they are not."""
-        known = self._typings.get(table)
-        if known is None:
-            schema = None
-            with contextlib.suppress(SinkRefusedError), failures("read the bucket of schemas"):
-                schema = await self._schema(await self._bucket(), table.key)
-            known = self._typings[table] = Typing(schema)
-        return known
+            schemas = [await self._schema(bucket, key) for key in sorted(keys)]
+        return {str(schema.table): schema for schema in schemas if schema is not None}
 
     async def schema(self, table: Table) -> Schema | None:
-        """A table's newest document, if there is one."""
-        with failures("read the bucket of schemas"):
+        """The newest schema document of a table; None if it has none."""
+        with translate_errors(_READ_SCHEMAS):
             return await self._schema(await self._bucket(), table.key)
 
-    async def retyped(self, table: Table) -> Typing:
-        """The same from the newest document, if it can be had."""
-        known = self._typings.pop(table, None)
+    async def row_typer(self, table: Table) -> RowTyper:
+        """The typer of a table's rows. Without a schema document it leaves values as they are."""
+        typer = self._row_typers.get(table)
+        if typer is None:
+            schema = None
+            with contextlib.suppress(SinkRefusedError):
+                schema = await self.schema(table)
+            typer = self._row_typers[table] = RowTyper(schema)
+        return typer
+
+    async def refresh_row_typer(self, table: Table) -> RowTyper:
+        """The typer by the newest schema document; the cached one if the bucket cannot be read."""
+        cached = self._row_typers.pop(table, None)
         try:
-            return await self.typing(table)
+            return await self.row_typer(table)
         except SinkError:
-            if known is None:
+            if cached is None:
                 raise
-            self._typings[table] = known
-            return known
+            self._row_typers[table] = cached
+            return cached
 
     async def dictionary(self, key: str) -> zstandard.ZstdCompressionDict:
-        """What the chunks that name it are compressed with."""
+        """The zstd dictionary that a chunk names in its headers."""
         if key not in self._dictionaries:
-            with failures("read the bucket of dictionaries"):
+            with translate_errors(f"read the bucket {_DICTIONARIES!r}"):
                 try:
                     bucket = await self.connection.jetstream.key_value(_DICTIONARIES)
                     entry = await bucket.get(key)
                 except nats.js.errors.NotFoundError as error:
                     raise PositionLostError(
-                        f"the dictionary {key} of a snapshot is gone",
-                        hint="Ask for the snapshot again.",
+                        f"the dictionary {key} of a snapshot has expired",
+                        hint="Request the snapshot again.",
                     ) from error
             self._dictionaries[key] = zstandard.ZstdCompressionDict(entry.value or b"")
         return self._dictionaries[key]
 
     async def _bucket(self) -> KeyValue:
         try:
-            return await self.connection.jetstream.key_value(_BUCKET)
+            return await self.connection.jetstream.key_value(_SCHEMAS)
         except nats.js.errors.NotFoundError as error:
             raise SinkRefusedError(
-                f"there is no bucket {_BUCKET!r}",
-                hint="A pipeline of shape `bridge` makes it when it starts: tailrace run",
+                f"there is no bucket {_SCHEMAS!r}",
+                hint="A pipeline of shape `bridge` creates it when it starts: tailrace run",
             ) from error
 
     async def _schema(self, bucket: KeyValue, key: str) -> Schema | None:
@@ -121,4 +125,4 @@ class Access:
             entry = await bucket.get(key)
         except nats.js.errors.NotFoundError:
             return None
-        return Schema.of(key, decoded(entry.value or b"", self.encoding))
+        return Schema.of(key, decode(entry.value or b"", self.encoding))

@@ -1,4 +1,4 @@
-"""A change as a consumer sees it."""
+"""One change of a table, as a consumer gets it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Receipt(Protocol):
-    """Tells JetStream what became of a message."""
+    """Acknowledges one message of a durable consumer."""
 
     async def ack(self) -> None:
-        """It is done with."""
+        """Acknowledge the message: it is not redelivered."""
         ...
 
     async def nak(self) -> None:
-        """It shall come again."""
+        """Reject the message: JetStream redelivers it."""
         ...
 
 
@@ -31,11 +31,11 @@ class Receipt(Protocol):
 class Change:
     """One row event.
 
-    `data` is the row: the new one, and of a delete the old one as far as PostgreSQL logged it, with
-    None for the rest. Columns in `unchanged` are large values that an update left alone; they are
-    not in `data` and keep what they had. `old` holds the old key of an update that changed it, or
-    the old row under REPLICA IDENTITY FULL. `Op.TRUNCATE` empties the table and has no data.
-    `Op.READ` is a row of a snapshot: no xid, and the snapshot's own lsn and time.
+    `data` is the new row. For a delete it is the old row: PostgreSQL logs its replica identity, and
+    the other columns are None. `unchanged` names large (TOASTed) columns that an update did not
+    touch: they are not in `data` and keep their values. `old` is the old key if an update changed
+    it, or the old row under REPLICA IDENTITY FULL. `Op.TRUNCATE` empties the table and has no data.
+    `Op.READ` is a row of a snapshot: it has no xid, and the lsn and timestamp of the snapshot.
     """
 
     op: Op
@@ -44,13 +44,13 @@ class Change:
     old: dict[str, Any] | None = None
     unchanged: tuple[str, ...] = ()
     lsn: Lsn
-    """Of the commit."""
+    """LSN of the commit."""
     xid: int | None
     id: str
     timestamp: datetime
-    """Of the commit."""
+    """Time of the commit."""
     relation: int | None = None
-    """PostgreSQL's number of the table: a table that is made anew has another."""
+    """OID of the table. A table that is dropped and created again has a new one."""
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -78,16 +78,16 @@ class Change:
 
     @property
     def position(self) -> Position:
-        """Its place in the order of all changes; a row of a snapshot has none of its own."""
+        """Position in the order of all changes. Rows of one snapshot share one position."""
         ordinal = self.id.rpartition("-")[2] if self.op is not Op.READ else "0"
         return Position(self.lsn, int(ordinal))
 
     async def ack(self) -> None:
-        """Say that it is done with. Without a durable name there is nobody to tell."""
+        """Acknowledge the change. Does nothing without a durable name."""
         if self.receipt is not None:
             await self.receipt.ack()
 
     async def nak(self) -> None:
-        """Ask for it again. It then comes behind changes that are younger."""
+        """Ask for redelivery at once. The change then comes after newer ones."""
         if self.receipt is not None:
             await self.receipt.nak()

@@ -1,4 +1,4 @@
-"""What there is to call."""
+"""`connect` and `Client`: the calls of the library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from tailrace.client.access import Access
-from tailrace.client.chunks import Chunks
-from tailrace.client.connection import opened
+from tailrace.client.connection import open_connection
 from tailrace.client.follow import Follow
 from tailrace.client.names import Table
 from tailrace.client.replica import Replica
-from tailrace.client.snapshot import Snapshot
+from tailrace.client.snapshots.chunks import Chunks
+from tailrace.client.snapshots.snapshot import Snapshot
 from tailrace.client.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tailrace.client.follow import Beginning
+    from tailrace.client.follow import StartPoint
     from tailrace.client.payload import Encoding
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
@@ -27,44 +27,46 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Calls over one connection; any number of them at a time."""
+    """Calls over one connection. Any number of them may run at the same time."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
     async def schemas(self) -> dict[str, Schema]:
-        """What tables look like, by their names."""
+        """The schemas of all tables, by table name."""
         return await self._access.schemas()
 
     async def schema(self, table: str) -> Schema | None:
-        """What a table looks like now; None if there is no document of it."""
+        """The current schema of a table; None if it has no schema document."""
         return await self._access.schema(Table.parse(table))
 
     async def stream_created(self) -> str | None:
-        """When the stream of changes was created; None if there is none."""
+        """When the stream of changes was created; None if the stream is missing."""
         return await self._access.stream_created()
 
     def snapshot(self, table: str) -> Snapshot:
-        """The rows of a table at one moment, as dicts; `.meta` says which moment."""
+        """The rows of a table at one point in time, as dicts. `.meta` describes that point."""
         return Snapshot(self._access, Table.parse(table))
 
     def chunks(self, table: str, *, form: Form = "rows") -> Chunks:
-        """The rows of a snapshot in chunks, while it is still being made; see `Chunks`.
+        """The rows of a snapshot in chunks, while it is still being written; see `Chunks`.
 
-        With the form `copy` they have the text that PostgreSQL's COPY reads, if the service knows
-        how to make it.
+        With the form `copy`, chunks hold the text that PostgreSQL's COPY reads, if the service
+        supports it. Older services answer with `rows`.
         """
         return Chunks(self._access, Table.parse(table), form=form)
 
     def transactions(self, table: str, state: State) -> Transactions:
-        """The changes behind a state, in batches of whole transactions."""
+        """The changes after a state, in batches of whole transactions."""
         return Transactions(self._access, Table.parse(table), state)
 
-    def follow(self, table: str, *, start: Beginning = "new", durable: str | None = None) -> Follow:
+    def follow(
+        self, table: str, *, start: StartPoint = "new", durable: str | None = None
+    ) -> Follow:
         """Changes of a table from `start` on, the first one included.
 
-        With a durable name every change has to be acknowledged; the name remembers it, and `start`
-        counts when the name is new.
+        With a durable name, JetStream remembers which changes were acknowledged, and `start`
+        applies only when the name is new.
         """
         return Follow(self._access, Table.parse(table), start=start, durable=durable)
 
@@ -73,9 +75,9 @@ class Client:
     ) -> Replica:
         """The rows of a table, then the changes that are not in them.
 
-        Without a state it begins with a new snapshot, and anew under a durable name. With one it
-        goes on: with what is not acknowledged under the durable name, or else behind the state's
-        last event.
+        Without a state it starts with a new snapshot and resets the durable name. With a state it
+        resumes: with the unacknowledged changes of the durable name, or after the last event of the
+        state.
         """
         return Replica(self._access, Table.parse(table), durable=durable, state=state)
 
@@ -97,11 +99,11 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """A client, connected until the block ends.
 
-    `url` may name several servers with commas between. Without an `encoding` each message tells its
-    own. `subjects` is where a table's changes are. A change that is not acknowledged within
-    `ack_wait_s` is sent again, to the next process if there is one.
+    `url` may list several servers, separated by commas. Without an `encoding` the client detects
+    the encoding of each message. `subjects` is the subject filter of a table's changes. JetStream
+    redelivers a change that is not acknowledged within `ack_wait_s`.
     """
-    async with opened(
+    async with open_connection(
         url, user=user, password=password, token=token, credentials=credentials, tls=tls
     ) as connection:
         access = Access(

@@ -1,7 +1,8 @@
-"""The connection to NATS, and its failures as errors of ours with a way out.
+"""The connection to NATS; errors of nats-py as errors of Tailrace, with a hint.
 
-nats-py reconnects by itself and for ever once the first connection stands. Whoever waits for
-messages registers to be told of it, because requests that were under way are lost.
+nats-py reconnects by itself, without limit, once the first connection is established. A reader
+that waits for messages registers in `Connection.on_interrupt`, because JetStream does not answer
+requests that were pending when the connection broke.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 LOG = logging.getLogger("tailrace.client")
-PATIENCE_S = 5.0
-_ADDRESS = "Check the address, and that the server runs."
+REQUEST_TIMEOUT_S = 5.0
+_ADDRESS = "Check the address, and that the server is running."
+_NATS_ERRORS = (nats.errors.Error, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """A message as a stream has it."""
+    """A message of a stream, read by its sequence."""
 
     sequence: int
     headers: dict[str, str]
@@ -46,45 +48,53 @@ class Connection:
 
     def __init__(self, client: Nats) -> None:
         self.client = client
-        self.jetstream: JetStreamContext = client.jetstream(timeout=PATIENCE_S)
-        self.interrupted: set[Callable[[], None]] = set()
+        self.jetstream: JetStreamContext = client.jetstream(timeout=REQUEST_TIMEOUT_S)
+        self.on_interrupt: set[Callable[[], None]] = set()
+        """Called when the connection breaks, and again when it is re-established."""
+
+    def interrupted(self) -> None:
+        """Call the listeners."""
+        for listener in [*self.on_interrupt]:
+            listener()
 
     async def flush(self) -> None:
-        """Send what is waiting to be sent, if there is somebody to send it to."""
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+        """Send buffered messages, if connected. Errors are ignored."""
+        with contextlib.suppress(*_NATS_ERRORS):
             if self.client.is_connected:
                 await self.client.flush(timeout=2)
 
     async def stream_info(self, stream: str) -> dict[str, Any]:
-        """JetStream's own words about a stream, times included."""
-        with failures(f"look at stream {stream}"):
-            answer = await self.client.request(
-                f"$JS.API.STREAM.INFO.{stream}", b"", timeout=PATIENCE_S
-            )
-        info: dict[str, Any] = orjson.loads(answer.data)
-        if (error := info.get("error")) is None:
-            return info
-        if error.get("code") == 404:
+        """JetStream's description of a stream. nats-py's own call drops the timestamps."""
+        info = await self._api(f"STREAM.INFO.{stream}", b"", stream)
+        if info is None:
             raise missing_stream(stream)
-        raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
+        return info
 
     async def message(self, stream: str, sequence: int, subject: str = ">") -> StoredMessage | None:
-        """The first message of a subject from a sequence on; None if there is none."""
-        asked = {"seq": sequence, "next_by_subj": subject}
-        with failures(f"look at stream {stream}"):
-            answer = await self.client.request(
-                f"$JS.API.STREAM.MSG.GET.{stream}", orjson.dumps(asked), timeout=PATIENCE_S
-            )
-        found: dict[str, Any] = orjson.loads(answer.data)
-        if (error := found.get("error")) is not None:
-            if error.get("code") == 404:
-                return None
-            raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
-        message = found["message"]
+        """The first message of a subject at or after a sequence; None if there is no such one."""
+        body = {"seq": sequence, "next_by_subj": subject}
+        answer = await self._api(f"STREAM.MSG.GET.{stream}", orjson.dumps(body), stream)
+        if answer is None:
+            return None
+        message = answer["message"]
         return StoredMessage(
             sequence=message["seq"],
             headers=_headers(base64.b64decode(message.get("hdrs", ""))),
             data=base64.b64decode(message.get("data", "")),
+        )
+
+    async def _api(self, subject: str, body: bytes, stream: str) -> dict[str, Any] | None:
+        """The answer of JetStream's API; None for 404."""
+        with translate_errors(f"read stream {stream}"):
+            reply = await self.client.request(f"$JS.API.{subject}", body, timeout=REQUEST_TIMEOUT_S)
+        answer: dict[str, Any] = orjson.loads(reply.data)
+        error = answer.get("error")
+        if error is None:
+            return answer
+        if error.get("code") == 404:
+            return None
+        raise SinkRefusedError(
+            f"JetStream refuses to read stream {stream}: {error.get('description', error)}"
         )
 
 
@@ -99,41 +109,41 @@ def _headers(block: bytes) -> dict[str, str]:
 
 
 class MissingStreamError(SinkRefusedError):
-    """There is no stream of that name."""
+    """The stream does not exist."""
 
 
 def missing_stream(stream: str) -> MissingStreamError:
-    """There is no stream of that name."""
+    """The error for a stream that does not exist."""
     return MissingStreamError(
         f"there is no stream {stream!r}",
-        hint="A pipeline makes its stream with its first change: start it, or name the stream it "
-        "has with connect(stream=..., snapshots=...).",
+        hint="A pipeline creates its stream with its first change: start it. If the pipeline uses "
+        "another stream, name it with connect(stream=..., snapshots=...).",
     )
 
 
 @contextlib.contextmanager
-def failures(doing: str) -> Iterator[None]:
-    """Whatever nats-py says while we do something, as an error of ours."""
+def translate_errors(action: str) -> Iterator[None]:
+    """Raise errors of nats-py as errors of Tailrace. `action` completes "cannot ..."."""
     try:
         yield
     except (nats.js.errors.ServiceUnavailableError, nats.errors.NoRespondersError) as error:
         raise SinkUnreachableError(
-            f"cannot {doing}: JetStream does not answer",
+            f"cannot {action}: JetStream does not answer",
             hint="Start nats-server with -js, and check the account's JetStream limits.",
         ) from error
     except nats.js.errors.APIError as error:
-        raise SinkRefusedError(f"cannot {doing}: {error.description}") from error
-    except (nats.errors.Error, OSError, TimeoutError) as error:
-        raise SinkUnreachableError(f"cannot {doing}: {reason(error)}", hint=_ADDRESS) from error
+        raise SinkRefusedError(f"cannot {action}: {error.description}") from error
+    except _NATS_ERRORS as error:
+        raise SinkUnreachableError(f"cannot {action}: {reason(error)}", hint=_ADDRESS) from error
 
 
 def reason(error: BaseException) -> str:
-    """In words; some errors have none."""
+    """The message of an error; its type if it has no message."""
     return str(error) or type(error).__name__
 
 
 @contextlib.asynccontextmanager
-async def opened(
+async def open_connection(
     url: str,
     *,
     user: str | None,
@@ -142,69 +152,79 @@ async def opened(
     credentials: str | Path | None,
     tls: ssl.SSLContext | None,
 ) -> AsyncIterator[Connection]:
-    """A connection that is tried once, and kept up from then on."""
-    found: list[Connection] = []
+    """A connection until the block ends.
 
-    def interrupted() -> None:
-        for tell in [*found[0].interrupted] if found else ():
-            tell()
-
-    async def on_disconnect() -> None:
-        interrupted()
-
-    async def on_reconnect() -> None:
-        LOG.info("connected to NATS again")
-        # Once more: what was asked for in between went nowhere.
-        interrupted()
-
-    async def on_error(error: Exception) -> None:
-        LOG.debug("NATS: %s", reason(error))
-
-    options: dict[str, Any] = {
-        "servers": [each.strip() for each in url.split(",") if each.strip()],
-        "name": "tailrace client",
-        # The first connection stands or fails at once, with the server's own reason.
-        "allow_reconnect": False,
-        "max_reconnect_attempts": 1,
-        "reconnect_time_wait": 0.2,
-        "connect_timeout": PATIENCE_S,
-        "disconnected_cb": on_disconnect,
-        "reconnected_cb": on_reconnect,
-        "error_cb": on_error,
+    The first attempt is the only one: a wrong address or login fails at once, with the server's
+    reason. After it nats-py reconnects without limit.
+    """
+    client = Nats()
+    connection = Connection(client)
+    login = {
         "user": user,
         "password": password,
         "token": token,
         "user_credentials": str(credentials) if credentials else None,
         "tls": tls,
     }
-    options = {name: value for name, value in options.items() if value is not None}
-    client = Nats()
-    try:
-        await _connect(client, options)
-    except (nats.errors.Error, OSError, TimeoutError) as error:
-        if "authorization" in str(error).lower() or "credentials" in str(error).lower():
-            raise SinkRefusedError(
-                f"NATS refuses the login: {error}",
-                hint="Check user, password, token or credentials.",
-            ) from error
-        raise SinkUnreachableError(
-            f"NATS does not answer: {reason(error)}", hint=_ADDRESS
-        ) from error
+    await _connect(client, _options(connection, url) | _given(login))
     client.options["allow_reconnect"] = True
     client.options["max_reconnect_attempts"] = -1
-    found.append(Connection(client))
     try:
-        yield found[0]
+        yield connection
     finally:
-        await found[0].flush()
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+        await connection.flush()
+        with contextlib.suppress(*_NATS_ERRORS):
             await client.close()
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _options(connection: Connection, url: str) -> dict[str, Any]:
+    """What nats-py needs for one attempt, and the callbacks of the connection."""
+
+    async def on_disconnect() -> None:
+        connection.interrupted()
+
+    async def on_reconnect() -> None:
+        LOG.info("client.reconnected")
+        # A second time: requests that were sent while the connection was down are lost, too.
+        connection.interrupted()
+
+    async def on_error(error: Exception) -> None:
+        LOG.debug("client.nats_error reason=%s", reason(error))
+
+    return {
+        "servers": [server.strip() for server in url.split(",") if server.strip()],
+        "name": "tailrace client",
+        "allow_reconnect": False,
+        "max_reconnect_attempts": 1,
+        "reconnect_time_wait": 0.2,
+        "connect_timeout": REQUEST_TIMEOUT_S,
+        "disconnected_cb": on_disconnect,
+        "reconnected_cb": on_reconnect,
+        "error_cb": on_error,
+    }
 
 
 async def _connect(client: Nats, options: dict[str, Any]) -> None:
     try:
-        await asyncio.wait_for(client.connect(**options), 2 * PATIENCE_S)
-    except BaseException:
-        # A login that is refused leaves the line open.
+        await asyncio.wait_for(client.connect(**options), 2 * REQUEST_TIMEOUT_S)
+    except BaseException as error:
+        # nats-py leaves the socket open when the server refuses the login.
         await client.close()
+        if isinstance(error, _NATS_ERRORS):
+            raise _connect_error(error) from error
         raise
+
+
+def _connect_error(error: BaseException) -> SinkRefusedError | SinkUnreachableError:
+    """nats-py has no class for a refused login: its text decides."""
+    text = str(error).lower()
+    if "authorization" in text or "credentials" in text:
+        return SinkRefusedError(
+            f"NATS refuses the login: {error}",
+            hint="Check user, password, token or credentials.",
+        )
+    return SinkUnreachableError(f"NATS does not answer: {reason(error)}", hint=_ADDRESS)

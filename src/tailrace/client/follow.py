@@ -1,4 +1,4 @@
-"""Changes of a table from some point on."""
+"""Changes of a table from a start position."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from tailrace.client.change import Change
-from tailrace.client.iteration import Iteration
-from tailrace.client.payload import decoded
-from tailrace.client.readers import Durable, Ordered, Start
+from tailrace.client.iteration import PlainIteration
+from tailrace.client.payload import decode
+from tailrace.client.readers.durable import DurableReader
+from tailrace.client.readers.ordered import OrderedReader
+from tailrace.client.readers.reader import Start
 from tailrace.errors import ConfigError
 from tailrace.position import Position
 
@@ -17,16 +19,16 @@ if TYPE_CHECKING:
 
     from tailrace.client.access import Access
     from tailrace.client.names import Table
-    from tailrace.client.readers import Arrival, Reader
+    from tailrace.client.readers.reader import Reader, StreamMessage
 
-Beginning = Literal["new", "earliest"] | Position | datetime
+StartPoint = Literal["new", "earliest"] | Position | datetime
 
 
-class Follow(Iteration[Change, Change]):
+class Follow(PlainIteration[Change]):
     """The changes of one table, in the stream's order. It does not end."""
 
     def __init__(
-        self, access: Access, table: Table, *, start: Beginning, durable: str | None
+        self, access: Access, table: Table, *, start: StartPoint, durable: str | None
     ) -> None:
         super().__init__(access)
         self._table = table
@@ -34,45 +36,42 @@ class Follow(Iteration[Change, Change]):
         self._durable = durable
 
     async def _batches(self) -> AsyncGenerator[list[Change]]:
-        reader = await self._reader()
-        typed = Typed(self._access, self._table)
-        after = self._start if isinstance(self._start, Position) else None
+        reader = await self._open_reader()
+        decoder = ChangeDecoder(self._access, self._table)
+        first = self._start if isinstance(self._start, Position) else None
         try:
             while True:
-                found = []
-                for arrival in await reader.next():
-                    change = await typed.change(arrival)
-                    early = after is not None and change.position < after
-                    if early or not typed.first(change, arrival):
+                changes = []
+                for message in await reader.next():
+                    change = await decoder.decode(message)
+                    early = first is not None and change.position < first
+                    if early or not decoder.is_first_copy(change, message):
                         await change.ack()
                     else:
-                        found.append(change)
-                yield found
+                        changes.append(change)
+                yield changes
         finally:
             await reader.close()
 
-    def _handed(self, item: Change) -> Change:
-        return item
-
-    async def _reader(self) -> Reader:
-        start = await self._resolved()
+    async def _open_reader(self) -> Reader:
+        start = await self._resolve_start()
         connection, stream = self._access.connection, self._access.stream
         subject = self._access.subject(self._table)
         if self._durable is None:
-            ordered = Ordered(connection, stream, subject, start=start)
+            ordered = OrderedReader(connection, stream, subject, start=start)
             await ordered.open()
             return ordered
-        durable = Durable(
+        durable = DurableReader(
             connection, stream, subject, start, name=self._durable,
             ack_wait_s=self._access.ack_wait_s,
         )  # fmt: skip
         await durable.open()
         return durable
 
-    async def _resolved(self) -> Start:
+    async def _resolve_start(self) -> Start:
         match self._start:
             case "new":
-                # As a number at once: a consumer that is made again must not skip anything.
+                # As a sequence: a consumer that is created again later must not skip changes.
                 info = await self._access.connection.stream_info(self._access.stream)
                 return Start(sequence=info["state"]["last_seq"] + 1)
             case "earliest" | Position():
@@ -80,50 +79,51 @@ class Follow(Iteration[Change, Change]):
             case datetime():
                 if self._start.tzinfo is None:
                     raise ConfigError(
-                        f"{self._start} says no time zone", hint="Use datetime.now(UTC)."
+                        f"start must have a time zone, got {self._start}",
+                        hint="Use datetime.now(UTC).",
                     )
                 return Start(time=self._start)
             case _:
                 raise ConfigError(
-                    f"cannot start at {self._start!r}",
+                    f"invalid start position {self._start!r}",
                     hint="Use 'new', 'earliest', a Position or a datetime.",
                 )
 
 
-_REMEMBERED = 65_536
+_MAX_REMEMBERED = 65_536
 
 
-class Seen:
-    """Knows which changes were there already: a stream may hold a message twice."""
+class SeenChanges:
+    """The ids of recent changes. A stream may hold a change twice, after a retry of its sink."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
+        self._sequences: dict[str, int] = {}
 
-    def first(self, change: Change, arrival: Arrival) -> bool:
-        """Whether this is not the second copy."""
-        if len(self._seen) >= _REMEMBERED:
-            self._seen = dict(list(self._seen.items())[_REMEMBERED // 2 :])
-        return self._seen.setdefault(change.id, arrival.sequence) == arrival.sequence
+    def is_first_copy(self, change: Change, message: StreamMessage) -> bool:
+        """Whether no earlier message of the stream has this change."""
+        if len(self._sequences) >= _MAX_REMEMBERED:
+            self._sequences = dict(list(self._sequences.items())[_MAX_REMEMBERED // 2 :])
+        return self._sequences.setdefault(change.id, message.sequence) == message.sequence
 
 
-class Typed(Seen):
-    """Messages as changes, typed by the table's schema document; knows which it has seen."""
+class ChangeDecoder(SeenChanges):
+    """Decodes messages into changes, typed by the table's schema document."""
 
     def __init__(self, access: Access, table: Table) -> None:
         super().__init__()
         self._access = access
         self._table = table
-        self._asked: set[str] = set()
+        self._looked_up: set[str] = set()
 
-    async def change(self, arrival: Arrival) -> Change:
-        """Read a message."""
-        change = Change.of(decoded(arrival.data, self._access.encoding), arrival.receipt)
-        typing = await self._access.typing(self._table)
-        if not self._asked.issuperset(unknown := typing.unknown(change.data)):
-            # A column that is new. Its document may still be on its way: asked for once.
-            self._asked |= unknown
-            typing = await self._access.retyped(self._table)
-        typing.apply(change.data)
+    async def decode(self, message: StreamMessage) -> Change:
+        """The change in a message."""
+        change = Change.of(decode(message.data, self._access.encoding), message.receipt)
+        typer = await self._access.row_typer(self._table)
+        if not self._looked_up.issuperset(unknown := typer.unknown(change.data)):
+            # A new column. Its document may be late: it is read again once per column.
+            self._looked_up |= unknown
+            typer = await self._access.refresh_row_typer(self._table)
+        typer.apply(change.data)
         if change.old is not None:
-            typing.apply(change.old)
+            typer.apply(change.old)
         return change

@@ -1,4 +1,7 @@
-"""What `async for` goes over: once, and closed with its client at the latest."""
+"""The base class of everything that `async for` iterates over.
+
+An iteration runs once. Its client closes it at the latest.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ Item = TypeVar("Item")
 class Iteration(abc.ABC, Generic[Item, T]):
     """An asynchronous iterator. `aclose`, or `async with` around it, ends it early.
 
-    A loop that is left by `break` may be gone on with, and waiting for the next one may be given
-    up: `asyncio.wait_for(anext(events), 1)` loses nothing.
+    The caller may leave the loop with `break` and resume it later, and may cancel a wait:
+    `asyncio.wait_for(anext(events), 1)` loses nothing.
     """
 
     def __init__(self, access: Access) -> None:
@@ -33,7 +36,8 @@ class Iteration(abc.ABC, Generic[Item, T]):
     def _batches(self) -> AsyncGenerator[list[Item]]: ...
 
     @abc.abstractmethod
-    def _handed(self, item: Item) -> T: ...
+    def _deliver(self, item: Item) -> T:
+        """What the caller gets for an item. Called when the caller gets it, not before."""
 
     def __aiter__(self) -> Self:
         return self
@@ -41,17 +45,21 @@ class Iteration(abc.ABC, Generic[Item, T]):
     async def __anext__(self) -> T:
         while not self._ready:
             self._ready.extend(await self._next())
-        return self._handed(self._ready.popleft())
+        return self._deliver(self._ready.popleft())
 
     async def _next(self) -> list[Item]:
-        """A batch. Whoever waits may be cancelled; the step goes on, for whoever comes next."""
+        """The next batch.
+
+        The step is shielded: if the caller is cancelled, the step continues, and the next call
+        waits for the same step.
+        """
         if self._generator is None:
             self._generator = self._batches()
             self._access.iterations.add(self)
         if self._step is None:
             self._step = asyncio.ensure_future(anext(self._generator))
         try:
-            found = await asyncio.shield(self._step)
+            batch = await asyncio.shield(self._step)
         except asyncio.CancelledError:
             raise
         except BaseException:
@@ -59,10 +67,10 @@ class Iteration(abc.ABC, Generic[Item, T]):
             self._access.iterations.discard(self)
             raise
         self._step = None
-        return found
+        return batch
 
     async def aclose(self) -> None:
-        """Let go of what the server keeps for it."""
+        """End the iteration and delete its consumer on the server."""
         self._access.iterations.discard(self)
         step, self._step = self._step, None
         if step is not None:
@@ -77,3 +85,10 @@ class Iteration(abc.ABC, Generic[Item, T]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class PlainIteration(Iteration[T, T]):
+    """An iteration that delivers its items as they are."""
+
+    def _deliver(self, item: T) -> T:
+        return item

@@ -1,4 +1,4 @@
-"""Bytes as messages: JSON or MessagePack, told apart by the first byte."""
+"""Decodes messages: JSON or MessagePack, detected by the first byte."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tailrace.errors import MalformedError
 Encoding = Literal["json", "msgpack"]
 
 
-def decoded(data: bytes, encoding: Encoding | None = None) -> dict[str, Any]:
-    """The object that a message holds. Without an encoding, `{` at the beginning means JSON.
+def decode(data: bytes, encoding: Encoding | None = None) -> dict[str, Any]:
+    """The object in a message. Without an encoding, a leading `{` means JSON.
 
-    >>> decoded(b'{"id": 1}'), decoded(bytes.fromhex("81a2696401"))
+    >>> decode(b'{"id": 1}'), decode(bytes.fromhex("81a2696401"))
     ({'id': 1}, {'id': 1})
     """
     kind = encoding or ("json" if data[:1] == b"{" else "msgpack")
     try:
-        found = orjson.loads(data) if kind == "json" else ormsgpack.unpackb(data)
+        content = orjson.loads(data) if kind == "json" else ormsgpack.unpackb(data)
     except ValueError as error:
-        raise MalformedError(f"a message is not {kind}: {error}") from error
-    if not isinstance(found, dict):
-        raise MalformedError(f"a message holds {type(found).__name__}, not an object")
-    return found
+        raise MalformedError(f"a message is not valid {kind}: {error}") from error
+    if not isinstance(content, dict):
+        raise MalformedError(f"a message must hold an object, got {type(content).__name__}")
+    return content

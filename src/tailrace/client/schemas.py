@@ -1,8 +1,8 @@
 """Schema documents, and rows typed by them.
 
-A message says numbers, booleans and strings; what a string stands for only the table knows. A value
-that its Python type cannot hold (`infinity`, a year before Christ or after 9999) stays the string
-it is, so nothing is lost by typing.
+A message holds numbers, booleans and strings; the type that a string stands for is in the schema
+document of its table. A value that its Python type cannot hold (`infinity`, a year before 1 or
+after 9999) stays a string, so typing loses nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column as PostgreSQL's catalog has it."""
+    """A column as in PostgreSQL's catalog."""
 
     name: str
     position: int
@@ -34,40 +34,40 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What a table looks like. `timestamp` is when that was first seen, in seconds."""
+    """The columns and the key of a table. `timestamp` is when they were first seen, in seconds."""
 
     table: Table
     timestamp: int
     columns: tuple[Column, ...]
     key: tuple[str, ...] | None = None
-    """Columns that tell rows apart; none: `()`. None: the document does not tell."""
+    """The columns of the key; `()` for a table without one. None: not in the document."""
     relation: int | None = None
-    """PostgreSQL's number of the table, as changes have it. None: the document does not tell."""
+    """OID of the table, as in changes. None: not in the document."""
 
     @classmethod
     def of(cls, key: str, document: Mapping[str, Any]) -> Self:
         """Read a document of the bucket."""
         try:
-            columns = tuple(_column(each) for each in document["columns"])
-            told = document.get("key")
+            columns = tuple(_column(column) for column in document["columns"])
+            key_columns = document.get("key")
             return cls(
                 table=Table.of_key(key),
                 timestamp=document["timestamp"],
                 columns=columns,
-                key=None if told is None else tuple(told),
+                key=None if key_columns is None else tuple(key_columns),
                 relation=document.get("relation_id"),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError(f"the schema document {key!r} is not understood") from error
+            raise MalformedError(f"the schema document {key!r} is invalid: {error!r}") from error
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names, in their order."""
+        """The columns' names, in the table's order."""
         return tuple(column.name for column in self.columns)
 
     @property
     def types(self) -> dict[str, str]:
-        """Data types by column."""
+        """Data types by column name."""
         return {column.name: column.data_type for column in self.columns}
 
 
@@ -81,50 +81,49 @@ def _column(document: Mapping[str, Any]) -> Column:
     )
 
 
-class Typing:
-    """Gives the values of a table's rows their Python types, in place."""
+class RowTyper:
+    """Converts the values of a table's rows to their Python types, in place."""
 
     def __init__(self, schema: Schema | None) -> None:
-        self._known = frozenset(schema.types if schema else ())
-        self._readers = {
-            name: _READERS[kind]
-            for name, kind in (schema.types if schema else {}).items()
-            if kind in _READERS
-        }
+        types = schema.types if schema else {}
+        self._columns = frozenset(types)
+        self._parsers = {name: _PARSERS[kind] for name, kind in types.items() if kind in _PARSERS}
 
     def unknown(self, row: Mapping[str, Any]) -> set[str]:
-        """Columns that the document does not tell of: there is, or will be, a newer one."""
-        return set() if self._known.issuperset(row) else row.keys() - self._known
+        """Columns that are not in the document: a newer document exists or is about to."""
+        return set() if self._columns.issuperset(row) else row.keys() - self._columns
 
     def apply(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Type a row."""
-        for name, read in self._readers.items():
+        """Convert a row."""
+        for name, parse in self._parsers.items():
             value = row.get(name)
             if isinstance(value, str):
-                row[name] = read(value)
+                row[name] = parse(value)
         return row
 
 
-def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    def tolerant(text: str) -> Any:
+def _parser(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser that returns the text itself where it is invalid for the Python type."""
+
+    def parse_or_text(text: str) -> Any:
         try:
-            return read(text)
+            return parse(text)
         except (ValueError, InvalidOperation):
             return text
 
-    return tolerant
+    return parse_or_text
 
 
-_READERS: dict[str, Callable[[str], Any]] = {
-    "numeric": _reader(Decimal),
-    "uuid": _reader(UUID),
-    "date": _reader(date.fromisoformat),
-    "time without time zone": _reader(time.fromisoformat),
-    "time with time zone": _reader(time.fromisoformat),
-    "timestamp without time zone": _reader(datetime.fromisoformat),
-    "timestamp with time zone": _reader(datetime.fromisoformat),
-    "real": _reader(float),
-    "double precision": _reader(float),
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "numeric": _parser(Decimal),
+    "uuid": _parser(UUID),
+    "date": _parser(date.fromisoformat),
+    "time without time zone": _parser(time.fromisoformat),
+    "time with time zone": _parser(time.fromisoformat),
+    "timestamp without time zone": _parser(datetime.fromisoformat),
+    "timestamp with time zone": _parser(datetime.fromisoformat),
+    "real": _parser(float),
+    "double precision": _parser(float),
     # Binary in MessagePack, base64 in JSON.
-    "bytea": _reader(lambda text: base64.b64decode(text, validate=True)),
+    "bytea": _parser(lambda text: base64.b64decode(text, validate=True)),
 }

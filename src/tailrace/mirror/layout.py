@@ -1,4 +1,4 @@
-"""What a mirrored table looks like: its columns and its key, as the target has them."""
+"""The columns and the key of a mirrored table, as the target has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.Enum):
-    """How values of a column come in a message, and so what is to be done with them."""
+    """How a message represents the values of a column, which decides how targets convert them."""
 
     BOOL = "bool"
     INTEGER = "integer"
@@ -42,7 +42,7 @@ _KINDS = {
 
 
 def kind_of(data_type: str) -> Kind:
-    """The kind of a PostgreSQL type. What is not known comes as PostgreSQL's text.
+    """The kind of a PostgreSQL type. Messages have all other types as PostgreSQL's text.
 
     >>> kind_of("bigint"), kind_of("numeric"), kind_of("text[]")
     (<Kind.INTEGER: 'integer'>, <Kind.TEXT: 'text'>, <Kind.TEXT: 'text'>)
@@ -52,9 +52,9 @@ def kind_of(data_type: str) -> Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. `position` is PostgreSQL's own number of it, which no other column ever has.
+    """A column. `position` is PostgreSQL's attribute number, which is never reused in a table.
 
-    0: the source does not tell. The order of columns is then all there is to go by.
+    0: the source does not send it. Then only the order of the columns is known.
     """
 
     name: str
@@ -63,22 +63,22 @@ class Column:
 
     @property
     def kind(self) -> Kind:
-        """How its values come."""
+        """How messages represent its values."""
         return kind_of(self.data_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A table. Without a key, rows are told apart by all their values."""
+    """A table. Without a key, all values together identify a row."""
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     relation: int | None = None
-    """PostgreSQL's number of the table, once a change has told it."""
+    """OID of the table; None until a change has it."""
 
     @classmethod
     def of(cls, schema: Schema, key: tuple[str, ...]) -> Self:
-        """As a schema document has it."""
+        """The layout of a schema document, with this key."""
         columns = tuple(
             Column(
                 name=column.name,
@@ -96,37 +96,37 @@ class Layout:
 
     def only(self, names: Iterable[str]) -> tuple[Column, ...]:
         """These columns, in the table's order."""
-        wanted = frozenset(names)
-        return tuple(column for column in self.columns if column.name in wanted)
+        selected = frozenset(names)
+        return tuple(column for column in self.columns if column.name in selected)
 
     def dump(self) -> str:
-        """As text."""
+        """The layout as JSON text."""
         return orjson.dumps(asdict(self)).decode()
 
     @classmethod
     def load(cls, text: str) -> Self:
-        """Read what `dump` wrote."""
+        """Read the text that `dump` wrote."""
         try:
-            found = orjson.loads(text)
-            columns = tuple(Column(**each) for each in found["columns"])
-            return cls(columns=columns, key=tuple(found["key"]), relation=found.get("relation"))
+            content = orjson.loads(text)
+            columns = tuple(Column(**column) for column in content["columns"])
+            return cls(columns=columns, key=tuple(content["key"]), relation=content.get("relation"))
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError(f"a mirror's layout is not understood: {error}") from error
+            raise MalformedError(f"the layout of a mirror is invalid: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """What makes one layout of another."""
+    """The differences between two layouts."""
 
     dropped: tuple[str, ...] = ()
     retyped: tuple[Column, ...] = ()
     moved: tuple[Column, ...] = ()
-    """Of the same name and in another place: dropped and made again."""
+    """Same name and another position: dropped and created again."""
     added: tuple[Column, ...] = ()
 
     @classmethod
     def between(cls, before: Layout, after: Layout) -> Self:
-        """By the columns' names.
+        """Compare two layouts by the names of their columns.
 
         >>> a = Column(name="a", position=1, data_type="text")
         >>> b = Column(name="b", position=2, data_type="text")
@@ -140,12 +140,14 @@ class Alteration:
         order = [name for name in old if name in new]
         return cls(
             dropped=tuple(name for name in old if name not in new),
-            retyped=tuple(each for each in both if each.data_type != old[each.name].data_type),
+            retyped=tuple(
+                column for column in both if column.data_type != old[column.name].data_type
+            ),
             moved=tuple(
-                each
-                for each, name in zip(both, order, strict=True)
-                if each.position != old[each.name].position
-                or (not each.position and each.name != name)
+                column
+                for column, name in zip(both, order, strict=True)
+                if column.position != old[column.name].position
+                or (not column.position and column.name != name)
             ),
             added=tuple(column for column in after.columns if column.name not in old),
         )

@@ -1,9 +1,9 @@
-"""What changes come to: for each key the last word, so that a target does each row once.
+"""The net effect of changes per key, so that a target writes each row once.
 
-A row of the table after some changes is one of three things: gone; a whole new row; or a row that
-was in the target before, under the same key or another one, with some columns replaced, because
-PostgreSQL does not send large values that an update left alone. So of a key it is enough to know
-where its row comes from, if from anywhere, and the columns that are new.
+After some changes a row is one of three things: deleted; a complete new row; or a row that was in
+the target before, under the same key or another one, with some columns replaced, because PostgreSQL
+does not send large (TOASTed) values that an update did not touch. So per key it is enough to know
+the new columns, and which row of the target the other columns come from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class Row:
-    """What a key's row is made of: new columns, over the row that `base` had before, if any."""
+    """The row of a key: new columns; the others come from the row with the key `base`, if set."""
 
     columns: dict[str, Any]
     base: Key | None = None
@@ -34,10 +34,10 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Effect:
-    """What a target has to do: empty the table, remove keys, fill in columns, write rows.
+    """What a target has to do: empty the table, delete keys, update columns, write rows.
 
-    No key is in two of the lists. `moves` are rows that get another key and keep columns that
-    nobody has sent: the target reads those before it does anything else.
+    No key is in two of the lists. `moves` are rows that get another key and keep columns that no
+    change has sent: the target must read these columns before it writes anything.
     """
 
     truncated: bool = False
@@ -47,19 +47,19 @@ class Effect:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Net:
-    """Changes of a table with a key, one after another."""
+class NetChanges:
+    """Collects changes of a table with a key, in order."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._names = layout.key
+        self._key_columns = layout.key
         kinds = {column.name: column.kind for column in layout.columns}
-        self._odd = any(kinds[name] in (Kind.JSON, Kind.FLOAT) for name in layout.key)
+        self._unhashable = any(kinds[name] in (Kind.JSON, Kind.FLOAT) for name in layout.key)
         self._truncated = False
         self._rows: dict[Any, tuple[Key, Row | None]] = {}
 
     def add(self, changes: Iterable[Change]) -> None:
-        """Take changes in their order."""
+        """Add changes, in order."""
         for change in changes:
             match change.op:
                 case Op.INSERT | Op.READ:
@@ -75,27 +75,36 @@ class Net:
                     pass
 
     def effect(self) -> Effect:
-        """What they come to."""
-        found = Effect(truncated=self._truncated)
+        """The net effect of all changes so far."""
+        effect = Effect(truncated=self._truncated)
         for key, row in self._rows.values():
             if row is None:
                 if not self._truncated:
-                    found.removed.append(key)
+                    effect.removed.append(key)
             elif row.base is None:
-                found.rows.append(row.columns)
+                effect.rows.append(row.columns)
             elif self._same(row.base, key):
-                found.patches.append((key, row.columns))
+                effect.patches.append((key, row.columns))
             else:
-                found.moves.append((row.base, row.columns))
-        return found
+                effect.moves.append((row.base, row.columns))
+        return effect
 
     def _update(self, change: Change) -> None:
+        """Add an update.
+
+        | columns        | old key or row | effect                                            |
+        |----------------|----------------|---------------------------------------------------|
+        | all            | no             | a new row                                         |
+        | all            | yes            | the old key is deleted if it differs; a new row   |
+        | some unchanged | no             | the row that the key has, with columns replaced   |
+        | some unchanged | yes            | the row of the old key, with columns replaced     |
+        """
         data, old = change.data, change.old or {}
         if change.unchanged and old:
-            # The old row of REPLICA IDENTITY FULL has large values, and an old key may be one.
+            # Under REPLICA IDENTITY FULL the old row has the unchanged values; so may an old key.
             data = {name: old[name] for name in change.unchanged if name in old} | data
-        unsaid = len(data) < len(self._layout.columns)
-        if not unsaid and not old:
+        partial = len(data) < len(self._layout.columns)
+        if not partial and not old:
             self._put(self._key(change, data), Row(data))
             return
         after = self._key(change, data)
@@ -103,13 +112,13 @@ class Net:
         _, row = self._rows.get(self._hashed(before), (before, Row({}, before)))
         if not self._same(before, after):
             self._put(before, None)
-        if not unsaid:
+        if not partial:
             self._put(after, Row(data))
             return
         if row is None or (row.base is not None and self._truncated):
             raise DivergedError(
-                f"change {change.id} leaves a large value unsaid, of a row that is not there",
-                hint="Start the mirror with --fresh: it takes a new snapshot.",
+                f"change {change.id} keeps a large value of a row that the mirror does not have",
+                hint="Take a new snapshot: tailrace mirror --fresh",
             )
         self._put(after, Row({**row.columns, **data}, row.base))
 
@@ -117,18 +126,18 @@ class Net:
         self._rows[self._hashed(key)] = key, row
 
     def _key(self, change: Change, values: Mapping[str, Any]) -> Key:
-        found = tuple(values.get(name) for name in self._names)
-        if None in found:
+        key = tuple(values.get(name) for name in self._key_columns)
+        if None in key:
             raise DivergedError(
-                f"change {change.id} does not say {', '.join(self._names)} of its row",
-                hint="The key of a mirror has to be in the table's replica identity. Name its "
+                f"change {change.id} does not have the key columns {', '.join(self._key_columns)}",
+                hint="The key of a mirror must be in the table's replica identity. Name other "
                 "columns with --key, or run: ALTER TABLE ... REPLICA IDENTITY FULL",
             )
-        return found
+        return key
 
     def _hashed(self, key: Key) -> Any:
-        # NaN is not itself, and documents have no hash: their text does for both.
-        return repr(key) if self._odd else key
+        # NaN is not equal to itself, and JSON objects have no hash: their text has both.
+        return repr(key) if self._unhashable else key
 
     def _same(self, one: Key, other: Key) -> bool:
         return bool(self._hashed(one) == self._hashed(other))

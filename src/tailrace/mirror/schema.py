@@ -1,13 +1,14 @@
-"""What a mirror does when its table changes.
+"""What a mirror does when its table is altered.
 
-Columns that are added or removed are so in the target, with the first change that has them. What
-changes rows without any event has to be read anew: another type, another name, a default that rows
-get when their column is added, another key, a table that is dropped and made again.
+The mirror adds and drops columns with the first change that shows them. Everything that changes
+rows without an event needs a new snapshot: another type, another name, a default that existing rows
+get with a new column, another key, a table that is dropped and created again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,64 +17,72 @@ from tailrace.errors import ConfigError
 from tailrace.mirror.layout import Alteration, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.client import Change, Schema
     from tailrace.mirror.sources.source import MirrorSource
 
-_LOOK_S = 0.3
-_PATIENCE_S = 75.0
-"""Documents are made anew every minute, at the latest."""
-_SOON_S = 15.0
+_POLL_S = 0.3
+_DOCUMENT_S = 75.0
+"""How long to wait for a schema document: `tailrace run` refreshes them every minute."""
+_ALTERED_S = 15.0
+"""How long to wait for the document of a table that was just altered, before a new snapshot."""
+_WITHOUT_ROW = frozenset({Op.TRUNCATE, Op.MESSAGE})
 
 
-class Changed(Exception):  # noqa: N818 - not an error: a reason to begin anew
-    """The table is not what the target has a copy of."""
+class TableChanged(Exception):  # noqa: N818 - not an error: the reason for a new snapshot
+    """The table was altered in a way that needs a new snapshot."""
 
 
-class Schemas:
-    """The schema documents of one table. A key that is given counts more than theirs."""
+class TableSchemas:
+    """The schema documents of one table. A key that the user names overrides the document's."""
 
-    def __init__(self, source: MirrorSource, table: str, key: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        source: MirrorSource,
+        table: str,
+        key: Sequence[str] | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._source = source
         self._table = table
         self._key = None if key is None else tuple(key)
+        self._clock = clock
 
     async def layout(
         self, names: Iterable[str] | None = None, *, before: Layout | None = None
     ) -> Layout:
-        """The table as its document has it, once that has exactly these columns.
+        """The layout of the table, after waiting for a document with exactly these columns.
 
-        `before` is what the target has: a document that does not tell the key leaves it as it was.
+        `before` is the layout of the target: its key is used if the document has no key.
         """
-        wanted = None if names is None else frozenset(names)
-        schema = await self._found(wanted, _PATIENCE_S)
-        if wanted is not None and wanted != frozenset(schema.names):
+        columns = None if names is None else frozenset(names)
+        schema = await self._wait_for(columns, _DOCUMENT_S)
+        if columns is not None and columns != frozenset(schema.names):
             raise ConfigError(
-                f"the rows of {self._table} have the columns {', '.join(sorted(wanted))}, and its "
+                f"the rows of {self._table} have the columns {', '.join(sorted(columns))}, its "
                 f"schema document has {', '.join(sorted(schema.names))}",
-                hint="`tailrace run` keeps the documents current: check that it runs. A pipeline "
-                "with `select` cannot be mirrored.",
+                hint="Check that `tailrace run` is running: it keeps the documents current. A "
+                "pipeline with `select` cannot be mirrored.",
             )
         return self._layout(schema, before)
 
-    async def _found(self, names: frozenset[str] | None, patience_s: float) -> Schema:
-        """The newest document, or the first one with these columns, if it comes in time."""
-        deadline = asyncio.get_running_loop().time() + patience_s
+    async def _wait_for(self, names: frozenset[str] | None, timeout_s: float) -> Schema:
+        """The first document with these columns; after the timeout, the newest document."""
+        deadline = self._clock() + timeout_s
         while True:
             schema = await self._source.schema(self._table)
             if schema is None:
-                there = sorted(await self._source.schemas())
+                tables = sorted(await self._source.schemas())
                 raise ConfigError(
                     f"there is no schema document of {self._table}",
-                    hint=f"There are {', '.join(there) or 'none'}. `tailrace run` publishes them "
-                    "for pipelines of shape `bridge`.",
+                    hint=f"Tables with documents: {', '.join(tables) or 'none'}. `tailrace run` "
+                    "publishes the documents of pipelines of shape `bridge`.",
                 )
-            if names is None or names == frozenset(schema.names):
+            if names is None or names == frozenset(schema.names) or self._clock() > deadline:
                 return schema
-            if asyncio.get_running_loop().time() > deadline:
-                return schema
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def _layout(self, schema: Schema, before: Layout | None) -> Layout:
         key = self._key if self._key is not None else schema.key
@@ -81,63 +90,62 @@ class Schemas:
             key = before.key
         if key is None:
             raise ConfigError(
-                f"the schema document of {self._table} does not say what its key is",
-                hint="Name the columns of its primary key: --key id. If it has none: --no-key.",
+                f"the schema document of {self._table} does not name its key",
+                hint="Name the columns of its primary key: --key id. Without a key: --no-key",
             )
         if missing := [name for name in key if name not in schema.names]:
             raise ConfigError(
                 f"{self._table} has no column {missing[0]}",
-                hint=f"It has {', '.join(schema.names)}.",
+                hint=f"Its columns are {', '.join(schema.names)}.",
             )
         return Layout.of(schema, key)
 
     async def after(self, before: Layout, names: Iterable[str]) -> Layout:
-        """What to make of the target for changes with these columns."""
-        wanted = frozenset(names)
-        schema = await self._found(wanted, _SOON_S)
-        if wanted != frozenset(schema.names):
-            raise Changed("the table has changed more than once")
+        """The layout for changes with these columns. Raises TableChanged if rows may differ."""
+        columns = frozenset(names)
+        schema = await self._wait_for(columns, _ALTERED_S)
+        if columns != frozenset(schema.names):
+            raise TableChanged("the table was altered more than once")
         after = self._layout(schema, before)
         _compare(before, after, schema)
         return replace(after, relation=after.relation or before.relation)
 
     async def check(self, before: Layout) -> None:
-        """Look for what no event tells."""
+        """Raise TableChanged if the newest document differs in a way that has no event."""
         schema = await self._source.schema(self._table)
         if schema is not None:
             _compare(before, self._layout(schema, before), schema)
 
 
 def _compare(before: Layout, after: Layout, schema: Schema) -> None:
-    """Raise if the rows that are there may not be what they were."""
+    """Raise TableChanged if the rows in the target may no longer be right."""
     change = Alteration.between(before, after)
     if None not in (before.relation, after.relation) and before.relation != after.relation:
-        raise Changed("the table was made anew")
+        raise TableChanged("the table was dropped and created again")
     if before.key != after.key:
-        raise Changed("the table has another key")
+        raise TableChanged("the table has another key")
     if change.retyped:
-        raise Changed(f"column {change.retyped[0].name} has another type")
+        raise TableChanged(f"column {change.retyped[0].name} has another type")
     if change.moved:
-        raise Changed(f"column {change.moved[0].name} was dropped and made again")
+        raise TableChanged(f"column {change.moved[0].name} was dropped and created again")
     if change.dropped and change.added:
-        raise Changed(f"column {change.dropped[0]} may be {change.added[0].name} now")
+        raise TableChanged(
+            f"column {change.dropped[0]} may have been renamed to {change.added[0].name}"
+        )
     columns = {column.name: column for column in schema.columns}
     for added in change.added:
         column = columns[added.name]
         if column.column_default is not None or not column.is_nullable:
-            raise Changed(f"column {column.name} was added, and rows may have a default in it")
+            raise TableChanged(f"column {column.name} was added, possibly with a default")
 
 
-def unlike(changes: Sequence[Change], layout: Layout) -> int:
-    """How many of the first changes have just the columns of a layout."""
+def matching(changes: Sequence[Change], layout: Layout) -> int:
+    """How many of the first changes have exactly the columns of a layout."""
     names = frozenset(layout.names)
-    for at, change in enumerate(changes):
+    for index, change in enumerate(changes):
         if change.op in _WITHOUT_ROW:
             continue
-        given = change.data.keys()
-        if given != names and given | set(change.unchanged) != names:
-            return at
+        columns = change.data.keys()
+        if columns != names and columns | set(change.unchanged) != names:
+            return index
     return len(changes)
-
-
-_WITHOUT_ROW = frozenset({Op.TRUNCATE, Op.MESSAGE})

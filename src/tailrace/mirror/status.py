@@ -1,18 +1,18 @@
-"""How a mirror is doing."""
+"""Progress figures of a mirror."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
 
 class Phase(enum.Enum):
-    """What a mirror is at."""
+    """What a mirror is doing."""
 
     STARTING = "starting"
     BOOTSTRAP = "loading"
@@ -20,46 +20,49 @@ class Phase(enum.Enum):
     WAITING = "waiting"
 
 
-def _silent(_status: Status, _words: str) -> None:
+def _ignore(_status: Status, _text: str) -> None:
     return None
 
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """Figures of one table. `tell` is called with a sentence when something happens."""
+    """Figures of one table. `on_event` is called with one sentence per event."""
 
     table: str
-    tell: Callable[[Status, str], None] = field(default=_silent, repr=False)
+    on_event: Callable[[Status, str], None] = field(default=_ignore, repr=False)
     phase: Phase = Phase.STARTING
     rows: int = 0
-    """Loaded from the snapshot that is being taken, or was."""
+    """Rows loaded from the last snapshot."""
     snapshots: int = 0
-    """Taken so far, by this process."""
+    """Snapshots loaded by this process."""
     changes: int = 0
-    """Applied so far, by this process."""
+    """Changes applied by this process."""
     pending: int = 0
     """Messages in the stream that are not applied yet."""
     committed_at: datetime | None = None
-    """When the last change that is applied was committed at the source."""
+    """When the last applied change was committed at the source."""
     applied_at: datetime | None = None
     """When it was applied."""
 
-    def say(self, words: str, phase: Phase | None = None) -> None:
-        """Something has happened."""
+    def report(self, text: str, phase: Phase | None = None) -> None:
+        """Report an event, and the phase that it starts."""
         self.phase = phase or self.phase
-        self.tell(self, words)
+        self.on_event(self, text)
 
-    def applied(self, count: int, committed_at: datetime | None, pending: int) -> None:
-        """Changes are in the target."""
+    def applied(
+        self, count: int, committed_at: datetime | None, pending: int, now: datetime
+    ) -> None:
+        """Count changes that the target has committed."""
         self.changes += count
         self.pending = pending
         if committed_at is not None:
-            self.committed_at, self.applied_at = committed_at, datetime.now(UTC)
+            self.committed_at, self.applied_at = committed_at, now
 
     def lag_s(self, now: datetime) -> float | None:
-        """How old the target is: the time to the last commit, while there is more to come.
+        """How far the target is behind the source; None before the first change.
 
-        Once everything is applied, how long the last change took. None: no change so far.
+        While messages are pending: the age of the last applied commit. Once all are applied: how
+        long the last change took from its commit to the target.
         """
         if self.committed_at is None or self.applied_at is None:
             return None

@@ -1,4 +1,4 @@
-"""Fixtures for consumers: a NATS server a test, and a system around it."""
+"""Fixtures of client tests: one NATS server per test, and a system around it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def system(
     server: EmbeddedNats,
     tmp_path: Path,
 ) -> Iterator[System]:
-    made = System(spark, capture(database), server, tmp_path)
+    system = System(spark, capture(database), server, tmp_path)
     try:
-        yield made
+        yield system
     finally:
-        made.stop()
+        system.stop()

@@ -1,4 +1,4 @@
-"""Messages as a pipeline of shape `bridge` sends them, put into a stream by hand."""
+"""Messages of a pipeline of shape `bridge`, published by the test itself."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def message(number: int, *, operation: str = "INSERT", xid: int | None = None) -
     }
 
 
-async def created(url: str, **settings: Any) -> None:
-    """The stream CDC."""
+async def create_stream(url: str, **settings: Any) -> None:
+    """Create the stream CDC."""
     connection = await nats.connect(url)
     try:
         config = StreamConfig(name="CDC", subjects=["cdc.>"], **settings)
@@ -38,8 +38,8 @@ async def created(url: str, **settings: Any) -> None:
         await connection.close()
 
 
-async def sent(url: str, numbers: Iterable[int], *, subject: str = "cdc.users.insert") -> None:
-    """Changes into the stream, without ids: copies stay copies."""
+async def publish(url: str, numbers: Iterable[int], *, subject: str = "cdc.users.insert") -> None:
+    """Publish changes without message ids, so JetStream does not remove copies."""
     connection = await nats.connect(url)
     try:
         for number in numbers:
@@ -48,12 +48,12 @@ async def sent(url: str, numbers: Iterable[int], *, subject: str = "cdc.users.in
         await connection.close()
 
 
-async def ids(events: AsyncIterator[Any], count: int, *, ack: bool = False) -> list[int]:
-    """The next so many, by their numbers."""
-    found = []
+async def take_ids(events: AsyncIterator[Any], count: int, *, ack: bool = False) -> list[int]:
+    """The row ids of the next changes."""
+    row_ids = []
     for _ in range(count):
         change = await anext(events)
-        found.append(change.data["id"])
+        row_ids.append(change.data["id"])
         if ack:
             await change.ack()
-    return found
+    return row_ids

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class System(Serving):
-    """Made of the product's own parts; `start` it once its tables are there."""
+    """Capture, a pipeline and its services. Call `start` after the tables exist."""
 
     def __init__(
         self, spark: SparkSession, captured: Captured, server: EmbeddedNats, folder: Path
@@ -77,7 +77,7 @@ class System(Serving):
         self._runner = Runner(self._spark, self.config, "test")
         self._runner.start()
         self.start_service()
-        wait_for(lambda: self.stored() is not None, "the pipeline makes its stream")
+        wait_for(lambda: self.stored() is not None, "the pipeline creates its stream")
         return self
 
     def publish_schemas(self) -> None:
@@ -103,7 +103,7 @@ class System(Serving):
             await connection.close()
 
     def forget_snapshots(self, table: str) -> None:
-        """End the sessions that keep snapshots of a table, and a lock on it, for a while."""
+        """End the sessions that hold snapshots of a table open, and with them a lock on it."""
         self.database.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = '{table}'::regclass"
             " AND mode = 'AccessShareLock' AND pid <> pg_backend_pid()"
@@ -118,7 +118,7 @@ class System(Serving):
             self._capture.stop()
 
     def stored(self, stream: str = "CDC") -> int | None:
-        """How many messages a stream has; None if there is no such stream."""
+        """The number of messages in a stream; None if the stream is missing."""
 
         async def ask() -> int | None:
             connection = await nats.connect(self.server.url)
@@ -132,24 +132,24 @@ class System(Serving):
 
         return asyncio.run(ask())
 
-    def consume(self, what: Callable[[client.Client], Awaitable[T]]) -> T:
-        """Run something with a client."""
+    def consume(self, consumer: Callable[[client.Client], Awaitable[T]]) -> T:
+        """Run a coroutine with a connected client."""
 
-        async def connected() -> T:
+        async def run() -> T:
             async with (
                 asyncio.timeout(PATIENCE_S),
-                client.connect(self.server.url) as found,
+                client.connect(self.server.url) as connected,
             ):
-                return await what(found)
+                return await consumer(connected)
 
-        return asyncio.run(connected())
+        return asyncio.run(run())
 
 
 Rows = dict[int, dict[str, Any]]
 
 
 def apply(rows: Rows, event: client.Change) -> None:
-    """What a consumer does with an event of a table whose key is `id`."""
+    """Apply an event to a copy of a table with the key `id`."""
     match event.op:
         case Op.READ:
             assert event.data["id"] not in rows
@@ -159,8 +159,8 @@ def apply(rows: Rows, event: client.Change) -> None:
             rows[event.data["id"]] = event.data
         case Op.UPDATE:
             row = rows.pop((event.old or event.data)["id"])
-            kept = {name: row[name] for name in event.unchanged}
-            rows[event.data["id"]] = event.data | kept
+            unchanged = {name: row[name] for name in event.unchanged}
+            rows[event.data["id"]] = event.data | unchanged
         case Op.DELETE:
             del rows[event.data["id"]]
         case Op.TRUNCATE:
@@ -169,8 +169,8 @@ def apply(rows: Rows, event: client.Change) -> None:
             raise AssertionError(event)
 
 
-def selected(system: System, table: str) -> Rows:
-    """The table as PostgreSQL has it."""
+def select_rows(system: System, table: str) -> Rows:
+    """The rows of the table in PostgreSQL, by id."""
     with system.database.connect() as connection:
         cursor = connection.execute(f"SELECT * FROM {table} ORDER BY id".encode())
         assert cursor.description is not None
@@ -178,6 +178,6 @@ def selected(system: System, table: str) -> Rows:
         return {row[names.index("id")]: dict(zip(names, row, strict=True)) for row in cursor}
 
 
-async def taken(events: client.Follow | client.Replica, count: int) -> list[client.Change]:
-    """The next so many of an iteration, which stays open."""
+async def take(events: client.Follow | client.Replica, count: int) -> list[client.Change]:
+    """The next events of an iteration, which stays open."""
     return [await anext(events) for _ in range(count)]

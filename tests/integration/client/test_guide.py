@@ -1,4 +1,4 @@
-"""The examples of the guide are run, in their order, and print what the guide says."""
+"""The examples of the guide run in order, and print what the guide shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def run(system: System, program: str, change: str, expected: str, folder: Path) -> None:
-    """Start an example, change the table once it prints something, and read what it prints."""
+    """Start an example, change the table after its first line, and compare its output."""
     program = program.replace("nats://localhost:4222", system.server.url)
     lines = expected.splitlines(keepends=True)
     with subprocess.Popen(
@@ -39,7 +39,7 @@ def run(system: System, program: str, change: str, expected: str, folder: Path) 
         assert printed == lines, process.stderr.read()
 
 
-def test_the_guide(system: System, tmp_path: Path) -> None:
+def test_examples_print_what_the_guide_shows(system: System, tmp_path: Path) -> None:
     blocks = BLOCK.findall(GUIDE.read_text())
     assert blocks[0][0] == "sql"
     system.database.execute(blocks.pop(0)[1])
@@ -55,7 +55,7 @@ def test_the_guide(system: System, tmp_path: Path) -> None:
             run(system, program, change, text, tmp_path)
             examples += 1
     assert examples == sum(kind == "python" for kind, _ in blocks) == 5
-    # Once more: the last example has kept its state and goes on.
+    # Run again: the last example has stored its state and resumes.
     change = "DELETE FROM users WHERE id = 2"
     system.database.execute("UPDATE users SET name = 'Ada Lovelace' WHERE id = 3")
     run(system, program, change, "update 3 Ada Lovelace\ndelete 2 None\n", tmp_path)

@@ -1,4 +1,4 @@
-"""A client of a whole system: rows go in at PostgreSQL, and a copy of them is made from NATS."""
+"""A client of a whole system: rows are written to PostgreSQL and copied from NATS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tailrace.client import Client, Column, Op, State, connect
 from tailrace.errors import ConfigError
-from tests.integration.client.system import Rows, apply, selected, taken
+from tests.integration.client.system import Rows, apply, select_rows, take
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ INSERT INTO typed VALUES
 
 
 @pytest.mark.parametrize(("encoding", "compression"), [("json", "none"), ("msgpack", "zstd")])
-def test_rows_are_typed_as_postgres_drivers_do(
+def test_snapshot_and_stream_have_the_types_of_postgres_drivers(
     system: System, encoding: str, compression: str
 ) -> None:
     """GIVEN a table of many types WHEN it is read by snapshot and by stream THEN rows are equal."""
@@ -56,18 +56,18 @@ def test_rows_are_typed_as_postgres_drivers_do(
         )
         snapshot = client.snapshot("typed")
         rows = {row["id"]: row async for row in snapshot}
-        assert rows == selected(system, "typed")
+        assert rows == select_rows(system, "typed")
         assert snapshot.meta is not None
         assert snapshot.meta.row_count == 3
         follow = client.follow("typed", start="earliest")
-        inserted = {change.data["id"]: change.data for change in await taken(follow, 3)}
+        inserted = {change.data["id"]: change.data for change in await take(follow, 3)}
         assert inserted == rows
         assert [row async for row in client.snapshot('sales."odd.name"')] == []
 
     system.consume(consume)
 
 
-def test_what_the_service_refuses(system: System) -> None:
+def test_unknown_table_is_refused_with_the_known_ones(system: System) -> None:
     system.database.execute("CREATE TABLE users (id int PRIMARY KEY); INSERT INTO users VALUES (1)")
     system.start()
 
@@ -80,7 +80,7 @@ def test_what_the_service_refuses(system: System) -> None:
 
 
 class Writers:
-    """Threads that change a table all the time, each with its own luck."""
+    """Threads that change a table at random until they are stopped."""
 
     def __init__(self, database: Database, seed: int) -> None:
         self._database = database
@@ -93,31 +93,31 @@ class Writers:
         for thread in self._threads:
             thread.start()
 
-    def _write(self, number: int, luck: random.Random) -> None:
+    def _write(self, number: int, randomness: random.Random) -> None:
         with self._database.connect() as connection:
             while not self._stop.is_set():
                 try:
                     with connection.transaction():
-                        self._transaction(connection, luck)
+                        self._transaction(connection, randomness)
                     self.done[number] += 1
                 except psycopg.Error:
-                    # A duplicate key or a deadlock: rolled back, as happens to anybody.
+                    # A duplicate key or a deadlock: PostgreSQL has rolled the transaction back.
                     pass
 
-    def _transaction(self, connection: psycopg.Connection, luck: random.Random) -> None:
-        for _ in range(luck.randint(1, 4)):
-            self._statement(connection, luck)
-        if luck.random() < 0.2:
+    def _transaction(self, connection: psycopg.Connection, randomness: random.Random) -> None:
+        for _ in range(randomness.randint(1, 4)):
+            self._statement(connection, randomness)
+        if randomness.random() < 0.2:
             with connection.transaction(force_rollback=True):
-                self._statement(connection, luck)
-        if luck.random() < 0.1:
+                self._statement(connection, randomness)
+        if randomness.random() < 0.1:
             raise psycopg.Rollback
-        # Transactions that are open for a while, so that snapshots fall into the middle of some.
-        time.sleep(luck.choice((0, 0, 0.01, 0.05)))
+        # Keep transactions open for a while, so that snapshots are taken in the middle of some.
+        time.sleep(randomness.choice((0, 0, 0.01, 0.05)))
 
-    def _statement(self, connection: psycopg.Connection, luck: random.Random) -> None:
-        key, value = luck.randint(1, 300), luck.randint(0, 1 << 30)
-        match luck.randint(0, 9):
+    def _statement(self, connection: psycopg.Connection, randomness: random.Random) -> None:
+        key, value = randomness.randint(1, 300), randomness.randint(0, 1 << 30)
+        match randomness.randint(0, 9):
             case 0 | 1:
                 connection.execute(
                     "INSERT INTO items VALUES (%s, %s, repeat('x', 10)) ON CONFLICT DO NOTHING",
@@ -126,7 +126,7 @@ class Writers:
             case 2:
                 connection.execute("DELETE FROM items WHERE id = %s", (key,))
             case 3:
-                moved = luck.randint(1, 300)
+                moved = randomness.randint(1, 300)
                 connection.execute(
                     "UPDATE items SET id = %s, v = v + 1 WHERE id = %s", (moved, key)
                 )
@@ -144,8 +144,8 @@ class Writers:
 
 
 @pytest.mark.timeout(300)
-def test_a_replica_under_load_is_the_table(system: System) -> None:
-    """GIVEN writers WHEN replicas are made again and again THEN each ends equal to the table."""
+def test_replica_under_load_equals_the_table(system: System) -> None:
+    """GIVEN writers WHEN replicas are taken repeatedly THEN each ends equal to the table."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     system.database.execute(
@@ -175,7 +175,7 @@ def test_a_replica_under_load_is_the_table(system: System) -> None:
         raise AssertionError("it does not end")
 
     async def hop() -> Rows:
-        """Connect anew every few events, and go on from the state."""
+        """Reconnect every few events, and resume from the state."""
         rows: Rows = {}
         state: State | None = None
         while True:
@@ -204,22 +204,22 @@ def test_a_replica_under_load_is_the_table(system: System) -> None:
         hopping = asyncio.create_task(hop())
         await following.wait()
         second = asyncio.create_task(copy(client, durable="copy", enough=300))
-        found = [await first, await second, await hopping]
+        copies = [await first, await second, await hopping]
         await ending
-        return found
+        return copies
 
     try:
         first, second, hopped = system.consume(consume)
     finally:
         last.set()
         writers.stop()
-    assert first == second == hopped == selected(system, "items")
+    assert first == second == hopped == select_rows(system, "items")
 
 
-def test_a_change_older_than_the_snapshot_and_not_in_it(
+def test_change_before_the_snapshot_that_the_snapshot_does_not_see(
     request: pytest.FixtureRequest, system: System
 ) -> None:
-    """P41: the change stands in the stream before the snapshot is taken, which does not see it."""
+    """P41: the change is in the stream before the snapshot is taken, which does not see it."""
     system.database.execute(
         "CREATE TABLE w (id int PRIMARY KEY, v text); INSERT INTO w VALUES (1, 'old')"
     )
@@ -237,7 +237,7 @@ def test_a_change_older_than_the_snapshot_and_not_in_it(
 
         async def consume(client: Client) -> list[Any]:
             async with client.replica("w") as events:
-                return [(event.op, event.data["v"]) for event in await taken(events, 2)]
+                return [(event.op, event.data["v"]) for event in await take(events, 2)]
 
         assert system.consume(consume) == [(Op.READ, "old"), (Op.UPDATE, "new")]
     finally:
@@ -246,10 +246,8 @@ def test_a_change_older_than_the_snapshot_and_not_in_it(
         connection.close()
 
 
-def test_a_snapshot_that_another_takes_the_place_of(
-    system: System, caplog: pytest.LogCaptureFixture
-) -> None:
-    """GIVEN a snapshot half-way WHEN it is superseded THEN the rows are the other one's alone."""
+def test_superseded_snapshot(system: System, caplog: pytest.LogCaptureFixture) -> None:
+    """GIVEN half of a snapshot WHEN it is superseded THEN all rows are those of the other one."""
     system.database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, v text);"
         "INSERT INTO items SELECT g, 'v' || g FROM generate_series(1, 1000) g"
@@ -275,11 +273,11 @@ def test_a_snapshot_that_another_takes_the_place_of(
         rows, meta = system.consume(consume)
     assert sorted(row["id"] for row in rows) == list(range(1, 501))
     assert meta.supersedes is not None
-    assert any("has taken its place" in record.getMessage() for record in caplog.records)
+    assert any("snapshot.superseded" in record.getMessage() for record in caplog.records)
 
 
 def test_toast_keys_truncate_and_a_new_column(system: System) -> None:
-    """GIVEN a replica WHEN it is stopped and goes on from its state THEN nothing is missing."""
+    """GIVEN a replica WHEN it is stopped and resumes from its state THEN nothing is missing."""
     system.database.execute(
         "CREATE TABLE users (id int PRIMARY KEY, n numeric, big text);"
         "ALTER TABLE users ALTER big SET STORAGE EXTERNAL;"
@@ -290,7 +288,7 @@ def test_toast_keys_truncate_and_a_new_column(system: System) -> None:
 
     async def begin(client: Client) -> str:
         async with client.replica("users") as events:
-            for event in await taken(events, 2):
+            for event in await take(events, 2):
                 apply(rows, event)
             assert events.state is None
             apply(rows, await anext(events))
@@ -298,7 +296,7 @@ def test_toast_keys_truncate_and_a_new_column(system: System) -> None:
             return events.state.dump()
 
     state = system.consume(begin)
-    assert rows == selected(system, "users")
+    assert rows == select_rows(system, "users")
 
     async def update(client: Client) -> str:
         async with client.replica("users", state=State.load(state)) as events:
@@ -315,7 +313,7 @@ def test_toast_keys_truncate_and_a_new_column(system: System) -> None:
             return events.state.dump()
 
     state = system.consume(update)
-    assert rows == selected(system, "users")
+    assert rows == select_rows(system, "users")
 
     async def extend(client: Client) -> None:
         async with client.replica("users", state=State.load(state)) as events:
@@ -323,16 +321,16 @@ def test_toast_keys_truncate_and_a_new_column(system: System) -> None:
             await asyncio.to_thread(system.publish_schemas)
             system.database.execute("INSERT INTO users VALUES (20, 1, '', '2026-01-01 00:00:00Z')")
             apply(rows, await anext(events))
-            assert rows[20] == selected(system, "users")[20]
+            assert rows[20] == select_rows(system, "users")[20]
             system.database.execute("TRUNCATE users; INSERT INTO users VALUES (21)")
-            for event in await taken(events, 2):
+            for event in await take(events, 2):
                 apply(rows, event)
 
     system.consume(extend)
-    assert rows == selected(system, "users")
+    assert rows == select_rows(system, "users")
 
 
-def test_a_durable_replica_goes_on_with_what_is_not_acknowledged(system: System) -> None:
+def test_durable_replica_resumes_with_unacknowledged_changes(system: System) -> None:
     system.database.execute(
         "CREATE TABLE users (id int PRIMARY KEY, v int); INSERT INTO users VALUES (1, 0), (2, 0)"
     )
@@ -340,28 +338,28 @@ def test_a_durable_replica_goes_on_with_what_is_not_acknowledged(system: System)
 
     async def begin(client: Client) -> str:
         async with client.replica("users", durable="mine") as events:
-            assert [event.op for event in await taken(events, 2)] == [Op.READ, Op.READ]
+            assert [event.op for event in await take(events, 2)] == [Op.READ, Op.READ]
             system.database.execute("UPDATE users SET v = 1 WHERE id = 1")
             system.database.execute("UPDATE users SET v = 2 WHERE id = 2")
-            first, _second = await taken(events, 2)
+            first, _second = await take(events, 2)
             await first.ack()
             assert events.state is not None
             return events.state.dump()
 
     state = State.load(system.consume(begin))
 
-    async def go_on(client: Client) -> None:
+    async def resume(client: Client) -> None:
         async with client.replica("users", durable="mine", state=state) as events:
-            (event,) = await taken(events, 1)
+            (event,) = await take(events, 1)
             assert (event.op, event.data) == (Op.UPDATE, {"id": 2, "v": 2})
 
-    system.consume(go_on)
+    system.consume(resume)
 
-    async def begin_anew(client: Client) -> None:
+    async def start_again(client: Client) -> None:
         async with client.replica("users", durable="mine") as events:
-            found = [(event.op, event.data["v"]) for event in await taken(events, 2)]
-            assert found == [(Op.READ, 1), (Op.READ, 2)]
+            rows = [(event.op, event.data["v"]) for event in await take(events, 2)]
+            assert rows == [(Op.READ, 1), (Op.READ, 2)]
             system.database.execute("UPDATE users SET v = 3 WHERE id = 1")
             assert (await anext(events)).data == {"id": 1, "v": 3}
 
-    system.consume(begin_anew)
+    system.consume(start_again)

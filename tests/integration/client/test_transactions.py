@@ -1,4 +1,4 @@
-"""Changes in whole transactions, from streams that are written by hand."""
+"""Changes in whole transactions, from streams that the test writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import nats
 import orjson
 
 from tailrace.client import State, connect, transactions
-from tests.integration.client.messages import created, message
+from tests.integration.client.messages import create_stream, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedNats
 
 
-async def sent(url: str, commits: Iterable[tuple[int, int]]) -> None:
-    """Changes of commits: `(1, 3)` is a commit at LSN 1 with three of them."""
+async def publish(url: str, commits: Iterable[tuple[int, int]]) -> None:
+    """Publish commits: `(1, 3)` is a commit at LSN 1 with three changes."""
     connection = await nats.connect(url)
     try:
         for lsn, count in commits:
@@ -33,8 +33,8 @@ async def sent(url: str, commits: Iterable[tuple[int, int]]) -> None:
         await connection.close()
 
 
-async def begun(client: Client) -> State:
-    """Behind a snapshot that sees transactions before 1."""
+async def start_state(client: Client) -> State:
+    """The state after a snapshot that sees no transactions from 1 on."""
     return State(
         table="users",
         snapshot_id="s",
@@ -47,63 +47,63 @@ async def begun(client: Client) -> State:
 
 
 async def read(client: Client, state: State, count: int) -> list[Batch]:
-    """Batches with at least so many changes in all."""
-    found: list[Batch] = []
+    """Batches with at least this many changes in total."""
+    received: list[Batch] = []
     async with asyncio.timeout(30), client.transactions("users", state) as batches:
-        while sum(len(batch.changes) for batch in found) < count:
-            found.append(await anext(batches))
-        if found and not found[-1].ends:
-            found.append(await anext(batches))
-    return found
+        while sum(len(batch.changes) for batch in received) < count:
+            received.append(await anext(batches))
+        if received and not received[-1].ends:
+            received.append(await anext(batches))
+    return received
 
 
 def test_batches_hold_whole_transactions(
     server: EmbeddedNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN commits of many sizes WHEN batches are small THEN each ends with a commit, or says that
-    it does not, and from each state that is kept it goes on with the next commit."""
-    monkeypatch.setattr(transactions, "_ENOUGH", 7)
+    """GIVEN commits of many sizes WHEN batches are small THEN each batch ends with a commit, or has
+    `ends` false, and reading resumes with the next commit from the state of each batch."""
+    monkeypatch.setattr(transactions, "BATCH_CHANGES", 7)
     commits = [(1, 2), (2, 5), (3, 1300), (4, 1), (5, 3), (6, 9), (7, 1)]
     total = sum(count for _, count in commits)
 
     async def check() -> None:
-        await created(server.url)
-        await sent(server.url, commits)
+        await create_stream(server.url)
+        await publish(server.url, commits)
         async with connect(server.url) as client:
-            found = await read(client, await begun(client), total)
-            changes = [change for batch in found for change in batch.changes]
+            received = await read(client, await start_state(client), total)
+            changes = [change for batch in received for change in batch.changes]
             assert [int(change.lsn) for change in changes] == [
                 lsn for lsn, count in commits for _ in range(count)
             ]
             done: set[int] = set()
             part: set[int] = set()
-            for batch in found:
+            for batch in received:
                 part |= {int(change.lsn) for change in batch.changes}
                 if batch.ends:
                     assert not done & part
                     done, part = done | part, set()
-                    rest = await read(client, batch.state, total - _seen(commits, done))
-                    left = [int(change.lsn) for each in rest for change in each.changes]
+                    rest = await read(client, batch.state, total - _count_changes(commits, done))
+                    left = [int(change.lsn) for later in rest for change in later.changes]
                     assert done.isdisjoint(left)
             assert done == {lsn for lsn, _ in commits}
-            assert found[-1].pending == 0
-            assert any(not batch.ends for batch in found)
+            assert received[-1].pending == 0
+            assert any(not batch.ends for batch in received)
 
     asyncio.run(check())
 
 
-def _seen(commits: list[tuple[int, int]], done: set[int]) -> int:
+def _count_changes(commits: list[tuple[int, int]], done: set[int]) -> int:
     return sum(count for lsn, count in commits if lsn in done)
 
 
-def test_the_place_moves_on_over_the_changes_of_others(server: EmbeddedNats) -> None:
-    """GIVEN changes that the snapshot has WHEN they are read THEN a state is handed on alone."""
+def test_state_advances_over_changes_that_the_snapshot_contains(server: EmbeddedNats) -> None:
+    """GIVEN changes that the snapshot contains WHEN they are read THEN a batch has a state only."""
 
     async def check() -> None:
-        await created(server.url)
-        await sent(server.url, [(1, 1), (2, 1)])
+        await create_stream(server.url)
+        await publish(server.url, [(1, 1), (2, 1)])
         async with connect(server.url) as client:
-            state = await begun(client)
+            state = await start_state(client)
             seen = replace(state, lsn="0/FF", visibility="100:100:")
             async with asyncio.timeout(30), client.transactions("users", seen) as batches:
                 batch = await anext(batches)

@@ -1,4 +1,4 @@
-"""Fixtures for mirrors: a NATS server, a system around it, and a database to mirror into."""
+"""Fixtures of mirror tests: a NATS server, a system around it, and a database to mirror into."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def system(
     server: EmbeddedNats,
     tmp_path: Path,
 ) -> Iterator[Mirrored]:
-    made = Mirrored(spark, capture(database), server, tmp_path)
+    system = Mirrored(spark, capture(database), server, tmp_path)
     try:
-        yield made
+        yield system
     finally:
-        made.stop()
+        system.stop()

@@ -1,4 +1,4 @@
-"""What a target holds, in the form of the source's own rows."""
+"""The rows of a target, in the form of the source's rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A target of one kind: where it is, and how to look into it."""
+    """A target of one kind: its address, and how to query it."""
 
     url: str
     kind: str
@@ -38,21 +38,21 @@ class Place:
             ) as connection:
                 return connection.execute(select).fetchall()
         with duckdb.connect(str(self.path)) as connection:
-            found: Rows = connection.execute(select).fetchall()
-            return found
+            rows: Rows = connection.execute(select).fetchall()
+            return rows
 
     def name(self, schema: str, table: str) -> str:
-        """How a table is called there."""
-        own = table.replace('"', '""')
+        """The name of a table in this target."""
+        name = table.replace('"', '""')
         if self.kind == "sqlite":
             prefix = "" if schema == "public" else f"{schema}."
-            return f'"{prefix}{own}"'
-        shown = "main" if self.kind == "duckdb" and schema == "public" else schema
-        return f'"{shown}"."{own}"'
+            return f'"{prefix}{name}"'
+        schema = "main" if self.kind == "duckdb" and schema == "public" else schema
+        return f'"{schema}"."{name}"'
 
 
 def places(folder: Path, copy: Database) -> list[Place]:
-    """One of each kind."""
+    """One target of each kind."""
     return [
         Place(url=f"sqlite:///{folder}/copy.sqlite", kind="sqlite", path=folder / "copy.sqlite"),
         Place(url=f"duckdb:///{folder}/copy.duckdb", kind="duckdb", path=folder / "copy.duckdb"),

@@ -1,4 +1,4 @@
-"""A whole system with mirrors of its tables, in the test's own process or in others."""
+"""A whole system with mirrors of its tables, in the process of the test or in others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Mirrored(System):
-    """A system whose pipeline publishes transactions atomically, if it is told to."""
+    """A system whose pipeline publishes transactions atomically if `atomic` is set."""
 
     atomic = False
 
@@ -35,11 +35,11 @@ class Mirrored(System):
 
 
 class Running:
-    """A mirror on a thread of its own."""
+    """A mirror in its own thread."""
 
     def __init__(self, url: str, table: str, to: str, **options: Any) -> None:
-        self.said: list[str] = []
-        self.status = Status(table=table, tell=lambda _, words: self.said.append(words))
+        self.events: list[str] = []
+        self.status = Status(table=table, on_event=lambda _, text: self.events.append(text))
         self.failure: BaseException | None = None
         self._url, self._table, self._to, self._options = url, table, to, options
         self._loop = asyncio.new_event_loop()
@@ -62,25 +62,25 @@ class Running:
             await mirror.run()
 
     def wait(self, condition: Any, what: str) -> None:
-        """Until something holds, or the mirror has failed."""
+        """Wait for a condition, or raise the error of the mirror."""
         wait_for(lambda: condition() or not self._thread.is_alive(), what)
         if self.failure is not None:
             raise self.failure
-        assert condition(), (what, self.said)
+        assert condition(), (what, self.events)
 
     def follows(self) -> Running:
         self.wait(lambda: self.status.phase is Phase.FOLLOWING, "the mirror follows")
         return self
 
     def ended(self) -> BaseException | None:
-        """Its error, once it has ended by itself."""
+        """Wait for its end; its error."""
         self._thread.join(60)
         assert not self._thread.is_alive()
         return self.failure
 
     def stop(self) -> None:
         for _ in range(100):
-            # Once may not be enough: see `tailrace.mirror.end`.
+            # One cancellation may not be enough: see `tailrace.mirror.cancel_all`.
             if self._thread.is_alive() and self._task is not None:
                 self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join(0.5)
@@ -89,7 +89,7 @@ class Running:
 
 @contextlib.contextmanager
 def mirror(system: Mirrored, table: str, to: str, **options: Any) -> Iterator[Running]:
-    """A mirror for a while; an error that ended it is raised."""
+    """A mirror until the block ends. Raises the error that ended it."""
     running = Running(system.server.url, table, to, **options)
     try:
         yield running
@@ -100,6 +100,6 @@ def mirror(system: Mirrored, table: str, to: str, **options: Any) -> Iterator[Ru
 
 
 def target_url(database: Database) -> str:
-    """A database as a target."""
+    """The address of a database as a target."""
     host, port = "127.0.0.1", database.server.port
     return f"postgresql://postgres@{host}:{port}/{database.name}"

@@ -1,4 +1,4 @@
-"""`tailrace mirror` on the command line: what is wrong, and the way out."""
+"""`tailrace mirror` on the command line: errors and hints."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def run(*arguments: str, folder: Path) -> tuple[int, str]:
         [sys.executable, "-m", "tailrace.cli", "mirror", *arguments],
         capture_output=True, text=True, timeout=60, cwd=folder, check=False,
     )  # fmt: skip
-    said = done.stdout + done.stderr
-    assert SECRET not in said
-    return done.returncode, " ".join(said.split())
+    output = done.stdout + done.stderr
+    assert SECRET not in output
+    return done.returncode, " ".join(output.split())
 
 
-async def prepared(url: str, *, answer: bytes | None = None) -> None:
-    """A stream of changes and a schema document; and somebody who answers one request."""
+async def prepare(url: str) -> None:
+    """Create a stream of changes and a schema document."""
     connection = await nats.connect(url)
     jetstream = connection.jetstream()
     await jetstream.add_stream(name="CDC", subjects=["cdc.>"])
@@ -41,7 +41,7 @@ async def prepared(url: str, *, answer: bytes | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "text"),
     [
         (["--to", "mysql://u:hunter2secret@h/d"], 2, "sqlite:///local.db"),
         (["--to", "sqlite://local.db"], 2, "Three slashes"),
@@ -55,23 +55,23 @@ async def prepared(url: str, *, answer: bytes | None = None) -> None:
         ),
     ],
 )
-def test_what_is_wrong_before_anything_is_asked(
-    arguments: list[str], code: int, words: str, tmp_path: Path
+def test_invalid_options_and_addresses(
+    arguments: list[str], code: int, text: str, tmp_path: Path
 ) -> None:
-    found, said = run("--table", "users", *arguments, folder=tmp_path)
-    assert (found, words in said) == (code, True), said
+    exit_code, output = run("--table", "users", *arguments, folder=tmp_path)
+    assert (exit_code, text in output) == (code, True), output
 
 
-def test_what_the_servers_refuse(server: EmbeddedNats, database: Database, tmp_path: Path) -> None:
-    asyncio.run(prepared(server.url))
+def test_errors_of_the_servers(server: EmbeddedNats, database: Database, tmp_path: Path) -> None:
+    asyncio.run(prepare(server.url))
     to = ["--from", server.url, "--table", "users", "--to"]
-    code, said = run(*to, "sqlite:///x.db", folder=tmp_path)
-    assert (code, "`snapshots` in its settings" in said) == (30, True), said
-    code, said = run(*to, "sqlite:///nowhere/x.db", folder=tmp_path)
-    assert (code, "Check the folder" in said) == (2, True), said
-    code, said = run(*to, f"postgresql://u:{SECRET}@127.0.0.1:1/db", folder=tmp_path)
-    assert code == 20, said
+    code, output = run(*to, "sqlite:///x.db", folder=tmp_path)
+    assert (code, "`snapshots` in its settings" in output) == (30, True), output
+    code, output = run(*to, "sqlite:///nowhere/x.db", folder=tmp_path)
+    assert (code, "Check the folder" in output) == (2, True), output
+    code, output = run(*to, f"postgresql://u:{SECRET}@127.0.0.1:1/db", folder=tmp_path)
+    assert code == 20, output
     port = database.server.port
     url = f"postgresql://postgres:{SECRET}@127.0.0.1:{port}/nowhere"
-    code, said = run(*to, url, folder=tmp_path)
-    assert (code, "Correct dbname in --to" in said) == (22, True), said
+    code, output = run(*to, url, folder=tmp_path)
+    assert (code, "Correct dbname in --to" in output) == (22, True), output

@@ -1,4 +1,4 @@
-"""Mirrors as processes of their own, killed at random under load, with NATS killed as well."""
+"""Mirrors as processes, killed at random under load, with NATS killed as well."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = "SELECT id, balance, note FROM accounts ORDER BY id"
 
 
 class Bank:
-    """Threads that move money about; whatever they do, the sum stays the same."""
+    """Threads that transfer money between accounts; the sum never changes."""
 
     def __init__(self, database: Database, seed: int) -> None:
         self._database = database
@@ -45,23 +45,23 @@ class Bank:
         for thread in self._threads:
             thread.start()
 
-    def _work(self, luck: random.Random) -> None:
+    def _work(self, randomness: random.Random) -> None:
         with self._database.connect() as connection:
             while not self._stop.is_set():
                 with contextlib.suppress(psycopg.Error), connection.transaction():
-                    for _ in range(luck.randint(1, 5)):
-                        self._transfer(connection, luck)
+                    for _ in range(randomness.randint(1, 5)):
+                        self._transfer(connection, randomness)
                     self.done += 1
-                time.sleep(luck.choice((0, 0.002, 0.02)))
+                time.sleep(randomness.choice((0, 0.002, 0.02)))
 
-    def _transfer(self, connection: psycopg.Connection, luck: random.Random) -> None:
-        one, other = luck.randrange(ACCOUNTS), luck.randrange(ACCOUNTS)
-        amount = luck.randrange(50)
+    def _transfer(self, connection: psycopg.Connection, randomness: random.Random) -> None:
+        one, other = randomness.randrange(ACCOUNTS), randomness.randrange(ACCOUNTS)
+        amount = randomness.randrange(50)
         add = "UPDATE accounts SET balance = balance + %s WHERE id = %s"
-        match luck.randrange(8):
+        match randomness.randrange(8):
             case 0:
-                # An account gets another number, and its large note stays with it.
-                new = luck.randrange(ACCOUNTS, 10 * ACCOUNTS)
+                # An account gets another id and keeps its large note.
+                new = randomness.randrange(ACCOUNTS, 10 * ACCOUNTS)
                 connection.execute("UPDATE accounts SET id = %s WHERE id = %s", [new, one])
                 connection.execute("UPDATE accounts SET id = %s WHERE id = %s", [one, new])
             case 1:
@@ -83,10 +83,10 @@ class Bank:
 
 
 class Reader:
-    """Looks at a target all the time, and notes every sum that it sees."""
+    """Queries a target continuously, and records every sum."""
 
-    def __init__(self, look: Callable[[str], list[tuple[object, ...]]]) -> None:
-        self.look = look
+    def __init__(self, query: Callable[[str], list[tuple[object, ...]]]) -> None:
+        self.query = query
         self.sums: list[object] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -94,9 +94,9 @@ class Reader:
 
     def _run(self) -> None:
         while not self._stop.wait(0.003):
-            # Not there yet, or locked for a moment.
+            # The table does not exist yet, or is locked for a moment.
             with contextlib.suppress(sqlite3.OperationalError, psycopg.errors.UndefinedTable):
-                self.sums += [row[0] for row in self.look(SUM)]
+                self.sums += [row[0] for row in self.query(SUM)]
 
     def stop(self) -> None:
         self._stop.set()
@@ -104,7 +104,7 @@ class Reader:
 
 
 class Process:
-    """`tailrace mirror`, started again whenever it has ended, as a service manager does."""
+    """`tailrace mirror`, restarted after it has ended, as by a service manager."""
 
     def __init__(self, url: str, to: str, log: Path) -> None:
         self._command = [
@@ -115,38 +115,40 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        self._began = len(self._log.read_text()) if self._log.exists() else 0
-        with self._log.open("ab") as said:
-            self.process = subprocess.Popen(self._command, stdout=said, stderr=said)
+        self._log_start = len(self._log.read_text()) if self._log.exists() else 0
+        with self._log.open("ab") as output:
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=output)
 
-    def _tend(self) -> None:
+    def _restart_if_ended(self) -> None:
         if (code := self.process.poll()) is not None:
-            # NATS was away when it started: that is said at once.
+            # NATS was down at its start, which is an error.
             assert code == SinkUnreachableError.exit_code, self._log.read_text()
             self.start()
 
     def kill(self) -> None:
-        self._tend()
+        self._restart_if_ended()
         self.process.kill()
         self.process.wait()
 
     def follows(self) -> bool:
-        """Whether the one that runs has come that far."""
-        self._tend()
-        return "following" in self._log.read_text()[self._began :]
+        """Whether the running process follows changes."""
+        self._restart_if_ended()
+        return "following" in self._log.read_text()[self._log_start :]
 
     def end(self) -> int:
         self.process.terminate()
         return self.process.wait(60)
 
 
-def test_nothing_is_lost_doubled_or_torn(system: Mirrored, copy: Database, tmp_path: Path) -> None:
-    """GIVEN mirrors in two targets, transactions published atomically, and money on the move WHEN
-    mirrors and NATS are killed at random THEN no reader of a target ever sees a sum that never was,
-    and in the end source and targets are equal, row by row."""
+def test_no_change_is_lost_duplicated_or_partial(
+    system: Mirrored, copy: Database, tmp_path: Path
+) -> None:
+    """GIVEN mirrors in two targets, transactions published atomically, and transfers WHEN mirrors
+    and NATS are killed at random THEN no reader of a target ever sees another sum, and in the end
+    source and targets are equal, row by row."""
     seed = random.randrange(1 << 30)
     print("seed", seed)
-    luck = random.Random(seed)
+    randomness = random.Random(seed)
     system.atomic = True
     system.database.execute(f"""
         CREATE TABLE accounts (id int PRIMARY KEY, balance int, note text);
@@ -169,32 +171,32 @@ def test_nothing_is_lost_doubled_or_torn(system: Mirrored, copy: Database, tmp_p
     ]
     try:
         for number in range(KILLS):
-            time.sleep(luck.uniform(0.2, 3.0))
+            time.sleep(randomness.uniform(0.2, 3.0))
             if number % 3 == 2:
                 system.server.kill()
-                time.sleep(luck.uniform(0, 0.5))
+                time.sleep(randomness.uniform(0, 0.5))
                 system.server.start()
                 continue
-            for each in mirrors:
-                each.kill()
-                each.start()
-        for each in mirrors:
-            wait_for(lambda each=each: each.follows(), "the mirrors follow")  # type: ignore[misc]
+            for process in mirrors:
+                process.kill()
+                process.start()
+        for process in mirrors:
+            wait_for(lambda process=process: process.follows(), "the mirrors follow")  # type: ignore[misc]
         bank.stop()
-        wanted = system.database.query(ROWS)
+        expected = system.database.query(ROWS)
         assert bank.done > 50
         assert system.database.query(SUM) == [(TOTAL,)]
         for reader in readers:
-            wait_for(lambda reader=reader: reader.look(ROWS) == wanted, "all is there")  # type: ignore[misc]
-        assert [each.end() for each in mirrors] == [0, 0]
+            wait_for(lambda reader=reader: reader.query(ROWS) == expected, "all rows")  # type: ignore[misc]
+        assert [process.end() for process in mirrors] == [0, 0]
     finally:
         bank.stop()
         for reader in readers:
             reader.stop()
-        for each in mirrors:
-            each.process.kill()
-            each.process.wait()
-            print(each._log.read_text()[-3000:])
+        for process in mirrors:
+            process.process.kill()
+            process.process.wait()
+            print(process._log.read_text()[-3000:])
         light.close()
         heavy.close()
     for reader in readers:

@@ -1,4 +1,4 @@
-"""The contract of targets, kept by each of them."""
+"""The contract of targets: every target passes every test."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ KEYLESS = Layout(columns=COLUMNS, key=())
 
 @pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, copy: Database) -> Place:
-    [found] = [each for each in places(tmp_path, copy) if each.kind == request.param]
-    return found
+    [place] = [place for place in places(tmp_path, copy) if place.kind == request.param]
+    return place
 
 
-def opened(place: Place) -> Target:
+def open_target(place: Place) -> Target:
     target = target_of(place.url, "t")
     target.open()
     return target
 
 
-def begun(place: Place, layout: Layout = LAYOUT, rows: int = 2) -> Target:
-    """A target with the rows (0, a), (1, a), ... at state s1."""
-    target = opened(place)
+def bootstrap(place: Place, layout: Layout = LAYOUT, rows: int = 2) -> Target:
+    """A target with the rows (0, a), (1, a), ... and the state s1."""
+    target = open_target(place)
     target.begin(layout)
-    target.load(target.shaped([list(range(rows)), ["a"] * rows]))
+    target.load(target.convert([list(range(rows)), ["a"] * rows]))
     target.finish("s1")
     return target
 
@@ -63,35 +63,35 @@ def change(op: Op, data: dict[str, Any], old: dict[str, Any] | None = None) -> C
     )  # fmt: skip
 
 
-def test_half_a_bootstrap_was_never_there(place: Place) -> None:
-    target = opened(place)
+def test_unfinished_bootstrap_is_discarded(place: Place) -> None:
+    target = open_target(place)
     target.begin(LAYOUT)
-    target.load(target.shaped([[1], ["a"]]))
+    target.load(target.convert([[1], ["a"]]))
     target.close()
     target = target_of(place.url, "t")
     assert target.open() is None
     target.begin(LAYOUT)
-    target.load(target.shaped([[2], ["b"]]))
-    # Given up for another snapshot.
+    target.load(target.convert([[2], ["b"]]))
+    # Superseded by another snapshot.
     target.begin(LAYOUT)
-    target.load(target.shaped([[3], ["c"]]))
+    target.load(target.convert([[3], ["c"]]))
     target.finish("s1")
     target.close()
     assert rows(place) == [(3, "c")]
 
 
-def test_a_new_bootstrap_takes_the_place_of_the_old_rows_at_once(place: Place) -> None:
-    target = begun(place)
+def test_new_bootstrap_replaces_the_old_rows_atomically(place: Place) -> None:
+    target = bootstrap(place)
     wider = Layout(
         columns=(*COLUMNS, Column(name="more", position=3, data_type="boolean")), key=("name",)
     )
     target.begin(wider)
-    target.load(target.shaped([[7], ["b"], [True]]))
+    target.load(target.convert([[7], ["b"], [True]]))
     target.rollback()
-    target.rest()
+    target.idle()
     assert rows(place) == [(0, "a"), (1, "a")]
     target.begin(wider)
-    target.load(target.shaped([[7], ["b"], [True]]))
+    target.load(target.convert([[7], ["b"], [True]]))
     target.finish("s2")
     target.apply(Effect(rows=[{"id": 8, "name": "b", "more": None}]))
     target.commit("s3")
@@ -99,13 +99,13 @@ def test_a_new_bootstrap_takes_the_place_of_the_old_rows_at_once(place: Place) -
     assert rows(place) == [(8, "b", None)]
 
 
-def test_what_is_not_committed_is_gone(place: Place) -> None:
-    target = begun(place)
+def test_uncommitted_changes_are_discarded(place: Place) -> None:
+    target = bootstrap(place)
     target.apply(Effect(removed=[(0,)], rows=[{"id": 1, "name": "b"}, {"id": 2, "name": "c"}]))
     target.close()
-    kept = target.open()
-    assert kept is not None
-    assert (kept.state, kept.layout) == ("s1", LAYOUT)
+    stored = target.open()
+    assert stored is not None
+    assert (stored.state, stored.layout) == ("s1", LAYOUT)
     target.apply(Effect(removed=[(0,)], rows=[{"id": 1, "name": "b"}, {"id": 2, "name": "c"}]))
     target.apply(Effect(truncated=True, rows=[{"id": 1, "name": "d"}]))
     target.commit("s2")
@@ -113,9 +113,9 @@ def test_what_is_not_committed_is_gone(place: Place) -> None:
     assert rows(place) == [(1, "d")]
 
 
-def test_a_second_mirror_is_noticed(place: Place) -> None:
-    one, other = begun(place), opened(place)
-    one.rest()
+def test_second_mirror_is_detected(place: Place) -> None:
+    one, other = bootstrap(place), open_target(place)
+    one.idle()
     other.apply(Effect(removed=[(0,)]))
     other.commit("s2")
     other.close()
@@ -125,8 +125,8 @@ def test_a_second_mirror_is_noticed(place: Place) -> None:
     one.close()
 
 
-def test_a_table_that_is_not_a_mirror_is_left_alone(place: Place) -> None:
-    begun(place).close()
+def test_table_that_is_not_a_mirror_is_not_touched(place: Place) -> None:
+    bootstrap(place).close()
     place.rows("DELETE FROM _tailrace_mirrors RETURNING 1")
     target = target_of(place.url, "t")
     with pytest.raises(ConfigError, match="not a mirror"):
@@ -135,26 +135,26 @@ def test_a_table_that_is_not_a_mirror_is_left_alone(place: Place) -> None:
     assert rows(place) == [(0, "a"), (1, "a")]
 
 
-def test_rows_without_a_key(place: Place) -> None:
-    target = begun(place, KEYLESS, 1)
+def test_table_without_a_key(place: Place) -> None:
+    target = bootstrap(place, KEYLESS, 1)
     same = {"id": 5, "name": None}
     target.replay([change(Op.INSERT, same), change(Op.INSERT, same), change(Op.DELETE, same)])
     target.replay([change(Op.UPDATE, {"id": 6, "name": "x"}, old={"id": 0, "name": "a"})])
     target.commit("s2")
-    target.rest()
+    target.idle()
     assert rows(place) == [(5, None), (6, "x")]
-    with pytest.raises(DivergedError, match="none of its rows"):
+    with pytest.raises(DivergedError, match="no row like the old row"):
         target.replay([change(Op.DELETE, {"id": 9, "name": "y"})])
     target.rollback()
-    with pytest.raises(DivergedError, match="does not say which row") as caught:
+    with pytest.raises(DivergedError, match="does not have the old row") as caught:
         target.replay([change(Op.UPDATE, {"id": 6, "name": "z"})])
     target.rollback()
     target.close()
     assert "REPLICA IDENTITY FULL" in caught.value.hint
 
 
-def test_a_row_that_is_missing_is_said(place: Place) -> None:
-    target = begun(place)
+def test_missing_row_is_an_error(place: Place) -> None:
+    target = bootstrap(place)
     for effect in (
         Effect(patches=[((9,), {"id": 9})]),
         Effect(moves=[((9,), {"id": 10})]),

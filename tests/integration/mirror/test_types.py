@@ -1,4 +1,4 @@
-"""A table with a column of every type there is, mirrored: by snapshot and by stream."""
+"""A table with a column of every type, mirrored by snapshot and by stream."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ DOCUMENTS = [
     '{"a": [1, 1.5, null, true, "né"], "": {}}', "[]", '"text"', "12", "-0.25", "false",
     '{"nested": [[{"deep": "\\\\ \\" \\n"}]]}',
 ]  # fmt: skip
-"""What a message holds exactly: docs/reference/types.md says which documents it does not."""
+"""Documents that messages hold exactly; docs/reference/types.md names those they do not."""
 
 
-def made(database: Database) -> dict[str, list[str]]:
-    """Types with their values; those of json are ours."""
-    found = prepared(database)
-    return found | {"json": DOCUMENTS, "jsonb": DOCUMENTS}
+def create_types(database: Database) -> dict[str, list[str]]:
+    """Create types; all types with their values, and JSON documents of this test."""
+    return prepared(database) | {"json": DOCUMENTS, "jsonb": DOCUMENTS}
 
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
-def test_every_value_of_every_type(
+def test_mirror_has_every_value_of_every_type(
     system: Mirrored, copy: Database, tmp_path: Path, encoding: str
 ) -> None:
     """GIVEN values of all types WHEN the table is mirrored into PostgreSQL THEN it has the same
     values of the same types, column by column, whether they came by snapshot or by stream."""
     system.encoding = encoding
-    types = made(system.database)
-    made(copy)
+    types = create_types(system.database)
+    create_types(copy)
     columns = [f"c{number}" for number in range(len(types))]
     declared = ", ".join(f"{name} {kind}" for name, kind in zip(columns, types, strict=True))
     system.database.execute(f"CREATE TABLE every (id int PRIMARY KEY, {declared})")
@@ -69,7 +68,7 @@ def test_every_value_of_every_type(
     for name, kind in zip(columns, types, strict=True):
         query = f"SELECT id, {name}::text FROM every ORDER BY id"
         if kind == "json":
-            # Blanks are not kept: json is compared as what it means.
+            # Messages do not have the white space of json: compare as jsonb.
             query = f"SELECT id, {name}::jsonb::text FROM every ORDER BY id"
         assert copy.query(query) == system.database.query(query), (kind, name)
     assert _types(copy) == _types(system.database)
@@ -85,7 +84,7 @@ def _types(database: Database) -> list[tuple[str, str]]:
 
 
 def _compare_sqlite(path: Path, system: Mirrored, types: dict[str, str]) -> None:
-    """Numbers are numbers, and what SQLite has no type for is the text of the messages."""
+    """Numbers are numbers; types that SQLite does not have are the text of the messages."""
     connection = sqlite3.connect(path)
     exact = ("bool", "int2", "int4", "int8", "oid", "numeric", "text", "bytea", "uuid", "mood")
     for name, kind in types.items():

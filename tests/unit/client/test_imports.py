@@ -1,10 +1,12 @@
+"""The client imports without the libraries of PostgreSQL and Spark."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
 
 
-def test_a_consumer_needs_neither_spark_nor_postgres() -> None:
+def test_import_needs_neither_spark_nor_postgres() -> None:
     program = (
         "import sys, tailrace.client;"
         "print(sorted({'pyarrow', 'psycopg', 'pyspark', 'pydantic'} & set(sys.modules)))"

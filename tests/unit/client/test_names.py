@@ -1,3 +1,5 @@
+"""Table names in their three notations."""
+
 from __future__ import annotations
 
 import pytest
@@ -11,13 +13,13 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 @given(schema=st.just("public") | NAMES, name=NAMES)
-def test_names_can_be_read_back(schema: str, name: str) -> None:
+def test_parse_reads_what_str_and_key_write(schema: str, name: str) -> None:
     table = Table(schema, name)
     assert Table.of_key(table.key) == table
     assert Table.parse(str(table)) == table
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.b.c", 'a"b', '"a', "a.", '""'])
-def test_what_is_not_a_name(text: str) -> None:
+def test_invalid_names_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not the name of a table"):
         Table.parse(text)

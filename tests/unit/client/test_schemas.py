@@ -1,3 +1,5 @@
+"""Rows typed by schema documents."""
+
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
@@ -5,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from tailrace.client.schemas import Schema, Typing
+from tailrace.client.schemas import RowTyper, Schema
 from tailrace.errors import MalformedError
 
 
@@ -23,31 +25,31 @@ def schema(**types: str) -> Schema:
     return Schema.of("users", {"timestamp": 1, "columns": columns})
 
 
-def test_what_a_type_cannot_hold_stays_text() -> None:
-    typing = Typing(schema(at="timestamp with time zone", day="date", n="numeric", t="text"))
-    assert typing.apply({"at": "infinity", "day": "0044-03-15 BC", "n": "NaN", "t": "1.0"}) == {
+def test_values_outside_the_python_type_stay_text() -> None:
+    typer = RowTyper(schema(at="timestamp with time zone", day="date", n="numeric", t="text"))
+    assert typer.apply({"at": "infinity", "day": "0044-03-15 BC", "n": "NaN", "t": "1.0"}) == {
         "at": "infinity",
         "day": "0044-03-15 BC",
         "n": pytest.approx(Decimal("NaN"), nan_ok=True),
         "t": "1.0",
     }
-    found = typing.apply({"at": "2026-01-01T00:00:00.5Z", "day": "2024-02-29", "n": "1.50"})
-    assert found == {
+    row = typer.apply({"at": "2026-01-01T00:00:00.5Z", "day": "2024-02-29", "n": "1.50"})
+    assert row == {
         "at": datetime(2026, 1, 1, 0, 0, 0, 500_000, UTC),
         "day": date(2024, 2, 29),
         "n": Decimal("1.50"),
     }
-    assert str(found["n"]) == "1.50"
+    assert str(row["n"]) == "1.50"
 
 
-def test_columns_that_the_document_does_not_tell_of() -> None:
-    typing = Typing(schema(id="integer"))
-    assert typing.unknown({"id": 1}) == set()
-    assert typing.unknown({"id": 1, "more": 2}) == {"more"}
-    assert Typing(None).apply({"n": "1"}) == {"n": "1"}
+def test_columns_that_are_not_in_the_document_are_unknown() -> None:
+    typer = RowTyper(schema(id="integer"))
+    assert typer.unknown({"id": 1}) == set()
+    assert typer.unknown({"id": 1, "more": 2}) == {"more"}
+    assert RowTyper(None).apply({"n": "1"}) == {"n": "1"}
 
 
 @pytest.mark.parametrize("document", [{}, {"timestamp": 1, "columns": [{"name": "id"}]}])
-def test_a_document_that_is_none(document: dict[str, object]) -> None:
+def test_invalid_documents_are_malformed(document: dict[str, object]) -> None:
     with pytest.raises(MalformedError, match="users"):
         Schema.of("users", document)

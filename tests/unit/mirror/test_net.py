@@ -1,4 +1,4 @@
-"""The net effect of changes is what they come to one after another."""
+"""The net effect of changes equals the effect of all changes, one after another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.client import Change
 from tailrace.client.names import Table
 from tailrace.errors import DivergedError
 from tailrace.mirror.layout import Column, Layout
-from tailrace.mirror.net import Effect, Net
+from tailrace.mirror.net import Effect, NetChanges
 from tailrace.position import Lsn
 
 LAYOUT = Layout(
@@ -35,8 +35,8 @@ def change(op: Op, data: dict[str, Any], **more: Any) -> Change:
     )  # fmt: skip
 
 
-def happen(rows: Rows, step: tuple[Any, ...]) -> Change | None:  # noqa: PLR0911
-    """Do something to a table; the change that PostgreSQL would tell of it, if any."""
+def run_step(rows: Rows, step: tuple[Any, ...]) -> Change | None:  # noqa: PLR0911
+    """Change a table; the change that PostgreSQL sends for it, if any."""
     match step:
         case "insert", at, _, text:
             if at in rows:
@@ -67,7 +67,7 @@ def happen(rows: Rows, step: tuple[Any, ...]) -> Change | None:  # noqa: PLR0911
 
 
 def apply(rows: Rows, effect: Effect) -> Rows:
-    """What a target does with an effect, step by step as the contract says."""
+    """Apply an effect step by step, as the contract of targets says."""
     moved = [rows[base[0]] | columns for base, columns in effect.moves]
     after = {} if effect.truncated else {**rows}
     for key in effect.removed:
@@ -88,13 +88,13 @@ STEPS = st.tuples(
 
 
 @given(before=st.lists(st.integers(0, 4), unique=True), steps=st.lists(STEPS, max_size=12))
-def test_the_net_effect_is_that_of_all_changes(
+def test_net_effect_equals_the_effect_of_all_changes(
     before: list[int], steps: list[tuple[str, int, int, str]]
 ) -> None:
-    start: Rows = {at: {"id": at, "small": "s", "large": f"kept {at}"} for at in before}
+    start: Rows = {at: {"id": at, "small": "s", "large": f"large {at}"} for at in before}
     rows = {at: {**row} for at, row in start.items()}
-    changes = [found for step in steps if (found := happen(rows, step)) is not None]
-    net = Net(LAYOUT)
+    changes = [change for step in steps if (change := run_step(rows, step)) is not None]
+    net = NetChanges(LAYOUT)
     net.add(changes)
     effect = net.effect()
     assert apply(start, effect) == rows
@@ -107,31 +107,31 @@ def test_the_net_effect_is_that_of_all_changes(
     assert len(keys) == len(set(keys))
 
 
-def test_the_old_row_of_replica_identity_full_has_large_values() -> None:
-    net = Net(LAYOUT)
-    old = {"id": 1, "small": "a", "large": "kept"}
+def test_unchanged_values_come_from_the_old_row_of_replica_identity_full() -> None:
+    net = NetChanges(LAYOUT)
+    old = {"id": 1, "small": "a", "large": "big"}
     net.add([change(Op.UPDATE, {"id": 1, "small": "b"}, old=old, unchanged=("large",))])
-    assert net.effect().rows == [{"id": 1, "small": "b", "large": "kept"}]
+    assert net.effect().rows == [{"id": 1, "small": "b", "large": "big"}]
 
 
 @pytest.mark.parametrize("kind", ["double precision", "jsonb"])
-def test_keys_that_are_not_equal_to_themselves(kind: str) -> None:
+def test_keys_of_nan_and_json_are_compared_by_text(kind: str) -> None:
     layout = Layout(columns=(Column(name="id", position=1, data_type=kind),), key=("id",))
     value: Any = float("nan") if kind == "double precision" else {"a": [1]}
-    net = Net(layout)
+    net = NetChanges(layout)
     net.add([change(Op.INSERT, {"id": value}), change(Op.DELETE, {"id": value})])
     assert len(net.effect().removed) == 1
     assert net.effect().rows == []
 
 
-def test_a_change_that_does_not_say_its_key_is_refused() -> None:
-    net = Net(LAYOUT)
-    with pytest.raises(DivergedError, match="does not say id"):
+def test_change_without_its_key_is_refused() -> None:
+    net = NetChanges(LAYOUT)
+    with pytest.raises(DivergedError, match="does not have the key columns id"):
         net.add([change(Op.DELETE, {"id": None, "small": None, "large": None})])
 
 
-def test_a_large_value_of_a_row_that_is_gone_is_refused() -> None:
-    net = Net(LAYOUT)
+def test_unchanged_value_of_a_missing_row_is_refused() -> None:
+    net = NetChanges(LAYOUT)
     with pytest.raises(DivergedError, match="large value"):
         net.add(
             [

@@ -1,4 +1,4 @@
-"""Creek's producers, read by consumers: changes, schemas and snapshots in Avro, over NATS.
+"""Client of Creek's producers: changes, schemas and snapshots in Avro, over NATS.
 
     from tailrace.client import creek
 
@@ -6,18 +6,18 @@
         async for wal in client.stream_wal("shop", "public.users"):
             ...
 
-The objects are those of Creek's own client for Go.
+The calls and objects are those of Creek's own client for Go.
 
-creek       what there is to call
-session     what all calls share
-schemas     schemas, and those in memory
-avro        messages read by their schemas
-values      Avro's values as Python's
-wal         changes
-snapshot    a table's rows at one moment
-feed        both, as mirrors take them
+creek         `connect` and `Creek`: the calls
+session       the state that all calls of one client share; requests to producers
+schemas       schema messages, and a cache of them
+avro          messages decoded by their schemas
+values        Avro values as Python values
+wal           changes
+snapshot      the rows of a table at one point in time
+feed          both, in the form that mirrors read
 transactions  the changes of a feed
-described   what a table looks like, by its schema
+table_schema  the columns and key of a table, from an Avro schema
 
 Needs fastavro: pip install 'tailrace[creek]'
 """
@@ -32,7 +32,7 @@ from tailrace.client.creek.snapshot import (
     SnapshotHeader,
     SnapshotTopic,
 )
-from tailrace.client.creek.wal import Source, StreamWal, Wal
+from tailrace.client.creek.wal import StreamWal, Wal, WalSource
 
 __all__ = [
     "Creek",
@@ -42,9 +42,9 @@ __all__ = [
     "SnapshotFailedError",
     "SnapshotHeader",
     "SnapshotTopic",
-    "Source",
     "StreamWal",
     "UnknownSchemaError",
     "Wal",
+    "WalSource",
     "connect",
 ]

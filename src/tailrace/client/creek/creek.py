@@ -1,4 +1,4 @@
-"""What there is to call."""
+"""`connect` and `Creek`: the calls of the Creek client."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tailrace.client.access import Access
-from tailrace.client.connection import MissingStreamError, opened
-from tailrace.client.creek.avro import library
+from tailrace.client.connection import MissingStreamError, open_connection
+from tailrace.client.creek.avro import load_fastavro
 from tailrace.client.creek.feed import Feed
 from tailrace.client.creek.session import Session
-from tailrace.client.creek.snapshot import Snapshot, listed
+from tailrace.client.creek.snapshot import Snapshot, list_snapshots
 from tailrace.client.creek.wal import StreamWal
 from tailrace.client.names import Table
 from tailrace.encode.creek.schema import NAMESPACE
@@ -23,51 +23,51 @@ if TYPE_CHECKING:
 
     from tailrace.client.creek.schemas import SchemaMessage
     from tailrace.client.creek.snapshot import SnapshotTopic
-    from tailrace.client.creek.wal import Beginning
+    from tailrace.client.creek.wal import WalStart
 
 
 class Creek:
-    """Calls over one connection; any number of them at a time."""
+    """Calls over one connection. Any number of them may run at the same time."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def stream_wal(self, database: str, table: str, *, start: Beginning = None) -> StreamWal:
-        """Changes of a table, for good; all that the stream has, or from `start` on.
+    def stream_wal(self, database: str, table: str, *, start: WalStart = None) -> StreamWal:
+        """Changes of a table: all in the stream, or from `start` on. It does not end.
 
-        A time and an LSN: the changes that reached the stream since then, without the first ones
-        up to that LSN. A number: those behind the change with this `place`.
+        A time and an LSN: the changes that the stream stored since that time, without the leading
+        ones up to that LSN. A number: the changes after the one with this `place`.
         """
         return StreamWal(self._session, database, Table.parse(table), start)
 
     def snapshot(self, database: str, table: str) -> Snapshot:
-        """Ask for the rows of a table at one moment; `.header` says which moment."""
+        """Request the rows of a table at one point in time. `.header` describes that point."""
         return Snapshot(self._session, table=(database, Table.parse(table)))
 
     def get_snapshot(self, topic: str) -> Snapshot:
-        """The rows of a snapshot that was taken before."""
+        """The rows of an earlier snapshot."""
         return Snapshot(self._session, topic=topic)
 
     async def list_snapshots(self, database: str, table: str) -> list[SnapshotTopic]:
-        """The snapshots of a table that the stream holds, the oldest first."""
-        return await listed(self._session, database, Table.parse(table))
+        """The snapshots of a table in the stream, oldest first."""
+        return await list_snapshots(self._session, database, Table.parse(table))
 
     async def get_schema(self, fingerprint: str) -> SchemaMessage:
-        """The schema with this fingerprint, from any producer that has it."""
+        """The schema with this fingerprint, from any producer."""
         return await self._session.schema(fingerprint)
 
     async def last_schema(self, database: str, table: str) -> SchemaMessage | None:
-        """The schema of a table that was published last; None if there is none."""
+        """The newest published schema of a table; None if there is none."""
         return await self._session.last_schema(database, Table.parse(table))
 
     def feed(self, database: str) -> Feed:
-        """The tables of a database as `tailrace.mirror.Mirror` takes them."""
+        """The tables of a database, in the form that `tailrace.mirror.Mirror` reads."""
         return Feed(self._session, database)
 
     async def databases(self) -> list[str]:
-        """The databases that producers have published schemas of."""
-        found = await self._session.subjects("schema", f"{self._session.namespace}.*.schema.>")
-        return sorted({unquote(subject.split(".")[1]) for subject in found})
+        """The databases with published schemas."""
+        subjects = await self._session.subjects("schema", f"{self._session.namespace}.*.schema.>")
+        return sorted({unquote(subject.split(".")[1]) for subject in subjects})
 
 
 @contextlib.asynccontextmanager
@@ -84,11 +84,11 @@ async def connect(
 ) -> AsyncIterator[Creek]:
     """A client of Creek's producers, connected until the block ends.
 
-    `url` may name several servers with commas between. `patience_s` is how long a producer is
-    waited for that does not know a message's schema, or does not go on with a snapshot.
+    `url` may list several servers, separated by commas. `patience_s` is how long the client waits
+    for the schema of a message, and for the next rows of a snapshot.
     """
-    library()
-    async with opened(
+    load_fastavro()
+    async with open_connection(
         url, user=user, password=password, token=token, credentials=credentials, tls=tls
     ) as connection:
         shared = Access(
@@ -100,20 +100,20 @@ async def connect(
             ack_wait_s=30.0,
         )
         session = Session(shared=shared, namespace=namespace, patience_s=patience_s)
-        await _check(session)
+        await _check_streams(session)
         try:
             yield Creek(session)
         finally:
             await shared.close()
 
 
-async def _check(session: Session) -> None:
+async def _check_streams(session: Session) -> None:
     for kind in ("wal", "snap", "schema"):
         try:
             await session.connection.stream_info(session.stream(kind))
         except MissingStreamError as error:
             raise MissingStreamError(
                 f"there is no stream {session.stream(kind)!r}",
-                hint="A producer makes it when it starts: tailrace creek. If it uses another "
-                "namespace: connect(namespace=...).",
+                hint="A producer creates it when it starts: tailrace creek. If the producer uses "
+                "another namespace, name it with connect(namespace=...).",
             ) from error

@@ -1,7 +1,7 @@
-"""A database's tables as mirrors take them: a snapshot in chunks, then whole transactions.
+"""The tables of a database in the form that mirrors read: chunks of a snapshot, then transactions.
 
-Values are written as messages of the bridge have them. What a table looks like is what its rows and
-changes say of themselves: their schemas come with them.
+Values have the form of the bridge's messages. The schema of a table comes from the Avro schemas of
+its rows and changes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailrace.client.connection import LOG
-from tailrace.client.creek.described import described
-from tailrace.client.creek.snapshot import SnapshotFailedError, asked_for
-from tailrace.client.creek.transactions import UNTOLD, Transactions
-from tailrace.client.iteration import Iteration
+from tailrace.client.creek.snapshot import SnapshotFailedError, request_snapshot
+from tailrace.client.creek.table_schema import table_schema
+from tailrace.client.creek.transactions import UNKNOWN_VISIBILITY, CreekTransactions
+from tailrace.client.iteration import PlainIteration
 from tailrace.client.names import Table
-from tailrace.client.snapshot import ATTEMPTS, Meta
+from tailrace.client.snapshots.messages import Meta
+from tailrace.client.snapshots.requests import MAX_SNAPSHOTS
 from tailrace.errors import MalformedError, SinkError
 from tailrace.position import Lsn
 from tailrace.visibility import Visibility
@@ -24,15 +25,15 @@ from tailrace.visibility import Visibility
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from tailrace.client.creek.avro import Rows
+    from tailrace.client.creek.avro import RowSchema
     from tailrace.client.creek.session import Session
-    from tailrace.client.creek.snapshot import SnapshotHeader, Topic
+    from tailrace.client.creek.snapshot import SnapshotHeader, SnapshotReader
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
     from tailrace.snapshot.job import Form
 
-_ENOUGH = 5_000
-"""Rows in a chunk, or few more."""
+_CHUNK_ROWS = 5_000
+"""Rows per chunk; a chunk ends with the first batch that reaches this number."""
 
 
 class Feed:
@@ -41,70 +42,73 @@ class Feed:
     def __init__(self, session: Session, database: str) -> None:
         self._session = session
         self._database = database
-        self._told: dict[Table, tuple[Schema, str | None]] = {}
+        self._schemas: dict[Table, tuple[Schema, str | None]] = {}
+        """The schema of each table, and the fingerprint that it was read from."""
 
     async def stream_created(self) -> str | None:
         """When the stream of changes was created."""
         return await self._session.shared.stream_created()
 
     async def schema(self, table: str) -> Schema | None:
-        """A table as the last rows or changes say it is; before the first, as published last.
+        """The schema of the last rows or changes; before the first, the newest published one.
 
-        The schema those changes name may have another text by now: a type that Avro has alike.
+        The schema of the last changes may have another text by now: a column whose new type has the
+        same Avro type keeps the fingerprint.
         """
         name = Table.parse(table)
         message = None
         with contextlib.suppress(SinkError):
             message = await self._session.last_schema(self._database, name)
-        told = self._told.get(name)
-        if message is not None and (told is None or told[1] == message.fingerprint):
-            event = await self._session.event(message.fingerprint, self._database, name)
-            self.tell(described(name, event.after, event.before), message.fingerprint)
-        return self._told[name][0] if name in self._told else None
+        known = self._schemas.get(name)
+        if message is not None and (known is None or known[1] == message.fingerprint):
+            published = await self._session.change_schema(message.fingerprint, self._database, name)
+            schema = table_schema(name, published.after, published.before)
+            self.set_schema(schema, message.fingerprint)
+        return self._schemas[name][0] if name in self._schemas else None
 
     async def schemas(self) -> dict[str, Schema]:
-        """The tables that are known so far."""
-        return {str(table): schema for table, (schema, _) in self._told.items()}
+        """The schemas of the tables that were read so far."""
+        return {str(table): schema for table, (schema, _) in self._schemas.items()}
 
-    def tell(self, schema: Schema, fingerprint: str | None = None) -> None:
-        """Rows, or changes with this fingerprint, say what their table looks like."""
-        self._told[schema.table] = schema, fingerprint
+    def set_schema(self, schema: Schema, fingerprint: str | None = None) -> None:
+        """Note the schema of rows, or of changes with this fingerprint."""
+        self._schemas[schema.table] = schema, fingerprint
 
-    def chunks(self, table: str, *, form: Form = "rows") -> Chunks:  # noqa: ARG002 - one form
-        """The rows of a snapshot, some thousand at a time, while it is being made."""
-        return Chunks(self, self._session, self._database, Table.parse(table))
+    def chunks(self, table: str, *, form: Form = "rows") -> CreekChunks:  # noqa: ARG002 - one form
+        """The rows of a snapshot in chunks, while the producer still reads them."""
+        return CreekChunks(self, self._session, self._database, Table.parse(table))
 
-    def transactions(self, table: str, state: State) -> Transactions:
-        """The changes behind a state, in batches of whole transactions."""
-        return Transactions(
-            self._session, self._database, Table.parse(table), state, tell=self.tell
+    def transactions(self, table: str, state: State) -> CreekTransactions:
+        """The changes after a state, in batches of whole transactions."""
+        return CreekTransactions(
+            self._session, self._database, Table.parse(table), state, on_schema=self.set_schema
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreekChunk:
-    """Some thousand rows of a snapshot, not looked at yet."""
+    """Some thousand rows of a snapshot, still encoded."""
 
     snapshot_id: str
-    schema: Rows
+    schema: RowSchema
     packets: list[bytes]
     columns: None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows."""
-        row = self.schema.row
-        return [row(each, "written") for each in self.packets]
+        """The rows, decoded."""
+        decode = self.schema.decode
+        return [decode(packet, "message") for packet in self.packets]
 
     def plain(self) -> bytes:
-        """Its messages."""
+        """The encoded rows."""
         return b"".join(self.packets)
 
 
-class Chunks(Iteration[CreekChunk, CreekChunk]):
-    """The chunks of one snapshot, in order. It ends with the last one; then `meta` is known.
+class CreekChunks(PlainIteration[CreekChunk]):
+    """The chunks of one snapshot, in order. After the last chunk `meta` is set.
 
-    A chunk with another `snapshot_id` than the one before belongs to a snapshot that has taken the
-    place of the first: throw away what came before it.
+    A chunk with another `snapshot_id` than the chunk before belongs to a snapshot that supersedes
+    the first one: discard all earlier chunks.
     """
 
     def __init__(self, feed: Feed, session: Session, database: str, table: Table) -> None:
@@ -115,59 +119,65 @@ class Chunks(Iteration[CreekChunk, CreekChunk]):
         self._table = table
         self.meta: Meta | None = None
 
-    def _handed(self, item: CreekChunk) -> CreekChunk:
-        return item
-
     async def _batches(self) -> AsyncGenerator[list[CreekChunk]]:
-        for attempt in range(ATTEMPTS):
-            topic = await asked_for(self._session, self._database, self._table)
+        for attempt in range(1, MAX_SNAPSHOTS + 1):
+            reader = await request_snapshot(self._session, self._database, self._table)
             try:
-                async with contextlib.aclosing(self._read(topic)) as chunks:
+                async with contextlib.aclosing(self._read(reader)) as chunks:
                     async for chunk in chunks:
                         yield [chunk]
             except SnapshotFailedError as error:
-                if attempt == ATTEMPTS - 1:
+                if attempt == MAX_SNAPSHOTS:
                     raise
-                LOG.warning("%s; asking for another one", error)
+                LOG.warning("snapshot.failed table=%s reason=%s", self._table, error)
             else:
                 return
 
-    async def _read(self, topic: Topic) -> AsyncGenerator[CreekChunk]:
-        held: list[bytes] = []
+    async def _read(self, reader: SnapshotReader) -> AsyncGenerator[CreekChunk]:
+        packets: list[bytes] = []
         count = 0
-        async with contextlib.aclosing(topic.batches()) as batches:
+        async with contextlib.aclosing(reader.batches()) as batches:
             async for batch in batches:
-                assert topic.rows is not None
+                assert reader.schema is not None
                 if not count:
-                    self._feed.tell(described(self._table, topic.rows.record))
-                    # Changes behind the snapshot are not to be read by what was before it.
-                    with contextlib.suppress(SinkError):
-                        await self._session.last_schema(self._database, self._table)
-                held += batch
+                    await self._note_schema(reader.schema)
+                packets += batch
                 count += len(batch)
-                if len(held) >= _ENOUGH:
-                    yield CreekChunk(snapshot_id=topic.name, schema=topic.rows, packets=held)
-                    held = []
-        assert topic.rows is not None
-        assert topic.header is not None
-        if held:
-            yield CreekChunk(snapshot_id=topic.name, schema=topic.rows, packets=held)
-        self.meta = _meta(topic.header, count)
+                if len(packets) >= _CHUNK_ROWS:
+                    yield CreekChunk(
+                        snapshot_id=reader.topic, schema=reader.schema, packets=packets
+                    )
+                    packets = []
+        assert reader.schema is not None
+        assert reader.header is not None
+        if packets:
+            yield CreekChunk(snapshot_id=reader.topic, schema=reader.schema, packets=packets)
+        self.meta = _meta(reader.header, count)
+
+    async def _note_schema(self, schema: RowSchema) -> None:
+        self._feed.set_schema(table_schema(self._table, schema.record))
+        # Refresh the cache: changes after the snapshot must not be read by an older schema.
+        with contextlib.suppress(SinkError):
+            await self._session.last_schema(self._database, self._table)
 
 
 def _meta(header: SnapshotHeader, rows: int) -> Meta:
-    """Without a visibility, changes are told apart by their LSN: none is behind a later one."""
-    told = header.visibility
+    """The metadata of a snapshot.
+
+    Without a visibility the LSN of a change decides whether the snapshot contains it, so reading
+    may start at the time of the snapshot.
+    """
+    visibility = header.visibility
     try:
         return Meta(
             snapshot_id=header.topic,
             lsn=Lsn.parse(header.lsn),
-            visibility=UNTOLD if told is None else Visibility.parse(told),
+            visibility=UNKNOWN_VISIBILITY if visibility is None else Visibility.parse(visibility),
             timestamp=header.at,
-            since=header.at if told is None else header.since,
+            since=header.at if visibility is None else header.since,
             batch_count=rows,
             row_count=rows,
             supersedes=None,
         )
     except ValueError as error:
-        raise MalformedError(f"a snapshot's header is not understood: {error}") from error
+        raise MalformedError(f"the header of a snapshot is invalid: {error}") from error

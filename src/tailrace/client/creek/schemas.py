@@ -1,4 +1,4 @@
-"""Schemas as producers publish them, and the last few hundred of them in memory."""
+"""Schema messages of producers, and a cache of the most recently used ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Self
 
 import orjson
 
-from tailrace.client.creek.avro import Event
+from tailrace.client.creek.avro import ChangeSchema
 from tailrace.errors import MalformedError
 
-_MOST = 256
+MAX_CACHED = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,68 +21,69 @@ class SchemaMessage:
 
     fingerprint: str
     schema: str
-    """As JSON."""
+    """The Avro schema, as JSON."""
     source: str
     """`schema.table`."""
     created_at: datetime
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """Read what a producer publishes, or answers."""
+        """Read a published schema, or the answer to a request for one."""
         try:
-            found = orjson.loads(data)
+            message = orjson.loads(data)
             return cls(
-                fingerprint=str(found["fingerprint"]),
-                schema=str(found["schema"]),
-                source=str(found["source"]),
-                created_at=datetime.fromisoformat(found["created_at"]),
+                fingerprint=str(message["fingerprint"]),
+                schema=str(message["schema"]),
+                source=str(message["source"]),
+                created_at=datetime.fromisoformat(message["created_at"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError(f"a schema message is not understood: {error!r}") from error
+            raise MalformedError(f"a schema message is invalid: {error!r}") from error
 
 
-class Known:
-    """The schemas that were used last, each under the place it was found for.
+class SchemaCache:
+    """The most recently used schemas, each under the subject of its table.
 
-    A fingerprint counts neither PostgreSQL's types nor its keys, so a table that has changed may
-    have the same one with another text, and so may the table of another database.
+    A fingerprint does not cover PostgreSQL's types and keys. So a table that was altered may have
+    the same fingerprint with another text, and so may a table of another database.
     """
 
     def __init__(self) -> None:
         self._messages: OrderedDict[tuple[str, str], SchemaMessage] = OrderedDict()
-        self._events: dict[tuple[str, str], Event] = {}
+        self._change_schemas: dict[tuple[str, str], ChangeSchema] = {}
 
-    def add(self, message: SchemaMessage, where: str = "") -> None:
-        """Keep a schema, and let go of the one that nobody has asked for the longest.
+    def add(self, message: SchemaMessage, subject: str = "") -> None:
+        """Add a schema, and remove the least recently used one if the cache is full.
 
-        With a text that is news, whatever else is known of that place is old.
+        A new text for a known fingerprint means that the table was altered: all other schemas of
+        the subject are then outdated, too.
         """
-        key = where, message.fingerprint
+        key = subject, message.fingerprint
         if key in self._messages and self._messages[key].schema != message.schema:
-            for other in [each for each in self._messages if each[0] == where]:
-                self._forget(other)
+            for other in [cached for cached in self._messages if cached[0] == subject]:
+                self._remove(other)
         self._messages.setdefault(key, message)
         self._messages.move_to_end(key)
-        while len(self._messages) > _MOST:
-            self._forget(next(iter(self._messages)))
+        while len(self._messages) > MAX_CACHED:
+            self._remove(next(iter(self._messages)))
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _remove(self, key: tuple[str, str]) -> None:
         del self._messages[key]
-        self._events.pop(key, None)
+        self._change_schemas.pop(key, None)
 
-    def message(self, fingerprint: str, where: str = "") -> SchemaMessage | None:
-        """A schema, if it is known."""
-        found = self._messages.get((where, fingerprint))
-        if found is not None:
-            self._messages.move_to_end((where, fingerprint))
-        return found
+    def message(self, fingerprint: str, subject: str = "") -> SchemaMessage | None:
+        """A cached schema message."""
+        message = self._messages.get((subject, fingerprint))
+        if message is not None:
+            self._messages.move_to_end((subject, fingerprint))
+        return message
 
-    def event(self, fingerprint: str, where: str) -> Event | None:
-        """The same, to read changes by."""
-        message = self.message(fingerprint, where)
+    def change_schema(self, fingerprint: str, subject: str) -> ChangeSchema | None:
+        """A cached schema, parsed."""
+        message = self.message(fingerprint, subject)
         if message is None:
             return None
-        key = where, fingerprint
-        if key not in self._events:
-            self._events[key] = Event(message.schema)
-        return self._events[key]
+        key = subject, fingerprint
+        if key not in self._change_schemas:
+            self._change_schemas[key] = ChangeSchema(message.schema)
+        return self._change_schemas[key]

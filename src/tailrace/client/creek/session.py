@@ -1,4 +1,4 @@
-"""What all calls of a Creek client share: the connection, names, and schemas once read."""
+"""The state that all calls of a Creek client share, and requests to producers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import nats.errors
 import nats.js.errors
 import orjson
 
-from tailrace.client.connection import LOG, PATIENCE_S, failures
-from tailrace.client.creek.schemas import Known, SchemaMessage
-from tailrace.client.payload import decoded
-from tailrace.client.snapshot import refusal
+from tailrace.backoff import Backoff
+from tailrace.client.connection import LOG, REQUEST_TIMEOUT_S, translate_errors
+from tailrace.client.creek.schemas import SchemaCache, SchemaMessage
+from tailrace.client.payload import decode
+from tailrace.client.snapshots.messages import refusal
 from tailrace.encode.creek.schema import stream, subject, unpacked
 from tailrace.errors import MalformedError, SinkError, SinkRefusedError, SinkUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nats.aio.msg import Msg
 
     from tailrace.client.access import Access
     from tailrace.client.connection import Connection
-    from tailrace.client.creek.avro import Event
+    from tailrace.client.creek.avro import ChangeSchema
     from tailrace.client.names import Table
 
-_PAUSE_S = 0.5
 _FRESH_S = 60.0
-"""How long a schema counts without another look: its text may change under its fingerprint."""
+"""How long a cached schema is used without a check: its text may change under its fingerprint."""
 _ERROR, _CODE = "Nats-Service-Error", "Nats-Service-Error-Code"
 _START = "Start the producer, or name its namespace: tailrace creek"
 
@@ -41,19 +41,20 @@ class UnknownSchemaError(SinkRefusedError):
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Settings, and what is known so far."""
+    """Settings of a client and its cache of schemas."""
 
     shared: Access
-    """The connection, and the iterations that are under way."""
+    """The connection, and the open iterations."""
     namespace: str
     patience_s: float
-    _known: Known = field(default_factory=Known)
-    _looked: dict[str, float] = field(default_factory=dict)
-    """When the last schema of a table was looked for."""
+    clock: Callable[[], float] = time.monotonic
+    _cache: SchemaCache = field(default_factory=SchemaCache)
+    _checked_at: dict[str, float] = field(default_factory=dict)
+    """When the newest schema of a subject was read last."""
 
     @property
     def connection(self) -> Connection:
-        """To NATS."""
+        """The connection to NATS."""
         return self.shared.connection
 
     def stream(self, kind: str) -> str:
@@ -61,142 +62,151 @@ class Session:
         return stream(self.namespace, kind)
 
     def subject(self, database: str, kind: str, table: Table) -> str:
-        """Where messages of a table are."""
+        """The subject of a table's messages of one kind."""
         return subject(self.namespace, database, kind, table.schema, table.name)
 
     def access(self, database: str, table: Table) -> Access:
-        """To the changes of one table."""
+        """Access to the changes of one table."""
         return replace(self.shared, subjects=self.subject(database, "wal", table))
 
     async def subjects(self, kind: str, matching: str) -> dict[str, int]:
-        """The subjects that a stream holds messages of, and how many."""
-        found: dict[str, int] = {}
+        """The subjects in a stream, with their numbers of messages."""
+        counts: dict[str, int] = {}
         name = self.stream(kind)
         while True:
-            body = {"subjects_filter": matching, "offset": len(found)}
-            with failures(f"look at stream {name}"):
+            body = {"subjects_filter": matching, "offset": len(counts)}
+            with translate_errors(f"read stream {name}"):
                 answer = await self.connection.client.request(
-                    f"$JS.API.STREAM.INFO.{name}", orjson.dumps(body), timeout=PATIENCE_S
+                    f"$JS.API.STREAM.INFO.{name}", orjson.dumps(body), timeout=REQUEST_TIMEOUT_S
                 )
-            info = document(answer.data, "an answer of JetStream")
+            info = parse_object(answer.data, "an answer of JetStream")
             if (error := info.get("error")) is not None:
-                raise SinkRefusedError(f"JetStream says: {error.get('description', error)}")
-            some = info["state"].get("subjects") or {}
-            found |= some
-            if not some or len(found) >= info.get("total", len(found)):
-                return found
+                raise SinkRefusedError(
+                    f"JetStream refuses to read stream {name}: {error.get('description', error)}"
+                )
+            page = info["state"].get("subjects") or {}
+            counts |= page
+            if not page or len(counts) >= info.get("total", len(counts)):
+                return counts
 
-    async def asked(self, name: str, body: bytes) -> Msg:
-        """What a producer answers to a request."""
-        with failures(f"ask on {self.namespace}.{name}"):
+    async def request(self, name: str, body: bytes) -> Msg:
+        """The answer of a producer to a request."""
+        with translate_errors(f"send a request on {self.namespace}.{name}"):
             try:
                 return await self.connection.client.request(
-                    f"{self.namespace}.{name}", body, timeout=PATIENCE_S
+                    f"{self.namespace}.{name}", body, timeout=REQUEST_TIMEOUT_S
                 )
             except nats.errors.NoRespondersError as error:
                 raise SinkUnreachableError(
-                    f"nobody answers on {self.namespace}.{name}", hint=_START
+                    f"no producer answers on {self.namespace}.{name}", hint=_START
                 ) from error
 
     async def schema(self, fingerprint: str, where: str = "") -> SchemaMessage:
-        """The schema with a fingerprint, from whoever has it."""
-        found = self._known.message(fingerprint, where)
-        if found is None:
+        """The schema with a fingerprint, from the cache or from any producer."""
+        message = self._cache.message(fingerprint, where)
+        if message is None:
             try:
-                reply = await self.asked("_schema", fingerprint.encode())
+                reply = await self.request("_schema", fingerprint.encode())
             except SinkUnreachableError:
-                # As Creek's guide has it; its client asks the other.
-                reply = await self.asked("_schemas", fingerprint.encode())
-            found = _schema(reply, fingerprint)
-            self._known.add(found, where)
-        return found
-
-    async def last_schema(self, database: str, table: Table) -> SchemaMessage | None:
-        """The schema of a table that was published last."""
-        where = self.subject(database, "schema", table)
-        with failures("look for a schema"):
-            try:
-                found = await self.connection.jetstream.get_last_msg(self.stream("schema"), where)
-            except nats.js.errors.NotFoundError:
-                return None
-        message = SchemaMessage.of(content(found.data or b""))
-        self._known.add(message, where)
-        self._looked[where] = time.monotonic()
+                # Creek's client sends to `_schema`; Creek's guide documents `_schemas`.
+                reply = await self.request("_schemas", fingerprint.encode())
+            message = _schema_message(reply, fingerprint)
+            self._cache.add(message, where)
         return message
 
-    async def event(self, fingerprint: str, database: str, table: Table) -> Event:
+    async def last_schema(self, database: str, table: Table) -> SchemaMessage | None:
+        """The newest published schema of a table."""
+        where = self.subject(database, "schema", table)
+        with translate_errors("read a schema"):
+            try:
+                stored = await self.connection.jetstream.get_last_msg(self.stream("schema"), where)
+            except nats.js.errors.NotFoundError:
+                return None
+        message = SchemaMessage.of(unpack(stored.data or b""))
+        self._cache.add(message, where)
+        self._checked_at[where] = self.clock()
+        return message
+
+    async def change_schema(self, fingerprint: str, database: str, table: Table) -> ChangeSchema:
         """The schema that a change of a table was written with.
 
-        A change is never left out: as long as nobody knows its schema it is waited for. A producer
-        may be starting again, or its schema be on its way.
+        A change is never skipped: while its schema is unknown, the client waits for it. A producer
+        may be restarting, or may publish the schema after the change.
         """
         where = self.subject(database, "schema", table)
-        deadline, told = time.monotonic() + self.patience_s, False
+        deadline = self.clock() + self.patience_s
+        backoff = Backoff(first_s=0.5, max_s=2.0, clock=self.clock)
         while True:
-            known = self._known.event(fingerprint, where)
-            if known is not None and time.monotonic() - self._looked.get(where, 0.0) < _FRESH_S:
-                return known
+            cached = self._cache.change_schema(fingerprint, where)
+            if cached is not None and self.clock() - self._checked_at.get(where, 0.0) < _FRESH_S:
+                return cached
             try:
-                # Most often the table's last one, which needs no producer.
-                await self.last_schema(database, table)
-                if self._known.event(fingerprint, where) is None:
-                    await self.schema(fingerprint, where)
-                self._looked[where] = time.monotonic()
+                await self._look_up(fingerprint, database, table, where)
             except SinkError as error:
-                if known is not None:
-                    self._looked[where] = time.monotonic()
-                    return known
-                if time.monotonic() > deadline:
+                if cached is not None:
+                    self._checked_at[where] = self.clock()
+                    return cached
+                if self.clock() > deadline:
                     raise
-                if not told:
-                    LOG.warning("waiting for schema %s of %s: %s", fingerprint, table, error)
-                    told = True
-                await asyncio.sleep(_PAUSE_S)
+                if not backoff.failures:
+                    LOG.warning(
+                        "schema.waiting fingerprint=%s table=%s reason=%s",
+                        fingerprint, table, error,
+                    )  # fmt: skip
+                await asyncio.sleep(backoff.next_s())
+
+    async def _look_up(self, fingerprint: str, database: str, table: Table, where: str) -> None:
+        """Get a schema into the cache, or check the cached one."""
+        # The table's newest schema first: it is the right one most often, and needs no producer.
+        await self.last_schema(database, table)
+        if self._cache.change_schema(fingerprint, where) is None:
+            await self.schema(fingerprint, where)
+        self._checked_at[where] = self.clock()
 
 
-def _schema(reply: Msg, fingerprint: str) -> SchemaMessage:
+def _schema_message(reply: Msg, fingerprint: str) -> SchemaMessage:
     if (reply.headers or {}).get(_CODE) == "404":
         raise UnknownSchemaError(
             f"no producer has a schema with the fingerprint {fingerprint}",
-            hint="Producers keep their schemas in the source's table _creek.avro_schemas: check "
-            "that the one that wrote the message runs.",
+            hint="Producers store their schemas in the table _creek.avro_schemas of the source: "
+            "check that the producer of the message is running.",
         )
-    refused(reply)
+    raise_if_refused(reply)
     message = SchemaMessage.of(reply.data)
     if message.fingerprint != fingerprint:
-        raise MalformedError(f"asked for schema {fingerprint}, got {message.fingerprint}")
+        raise MalformedError(f"requested schema {fingerprint}, got {message.fingerprint}")
     return message
 
 
-def refused(reply: Msg) -> None:
-    """Raise what a reply says is wrong, if it does."""
-    said = (reply.headers or {}).get(_ERROR)
-    if said is None:
+def raise_if_refused(reply: Msg) -> None:
+    """Raise the error that a reply reports, if any."""
+    text = (reply.headers or {}).get(_ERROR)
+    if text is None:
         return
     answer: Mapping[str, Any] = {}
     if reply.data.startswith(b"{"):
-        answer = decoded(reply.data, "json")
-    raise refusal({"error": said} | dict(answer))
+        answer = decode(reply.data, "json")
+    raise refusal({"error": text} | dict(answer))
 
 
-def content(payload: bytes) -> bytes:
-    """What is in a packet."""
-    found = unpacked(payload)
-    if found is None:
+def unpack(payload: bytes) -> bytes:
+    """The content of a packet."""
+    content = unpacked(payload)
+    if content is None:
         raise MalformedError(
-            "a message is not one packet of Creek's",
-            hint="The client reads messages that fit one packet; producers of Tailrace write no "
+            "a message is not a single packet of Creek",
+            hint="The client reads messages of one packet each. Tailrace's producers write no "
             "others.",
         )
-    return found
+    return content
 
 
-def document(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object."""
+def parse_object(data: bytes, what: str) -> dict[str, Any]:
+    """Read a JSON object."""
     try:
-        found = orjson.loads(data)
+        content = orjson.loads(data)
     except ValueError as error:
-        raise MalformedError(f"{what} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise MalformedError(f"{what} is not an object")
-    return found
+        raise MalformedError(f"{what} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise MalformedError(f"{what} must be an object")
+    return content

@@ -1,20 +1,24 @@
-"""A table's rows at one moment: a header, a message a row, and an end, on a topic of their own."""
+"""The rows of a table at one point in time: a header, one message per row and an end, on one topic.
+
+Rows are delivered while the producer still reads them. A snapshot that fails ends with an error.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from tailrace.client.chunks import Patient
-from tailrace.client.creek.avro import Rows
-from tailrace.client.creek.session import content, document, refused
-from tailrace.client.iteration import Iteration
-from tailrace.client.readers import Ordered, Start
+from tailrace.client.creek.avro import RowSchema
+from tailrace.client.creek.session import parse_object, raise_if_refused, unpack
+from tailrace.client.iteration import PlainIteration
+from tailrace.client.readers.ordered import OrderedReader
+from tailrace.client.readers.reader import Start
+from tailrace.client.readers.timed import TimedReader
 from tailrace.encode.creek.schema import END
 from tailrace.errors import (
     ConfigError,
@@ -29,165 +33,178 @@ if TYPE_CHECKING:
 
     from tailrace.client.creek.session import Session
     from tailrace.client.names import Table
-    from tailrace.client.readers import Arrival
+    from tailrace.client.readers.reader import StreamMessage
 
 _BATCH = 2000
 _FAILED = "Tailrace-Error"
-_BEHIND_END_S = 3.0
+_AFTER_END_S = 3.0
+"""How long to wait for more rows after a message that may be a row or the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHeader:
-    """What a snapshot says of itself."""
+    """The first message of a snapshot."""
 
     fingerprint: str
     schema: str
-    """Of its rows, as JSON."""
+    """The Avro schema of the rows, as JSON."""
     tx_id: int
     lsn: str
-    """Changes that are not in the snapshot were committed behind this."""
+    """Changes that are not in the snapshot were committed after this LSN."""
     at: datetime
     approx_rows: int
     topic: str
     visibility: str | None = None
-    """Which transactions it sees, as PostgreSQL writes it. None: the producer does not tell."""
+    """The transactions that the snapshot sees, as in PostgreSQL. None: not in the header."""
     since: datetime | None = None
-    """Changes that are not in the snapshot were committed after this. None: not known."""
+    """Changes that are not in the snapshot were committed after this time. None: unknown."""
 
     @classmethod
     def of(cls, topic: str, data: bytes) -> Self:
         """Read the first message of a topic."""
-        found = document(data, "a snapshot's header")
+        header = parse_object(data, "the header of a snapshot")
         try:
-            since = found.get("since")
+            since = header.get("since")
             return cls(
-                fingerprint=str(found["fingerprint"]),
-                schema=str(found["schema"]),
-                tx_id=int(found["tx_id"]),
-                lsn=str(found["lsn"]),
-                at=datetime.fromisoformat(found["at"]),
-                approx_rows=int(found["approx_rows"]),
+                fingerprint=str(header["fingerprint"]),
+                schema=str(header["schema"]),
+                tx_id=int(header["tx_id"]),
+                lsn=str(header["lsn"]),
+                at=datetime.fromisoformat(header["at"]),
+                approx_rows=int(header["approx_rows"]),
                 topic=topic,
-                visibility=found.get("visibility"),
+                visibility=header.get("visibility"),
                 since=datetime.fromisoformat(since) if since else None,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError(f"a snapshot's header is not understood: {error!r}") from error
+            raise MalformedError(f"the header of a snapshot is invalid: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTopic:
-    """A snapshot that the stream holds; it may still be growing."""
+    """A snapshot in the stream. The producer may still be writing it."""
 
     topic: str
     at: datetime
-    """When it was asked for."""
+    """When it was requested."""
     messages: int
-    """Header and end included."""
+    """Number of messages, header and end included."""
 
 
 class SnapshotFailedError(SinkRefusedError):
-    """A snapshot that was begun and will never be whole."""
+    """A snapshot that was started and will never be complete."""
 
 
-class Topic:
-    """The messages of one snapshot.
+class SnapshotReader:
+    """Reads the messages of one snapshot.
 
-    If nothing comes for a while `ask`, if given, asks for a snapshot again. A producer that is
-    still at it answers with the same topic; it may be waiting for those who write to the table.
+    While no message comes, the reader repeats the request with `request`, if it has one. A producer
+    that still works on the snapshot answers with the same topic: it may be waiting for transactions
+    that write to the table.
     """
 
     def __init__(
-        self, session: Session, name: str, ask: Callable[[], Awaitable[str]] | None = None
+        self,
+        session: Session,
+        topic: str,
+        request: Callable[[], Awaitable[str]] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
-        self.name = name
-        self._ask = ask
-        self.header: SnapshotHeader | None = None
-        self.rows: Rows | None = None
+        self._request = request
+        self._clock = clock
         self._ended = False
         self._ambiguous = False
-        """Whether a row may look like the end: three small integers do, for example."""
+        """Whether a row may have the bytes of the end: three small integers can, for example."""
+        self.topic = topic
+        self.header: SnapshotHeader | None = None
+        self.schema: RowSchema | None = None
 
     async def batches(self) -> AsyncGenerator[list[bytes]]:
-        """Rows as they come, not looked at; the header is known with the first batch."""
+        """Encoded rows as they arrive. The header is set with the first batch."""
         stream = self._session.stream("snap")
-        reader = Ordered(self._session.connection, stream, self.name, start=Start(), batch=_BATCH)
-        arrivals = Patient(reader)
+        reader = OrderedReader(
+            self._session.connection, stream, self.topic, start=Start(), batch=_BATCH
+        )
+        timed = TimedReader(reader)
         try:
             while not self._ended or self._ambiguous:
-                found = await self._arrived(arrivals)
-                if not found:
+                messages = await self._next(timed)
+                if not messages:
                     return
-                yield self._taken(found)
+                yield self._rows(messages)
         finally:
-            await arrivals.close()
+            await timed.close()
 
-    async def _arrived(self, arrivals: Patient) -> list[Arrival]:
-        """What comes next. Nothing: what looked like the end was the end."""
-        patience_s = _BEHIND_END_S if self._ended else self._session.patience_s
-        loop = asyncio.get_running_loop()
+    async def _next(self, timed: TimedReader) -> list[StreamMessage]:
+        """The next messages. An empty list: the message that may have been the end was the end."""
+        timeout_s = _AFTER_END_S if self._ended else self._session.patience_s
         while True:
-            deadline = loop.time() + patience_s
-            while (left := deadline - loop.time()) > 0:
-                if found := await arrivals.next(left):
-                    return found
+            deadline = self._clock() + timeout_s
+            while (left_s := deadline - self._clock()) > 0:
+                if messages := await timed.next(left_s):
+                    return messages
             if self._ended:
                 return []
-            if self._ask is None:
-                raise SinkUnreachableError(
-                    f"snapshot {self.name} has not gone on for {patience_s:g} s",
-                    hint="Check that the producer runs, and ask for another one.",
-                )
-            if (other := await self._ask()) != self.name:
-                raise SnapshotFailedError(
-                    f"snapshot {self.name} has not gone on, now there is {other}",
-                    hint="Ask for another one.",
-                )
+            await self._repeat_request(timeout_s)
 
-    def _taken(self, arrivals: list[Arrival]) -> list[bytes]:
-        """Rows, up to the end."""
-        found = []
-        for arrival in arrivals:
-            data = content(arrival.data)
-            if _FAILED in arrival.headers:
-                raise _failure(self.name, arrival.headers[_FAILED], data)
-            if self.rows is None:
-                self._begin(data)
+    async def _repeat_request(self, timeout_s: float) -> None:
+        """Raise unless the producer still works on this snapshot."""
+        if self._request is None:
+            raise SinkUnreachableError(
+                f"snapshot {self.topic} has sent no rows for {timeout_s:g} s",
+                hint="Check that the producer is running, and request a new snapshot.",
+            )
+        if (other := await self._request()) != self.topic:
+            raise SnapshotFailedError(
+                f"snapshot {self.topic} was abandoned, the producer now takes {other}",
+                hint="Request a new snapshot.",
+            )
+
+    def _rows(self, messages: list[StreamMessage]) -> list[bytes]:
+        """The encoded rows among messages, up to the end."""
+        rows = []
+        for message in messages:
+            data = unpack(message.data)
+            if _FAILED in message.headers:
+                raise _failure(self.topic, message.headers[_FAILED], data)
+            if self.schema is None:
+                self._read_header(data)
                 continue
             if self._ended:
-                # Something follows, so it was a row.
-                found.append(END)
+                # Another message follows, so the one before was a row.
+                rows.append(END)
             self._ended = data == END
             if not self._ended:
-                found.append(data)
+                rows.append(data)
             elif not self._ambiguous:
                 break
-        return found
+        return rows
 
-    def _begin(self, data: bytes) -> None:
+    def _read_header(self, data: bytes) -> None:
         if not data.startswith(b"{"):
             raise PositionLostError(
-                f"the stream has let go of the beginning of snapshot {self.name}",
-                hint="Ask for a new one, and let the stream keep messages for longer.",
+                f"the beginning of snapshot {self.topic} is no longer in the stream",
+                hint="Request a new snapshot, and raise the retention of the stream.",
             )
-        self.header = SnapshotHeader.of(self.name, data)
-        self.rows = Rows(self.header.schema)
-        self._ambiguous = self.rows.fits(END)
+        self.header = SnapshotHeader.of(self.topic, data)
+        self.schema = RowSchema(self.header.schema)
+        self._ambiguous = self.schema.can_decode(END)
 
 
-def _failure(topic: str, said: str, data: bytes) -> SnapshotFailedError:
+def _failure(topic: str, reason: str, data: bytes) -> SnapshotFailedError:
     hint = ""
     with contextlib.suppress(MalformedError):
-        found = document(data, "a failure")
-        said, hint = str(found.get("error", said)), str(found.get("hint", ""))
+        failure = parse_object(data, "a failure")
+        reason, hint = str(failure.get("error", reason)), str(failure.get("hint", ""))
     return SnapshotFailedError(
-        f"snapshot {topic} was given up: {said}", hint=hint or "Ask for another one."
+        f"snapshot {topic} failed: {reason}", hint=hint or "Request a new snapshot."
     )
 
 
-class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
-    """The rows of one table. `header` and `keys` are known from the first row on."""
+class Snapshot(PlainIteration[dict[str, Any]]):
+    """The rows of one table. `header` and `keys` are set from the first row on."""
 
     def __init__(
         self, session: Session, *, table: tuple[str, Table] | None = None, topic: str = ""
@@ -200,9 +217,6 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         self.keys: tuple[str, ...] = ()
         """Columns of the replica identity."""
 
-    def _handed(self, item: dict[str, Any]) -> dict[str, Any]:
-        return item
-
     async def begun(self) -> SnapshotHeader:
         """Wait for the header."""
         while self.header is None:
@@ -210,56 +224,59 @@ class Snapshot(Iteration[dict[str, Any], dict[str, Any]]):
         return self.header
 
     async def _batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
-        topic = await self._found()
-        async with contextlib.aclosing(topic.batches()) as batches:
+        reader = await self._open_reader()
+        async with contextlib.aclosing(reader.batches()) as batches:
             async for batch in batches:
-                assert topic.rows is not None
-                self.header = topic.header
-                self.keys = tuple(each.column for each in topic.rows.record.fields if each.key)
-                yield [topic.rows.row(each, "python") for each in batch]
+                assert reader.schema is not None
+                schema = reader.schema
+                self.header = reader.header
+                self.keys = tuple(field.column for field in schema.record.fields if field.key)
+                yield [schema.decode(row, "python") for row in batch]
 
-    async def _found(self) -> Topic:
+    async def _open_reader(self) -> SnapshotReader:
         if self._table is not None:
-            return await asked_for(self._session, *self._table)
+            return await request_snapshot(self._session, *self._table)
         stream = self._session.stream("snap")
         if await self._session.connection.message(stream, 1, self._topic) is None:
             raise ConfigError(
-                f"there is no snapshot {self._topic!r}", hint="creek.list_snapshots() has them."
+                f"there is no snapshot {self._topic!r}",
+                hint="creek.list_snapshots() lists the snapshots in the stream.",
             )
-        return Topic(self._session, self._topic)
+        return SnapshotReader(self._session, self._topic)
 
 
-async def asked_for(session: Session, database: str, table: Table) -> Topic:
-    """Ask for a snapshot of a table."""
+async def request_snapshot(session: Session, database: str, table: Table) -> SnapshotReader:
+    """Request a snapshot of a table."""
 
-    async def ask() -> str:
+    async def request() -> str:
         body = {"database": database, "namespace": table.schema, "table": table.name}
-        reply = await session.asked("_snapshot", orjson.dumps(body))
-        refused(reply)
+        reply = await session.request("_snapshot", orjson.dumps(body))
+        raise_if_refused(reply)
         topic = reply.data.decode(errors="replace")
         if not topic.startswith(f"{session.namespace}."):
             raise SinkRefusedError(
-                f"asked for a snapshot of {table}, a producer says: {topic[:200]}"
+                f"a producer must answer a snapshot request for {table} with a topic, "
+                f"got {topic[:200]!r}"
             )
         return topic
 
-    return Topic(session, await ask(), ask)
+    return SnapshotReader(session, await request(), request)
 
 
-async def listed(session: Session, database: str, table: Table) -> list[SnapshotTopic]:
-    """The snapshots of a table that the stream holds, the oldest first."""
-    where = session.subject(database, "snap", table)
-    found = await session.subjects("snap", f"{where}.*")
+async def list_snapshots(session: Session, database: str, table: Table) -> list[SnapshotTopic]:
+    """The snapshots of a table in the stream, oldest first."""
+    prefix = session.subject(database, "snap", table)
+    counts = await session.subjects("snap", f"{prefix}.*")
     return [
-        SnapshotTopic(topic=topic, at=_asked_at(topic), messages=found[topic])
-        for topic in sorted(found)
+        SnapshotTopic(topic=topic, at=_requested_at(topic), messages=counts[topic])
+        for topic in sorted(counts)
     ]
 
 
-def _asked_at(topic: str) -> datetime:
-    """The time in a topic's name.
+def _requested_at(topic: str) -> datetime:
+    """The time in the name of a topic.
 
-    >>> _asked_at("CREEK.shop.snap.public.users.20260102030405_000006_1f2e").isoformat()
+    >>> _requested_at("CREEK.shop.snap.public.users.20260102030405_000006_1f2e").isoformat()
     '2026-01-02T03:04:05.000006+00:00'
     """
     name = topic.rpartition(".")[2]

@@ -1,8 +1,8 @@
-"""Changes behind a snapshot, in whole transactions; see `tailrace.client.transactions`.
+"""Changes after a snapshot, in whole transactions; see `tailrace.client.transactions`.
 
-Which changes the snapshot has, their transactions tell, as far as its header says which it sees.
-Transaction numbers repeat: but not within so many bytes of log, for each of them leaves some there.
-Without that the LSN has to tell, as Creek has it.
+The transaction of a change decides whether the snapshot contains it, if the header says which
+transactions the snapshot sees. Transaction ids wrap around, but not within `_WRAP_BYTES` of WAL,
+because every transaction writes some. Without a visibility the LSN decides, as in Creek's client.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailrace.change import Op
-from tailrace.client import transactions
 from tailrace.client.change import Change
 from tailrace.client.creek.avro import ORIGIN
-from tailrace.client.creek.described import described
-from tailrace.client.creek.session import content
-from tailrace.client.creek.wal import Messages, moment, parted
+from tailrace.client.creek.session import unpack
+from tailrace.client.creek.table_schema import table_schema
+from tailrace.client.creek.wal import WalDecoder, split_fingerprint, timestamp
 from tailrace.client.names import Table
+from tailrace.client.transactions import Transactions
 from tailrace.errors import MalformedError
 from tailrace.position import Lsn
 from tailrace.visibility import Visibility
@@ -26,16 +26,16 @@ from tailrace.visibility import Visibility
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tailrace.client.creek.avro import Event
+    from tailrace.client.creek.avro import ChangeSchema
     from tailrace.client.creek.session import Session
-    from tailrace.client.readers import Arrival
+    from tailrace.client.readers.reader import StreamMessage
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
 
-UNTOLD = Visibility(0, 0)
-"""The snapshot does not say what it sees."""
-_REPEAT_BYTES = 1 << 36
-"""Half of all transaction numbers, two billions, write more than this: a commit is 34 bytes."""
+UNKNOWN_VISIBILITY = Visibility(0, 0)
+"""The header of the snapshot has no visibility."""
+_WRAP_BYTES = 1 << 36
+"""Half of all transaction ids, two billion, write more than this: a commit record is 34 bytes."""
 _OPS = {
     "c": Op.INSERT, "u": Op.UPDATE, "u_pk": Op.UPDATE, "d": Op.DELETE, "t": Op.TRUNCATE,
     "r": Op.READ,
@@ -43,7 +43,7 @@ _OPS = {
 _ID = "Nats-Msg-Id"
 
 
-class Transactions(transactions.Transactions):
+class CreekTransactions(Transactions):
     """Batches from a state on. It does not end."""
 
     def __init__(
@@ -53,70 +53,76 @@ class Transactions(transactions.Transactions):
         table: Table,
         state: State,
         *,
-        tell: Callable[[Schema, str], None],
+        on_schema: Callable[[Schema, str], None],
     ) -> None:
         super().__init__(session.access(database, table), table, state)
-        self._messages = Messages(session, database, table)
-        self._tell = tell
-        self._described: dict[Event, Schema] = {}
-        self._event: Event | None = None
+        self._decoder = WalDecoder(session, database, table)
+        self._on_schema = on_schema
+        self._table_schemas: dict[ChangeSchema, Schema] = {}
+        self._last_schema: ChangeSchema | None = None
 
-    async def _read(self, arrivals: list[Arrival]) -> tuple[list[Change], list[bool]]:
-        changes = [await self._change(each) for each in arrivals]
-        return changes, included(changes, self._lsn, self._visibility)
+    async def _decode(self, messages: list[StreamMessage]) -> tuple[list[Change], list[bool]]:
+        changes = [await self._change(message) for message in messages]
+        return changes, in_snapshot(changes, self._lsn, self._visibility)
 
-    async def _change(self, arrival: Arrival) -> Change:
-        fingerprint, event, body = await self._messages.opened(arrival)
-        message = event.message(body, "written")
-        if event is not self._event:
-            if event not in self._described:
-                self._described[event] = described(self._table, event.after, event.before)
-            self._tell(self._described[event], fingerprint)
-            self._event = event
+    async def _change(self, message: StreamMessage) -> Change:
+        fingerprint, schema, body = await self._decoder.split(message)
+        content = schema.decode(body, "message")
+        if schema is not self._last_schema:
+            if schema not in self._table_schemas:
+                self._table_schemas[schema] = table_schema(self._table, schema.after, schema.before)
+            self._on_schema(self._table_schemas[schema], fingerprint)
+            self._last_schema = schema
         try:
-            return _change(message, event, arrival, self._table)
+            return _change(content, schema, message, self._table)
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError(f"a message is not a change of Creek's: {error!r}") from error
+            raise MalformedError(f"a message is not a change of Creek: {error!r}") from error
 
     def _origin(self, data: bytes) -> tuple[Lsn, Table]:
-        source = ORIGIN.read(parted(content(data))[1], whole=False)["source"]
+        source = ORIGIN.read(split_fingerprint(unpack(data))[1], prefix=True)["source"]
         return Lsn.parse(source["lsn"]), Table(source["schema"], source["table"])
 
 
-def _change(message: dict[str, Any], event: Event, arrival: Arrival, table: Table) -> Change:
-    source, lsn = message["source"], Lsn.parse(message["source"]["lsn"])
-    op, unchanged = _OPS[message["op"]], tuple(message.get("unchanged", ()))
-    before, data = message["before"], message["after"]
+def _change(
+    content: dict[str, Any], schema: ChangeSchema, message: StreamMessage, table: Table
+) -> Change:
+    source, lsn = content["source"], Lsn.parse(content["source"]["lsn"])
+    op, unchanged = _OPS[content["op"]], tuple(content.get("unchanged", ()))
+    before, data = content["before"], content["after"]
     if op is Op.DELETE:
-        # As far as PostgreSQL has logged the row.
-        data = dict.fromkeys(event.after.columns) | before
+        # The columns that PostgreSQL logged; None for the others.
+        data = dict.fromkeys(schema.after.columns) | before
     elif unchanged:
         data = {name: value for name, value in data.items() if name not in unchanged}
     return Change(
         op=op,
         table=table,
         data=data or {},
-        old=before if message["op"] == "u_pk" else None,
+        old=before if content["op"] == "u_pk" else None,
         unchanged=unchanged,
         lsn=lsn,
         xid=source["tx_id"],
-        # A producer that gives no ids cannot be asked whether this was here before.
-        id=arrival.headers.get(_ID, f"{lsn:x}-{arrival.sequence}"),
-        timestamp=moment(source["tx_at"]),
+        # Without message ids of the producer, copies of a change cannot be recognized.
+        id=message.headers.get(_ID, f"{lsn:x}-{message.sequence}"),
+        timestamp=timestamp(source["tx_at"]),
     )
 
 
-def included(changes: Sequence[Change], lsn: Lsn, visibility: Visibility) -> list[bool]:
-    """Which changes the snapshot has; `lsn` is at the latest where the first one is that it lacks.
+def in_snapshot(changes: Sequence[Change], lsn: Lsn, visibility: Visibility) -> list[bool]:
+    """Which changes the snapshot contains. Every change that it lacks is at or after `lsn`.
 
-    A row that is read again has no transaction: behind that place it counts as newer.
+    | change                          | contained if                                           |
+    |---------------------------------|--------------------------------------------------------|
+    | visibility unknown              | it is not after `lsn`                                  |
+    | row of a backfill (`Op.READ`)   | it is not after `lsn`: it has no transaction           |
+    | other                           | the snapshot sees its transaction, within _WRAP_BYTES  |
     """
-    behind = np.array([max(change.lsn - lsn, 0) for change in changes], np.uint64)
-    if visibility == UNTOLD:
-        known: list[bool] = (behind == 0).tolist()
-        return known
+    distance = np.array([max(change.lsn - lsn, 0) for change in changes], np.uint64)
+    if visibility == UNKNOWN_VISIBILITY:
+        by_lsn: list[bool] = (distance == 0).tolist()
+        return by_lsn
     reads = np.array([change.op is Op.READ for change in changes])
     xids = np.array([(change.xid or 0) & 0xFFFFFFFF for change in changes], np.uint32)
-    seen = (behind < _REPEAT_BYTES) & visibility.sees(xids)
-    found: list[bool] = np.where(reads, behind == 0, seen).tolist()
-    return found
+    seen = (distance < _WRAP_BYTES) & visibility.sees(xids)
+    contained: list[bool] = np.where(reads, distance == 0, seen).tolist()
+    return contained

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tailrace.client.creek.session import content
-from tailrace.client.iteration import Iteration
-from tailrace.client.readers import Ordered, Start
-from tailrace.client.replica import reaches_back
+from tailrace.client.creek.session import unpack
+from tailrace.client.iteration import PlainIteration
+from tailrace.client.readers.ordered import OrderedReader
+from tailrace.client.readers.reader import Start
+from tailrace.client.replica import retains_since
 from tailrace.encode.creek.schema import MARK
 from tailrace.errors import ConfigError, MalformedError, PositionLostError
 from tailrace.position import Lsn
@@ -18,103 +19,101 @@ from tailrace.position import Lsn
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from tailrace.client.creek.avro import Event
+    from tailrace.client.creek.avro import ChangeSchema
     from tailrace.client.creek.session import Session
     from tailrace.client.names import Table
-    from tailrace.client.readers import Arrival
+    from tailrace.client.readers.reader import StreamMessage
 
-    Beginning = tuple[datetime, str] | int | None
+    WalStart = tuple[datetime, str] | int | None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a change comes from."""
+class WalSource:
+    """The origin of a change."""
 
     name: str
     tx_at: datetime
-    """When it was committed."""
+    """Time of the commit."""
     db: str
     schema: str
     table: str
     tx_id: int
     last_lsn: str
     lsn: str
-    """Of the commit."""
+    """LSN of the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wal:
     """One change.
 
-    `op` is `c`, `u`, `u_pk` (an update that changed the key), `d`, `t` (the table was emptied) or
-    `r` (a row that is read again). `before` is the old key, or the old row under REPLICA IDENTITY
-    FULL; None for `c`. `after` is the new row; None for `d` and `t`. Columns in `unchanged` are
-    large values that an update left alone: they are None in `after`, and keep what they had.
+    `op` is `c`, `u`, `u_pk` (an update that changed the key), `d`, `t` (TRUNCATE) or `r` (a row
+    of a backfill). `before` is the old key, or the old row under REPLICA IDENTITY FULL; None for
+    `c`. `after` is the new row; None for `d` and `t`. `unchanged` names large (TOASTed) columns
+    that an update did not touch: they are None in `after`, and keep their values.
     """
 
     fingerprint: str
-    source: Source
+    source: WalSource
     op: str
     sent_at: datetime
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     unchanged: tuple[str, ...] = ()
     place: int
-    """Its number in the stream; the stream goes on behind it with `start=place`."""
+    """Sequence in the stream. `start=place` resumes after this change."""
 
 
-class StreamWal(Iteration[Wal, Wal]):
+class StreamWal(PlainIteration[Wal]):
     """The changes of one table, in the stream's order. It does not end."""
 
-    def __init__(self, session: Session, database: str, table: Table, start: Beginning) -> None:
+    def __init__(self, session: Session, database: str, table: Table, start: WalStart) -> None:
         super().__init__(session.shared)
         self._session = session
         self._database = database
         self._table = table
-        self._start, self._after = _beginning(start)
-
-    def _handed(self, item: Wal) -> Wal:
-        return item
+        self._start, self._skip_until = _resolve_start(start)
 
     async def _batches(self) -> AsyncGenerator[list[Wal]]:
-        reader = await self._reader()
-        messages = Messages(self._session, self._database, self._table)
+        reader = await self._open_reader()
+        decoder = WalDecoder(self._session, self._database, self._table)
         try:
             while True:
-                found = [await messages.wal(each) for each in await reader.next()]
-                yield self._behind(found)
+                changes = [await decoder.wal(message) for message in await reader.next()]
+                yield self._without_skipped(changes)
         finally:
             await reader.close()
 
-    async def _reader(self) -> Ordered:
+    async def _open_reader(self) -> OrderedReader:
         session, stream = self._session, self._session.stream("wal")
         since = self._start.time
         if since is not None:
             info = await session.connection.stream_info(stream)
-            if not reaches_back(info, since, datetime.now(UTC)):
+            if not retains_since(info, since, datetime.now(UTC)):
                 raise PositionLostError(
                     f"stream {stream} no longer has all changes since {since.isoformat()}",
-                    hint="Take a new snapshot, and let the stream keep messages for longer.",
+                    hint="Take a new snapshot, and raise the retention of the stream.",
                 )
-        where = session.subject(self._database, "wal", self._table)
-        reader = Ordered(session.connection, stream, where, start=self._start)
+        subject = session.subject(self._database, "wal", self._table)
+        reader = OrderedReader(session.connection, stream, subject, start=self._start)
         await reader.open()
         return reader
 
-    def _behind(self, found: list[Wal]) -> list[Wal]:
-        """Without those at the beginning that are known already."""
-        if self._after is None:
-            return found
-        for at, wal in enumerate(found):
-            if Lsn.parse(wal.source.lsn) > self._after:
-                self._after = None
-                return found[at:]
+    def _without_skipped(self, changes: list[Wal]) -> list[Wal]:
+        """The changes from the first one after the start LSN on; after it nothing is skipped."""
+        if self._skip_until is None:
+            return changes
+        for index, wal in enumerate(changes):
+            if Lsn.parse(wal.source.lsn) > self._skip_until:
+                self._skip_until = None
+                return changes[index:]
         return []
 
 
-def _beginning(start: Beginning) -> tuple[Start, Lsn | None]:
+def _resolve_start(start: WalStart) -> tuple[Start, Lsn | None]:
+    """Where to read from, and up to which LSN to skip."""
     match start:
         case None:
             return Start(), None
@@ -122,65 +121,67 @@ def _beginning(start: Beginning) -> tuple[Start, Lsn | None]:
             return Start(sequence=start + 1), None
         case (datetime() as since, str() as lsn):
             if since.tzinfo is None:
-                raise ConfigError(f"{since} says no time zone", hint="Use datetime.now(UTC).")
+                raise ConfigError(
+                    f"start must have a time zone, got {since}", hint="Use datetime.now(UTC)."
+                )
             try:
                 return Start(time=since), Lsn.parse(lsn)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
         case _:
             raise ConfigError(
-                f"cannot start at {start!r}",
+                f"invalid start position {start!r}",
                 hint="Use None, a time with an LSN, or the place of a change.",
             )
 
 
-class Messages:
-    """Messages of one table's changes, read by the schemas they name."""
+class WalDecoder:
+    """Decodes the changes of one table, each by the schema that it names."""
 
     def __init__(self, session: Session, database: str, table: Table) -> None:
         self._session = session
         self._database = database
         self._table = table
 
-    async def opened(self, arrival: Arrival) -> tuple[str, Event, bytes]:
-        """A message's fingerprint, its schema, and what is to be read by it."""
-        fingerprint, body = parted(content(arrival.data))
-        event = await self._session.event(fingerprint, self._database, self._table)
-        return fingerprint, event, body
+    async def split(self, message: StreamMessage) -> tuple[str, ChangeSchema, bytes]:
+        """The fingerprint of a message, its schema, and the Avro bytes."""
+        fingerprint, body = split_fingerprint(unpack(message.data))
+        schema = await self._session.change_schema(fingerprint, self._database, self._table)
+        return fingerprint, schema, body
 
-    async def wal(self, arrival: Arrival) -> Wal:
-        """A message as a change."""
-        fingerprint, event, body = await self.opened(arrival)
-        message = event.message(body, "python")
+    async def wal(self, message: StreamMessage) -> Wal:
+        """The change in a message."""
+        fingerprint, schema, body = await self.split(message)
+        content = schema.decode(body, "python")
         try:
             return Wal(
                 fingerprint=fingerprint,
-                source=_source(message["source"]),
-                op=message["op"],
-                sent_at=moment(message["sent_at"]),
-                before=message["before"],
-                after=message["after"],
-                unchanged=tuple(message.get("unchanged", ())),
-                place=arrival.sequence,
+                source=_source(content["source"]),
+                op=content["op"],
+                sent_at=timestamp(content["sent_at"]),
+                before=content["before"],
+                after=content["after"],
+                unchanged=tuple(content.get("unchanged", ())),
+                place=message.sequence,
             )
         except (KeyError, TypeError) as error:
-            raise MalformedError(f"a message is not a change of Creek's: {error!r}") from error
+            raise MalformedError(f"a message is not a change of Creek: {error!r}") from error
 
 
-def _source(message: dict[str, Any]) -> Source:
-    return Source(**message | {"tx_at": moment(message["tx_at"])})
+def _source(content: dict[str, Any]) -> WalSource:
+    return WalSource(**content | {"tx_at": timestamp(content["tx_at"])})
 
 
-def parted(data: bytes) -> tuple[str, bytes]:
-    """The fingerprint of the schema a change is written with, and the rest."""
+def split_fingerprint(data: bytes) -> tuple[str, bytes]:
+    """The fingerprint of the schema of an Avro object, and the object's bytes."""
     if len(data) < 10 or data[:2] != MARK:
-        raise MalformedError("a message is not an Avro object with its schema's fingerprint")
+        raise MalformedError("a message is not an Avro object with the fingerprint of its schema")
     return base64.urlsafe_b64encode(data[2:10]).decode(), data[10:]
 
 
-def moment(micros: int) -> datetime:
-    """A time that a producer has written."""
+def timestamp(micros: int) -> datetime:
+    """A timestamp of a producer, in microseconds since 1970."""
     try:
         return _EPOCH + timedelta(microseconds=micros)
     except OverflowError as error:
-        raise MalformedError(f"{micros} is not a time") from error
+        raise MalformedError(f"{micros} is not a valid timestamp") from error

@@ -1,15 +1,18 @@
-"""The contract of a source: where a mirror's rows and changes come from.
+"""The contract of a source, and `SourceType`, which describes one to the registry.
 
-`tailrace.client.Client` is one, for pipelines of shape `bridge`, and `tailrace.client.creek.Feed`
-is one, for Creek's producers. A mirror knows neither NATS nor what a message looks like.
+`tailrace.client.Client` is a source for pipelines of shape `bridge`, `tailrace.client.creek.Feed`
+one for Creek's producers. A mirror depends neither on NATS nor on the format of messages.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     from tailrace.client import Batch, Meta, Schema, State
     from tailrace.snapshot.job import Form
@@ -20,32 +23,32 @@ class RowChunk(Protocol):
 
     @property
     def snapshot_id(self) -> str:
-        """Whose rows they are."""
+        """The snapshot that the rows belong to."""
         ...
 
     @property
     def columns(self) -> Sequence[str] | None:
-        """Of rows in the text that COPY reads, which `plain` has; None: `rows` has them."""
+        """The columns of COPY's text, which `plain` returns. None: use `rows`."""
         ...
 
     def plain(self) -> bytes:
-        """The text."""
+        """The rows in COPY's text format."""
         ...
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, with values as messages have them; documents may be `Json`."""
+        """The rows, with values as in messages; JSON documents may be `Json`."""
         ...
 
 
-class Chunks(Protocol):
+class RowChunks(Protocol):
     """The chunks of a snapshot.
 
-    One with another `snapshot_id` belongs to a snapshot that has taken the place of the first.
+    A chunk with another `snapshot_id` belongs to a snapshot that supersedes the first one.
     """
 
     @property
     def meta(self) -> Meta | None:
-        """What the snapshot is; known at its end."""
+        """The metadata of the snapshot, set after the last chunk."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -55,7 +58,7 @@ class Chunks(Protocol):
 
 
 class Batches(Protocol):
-    """Changes, in whole transactions, each batch with the place behind it."""
+    """Changes in whole transactions; each batch has the state after it."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *_: object) -> None: ...
@@ -64,24 +67,63 @@ class Batches(Protocol):
 
 
 class MirrorSource(Protocol):
-    """Tables, each with a description, a snapshot on request, and the changes behind it."""
+    """Tables, each with a schema, snapshots on request, and the changes after a snapshot."""
 
     async def schema(self, table: str) -> Schema | None:
-        """What a table looks like, as far as it is known by now; None: there is no such table."""
+        """The newest known schema of a table; None if the table is unknown."""
         ...
 
     async def schemas(self) -> Mapping[str, Schema]:
-        """What tables there are."""
+        """The schemas of all known tables."""
         ...
 
     async def stream_created(self) -> str | None:
-        """Which stream the changes are in: another one has another time."""
+        """When the stream of changes was created, which identifies the stream."""
         ...
 
-    def chunks(self, table: str, *, form: Form) -> Chunks:
-        """Ask for a snapshot. Rows may come in another form than the one that is wanted."""
+    def chunks(self, table: str, *, form: Form) -> RowChunks:
+        """Request a snapshot. The rows may have another form than the requested one."""
         ...
 
     def transactions(self, table: str, state: State) -> Batches:
-        """The changes that are not in what a state stands for. It does not end."""
+        """The changes after a state. It does not end."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamNames:
+    """The streams of a pipeline of shape `bridge`."""
+
+    stream: str = "CDC"
+    snapshots: str = "INIT"
+    subjects: str = "cdc.{table}.*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a source needs beside its address."""
+
+    credentials: Path | None = None
+    streams: StreamNames = StreamNames()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAddress:
+    """An address: the URL of a server, and the parameters after the question mark."""
+
+    url: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceType:
+    """Describes a source to the registry."""
+
+    selector: str
+    """The URL parameter that selects this source; empty for the source without parameters."""
+    parameters: frozenset[str] = frozenset()
+    """Other URL parameters of the source."""
+    example: str
+    """An address, for hints."""
+    open: Callable[[SourceAddress, SourceOptions], AbstractAsyncContextManager[MirrorSource]]
+    """Connect to the source until the block ends."""

@@ -1,52 +1,52 @@
-"""What can be wrong with a target, in words, with the way out."""
+"""The errors that all targets have in common."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.change import Op
 from tailrace.errors import AlreadyRunningError, ConfigError, DivergedError
 
 if TYPE_CHECKING:
     from tailrace.client import Change
     from tailrace.mirror.net import Key
 
-_FRESH = "Start the mirror with --fresh: it takes a new snapshot."
+_FRESH = "Take a new snapshot: tailrace mirror --fresh"
 
 
-def occupied(place: str, table: str) -> ConfigError:
-    """There is a table of that name, and it is not ours."""
+def table_exists(database: str, table: str) -> ConfigError:
+    """The table exists, and no mirror has created it."""
     return ConfigError(
-        f"{place} has a table {table} that is not a mirror",
-        hint="A mirror never overwrites what it has not made. Mirror into another database, or "
-        "under another name with --as, or drop the table.",
+        f"{database} has a table {table} that is not a mirror",
+        hint="A mirror never overwrites a table that it did not create. Mirror into another "
+        "database, use another name with --as, or drop the table.",
     )
 
 
-def fenced(place: str, table: str) -> AlreadyRunningError:
-    """Somebody else has moved the place."""
+def other_writer(database: str, table: str) -> AlreadyRunningError:
+    """The stored state is not the one that this mirror wrote last."""
     return AlreadyRunningError(
-        f"another mirror writes to {table} in {place}",
-        hint="One mirror a table and target. Stop the other one.",
+        f"another mirror writes to {table} in {database}",
+        hint="Run one mirror per table and target: stop the other one.",
     )
 
 
-def absent(table: str, key: Key) -> DivergedError:
-    """A row that has to be there is not."""
+def missing_row(table: str, key: Key) -> DivergedError:
+    """A change keeps columns of a row that the target does not have."""
     return DivergedError(
-        f"{table} has no row {', '.join(map(str, key))}, and a change needs what is in it",
+        f"{table} has no row {', '.join(map(str, key))}, and a change keeps some of its columns",
         hint=_FRESH,
     )
 
 
-def without_key(table: str, change: Change) -> DivergedError:
-    """A row that cannot be found without a key."""
-    if change.op.value == "update" and change.old is None:
+def unidentified_row(table: str, change: Change) -> DivergedError:
+    """A table without a key: the change has no old row, or the target has no such row."""
+    if change.op is Op.UPDATE and change.old is None:
         return DivergedError(
-            f"{table} has no key, and change {change.id} does not say which row it is of",
-            hint="Give the table a primary key, or run: ALTER TABLE ... REPLICA IDENTITY FULL. "
+            f"{table} has no key, and change {change.id} does not have the old row",
+            hint="Add a primary key to the table, or run: ALTER TABLE ... REPLICA IDENTITY FULL. "
             "Then start the mirror with --fresh.",
         )
     return DivergedError(
-        f"{table} has no key, and none of its rows is the old row of change {change.id}",
-        hint=_FRESH,
+        f"{table} has no key, and no row like the old row of change {change.id}", hint=_FRESH
     )

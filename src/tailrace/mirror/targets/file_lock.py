@@ -1,7 +1,7 @@
-"""Whose turn it is to write to a file: SQLite and DuckDB take one writer at a time.
+"""One writer per file: SQLite and DuckDB allow one writing transaction at a time.
 
-Mirrors of several tables into one file wait for each other here, as long as a bootstrap takes,
-rather than for a lock of the file, which gives up after a while.
+Mirrors of several tables into one file wait for this lock, for as long as a bootstrap takes. The
+lock of the database itself times out. The lock is for the threads of one process.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCKS: dict[Path, threading.Lock] = {}
-_REGISTRY = threading.Lock()
+_LOCKS_GUARD = threading.Lock()
 
 
 class FileLock:
-    """One writer of a file. `take` and `give` may be called any number of times."""
+    """The lock of one file. `acquire` and `release` may be called more than once in a row."""
 
     def __init__(self, path: Path) -> None:
-        with _REGISTRY:
+        with _LOCKS_GUARD:
             self._lock = _LOCKS.setdefault(path.resolve(), threading.Lock())
-        self._mine = False
+        self._held = False
 
-    def take(self) -> None:
-        """Wait for the others."""
-        if not self._mine:
+    def acquire(self) -> None:
+        """Wait for the lock, unless it is held."""
+        if not self._held:
             self._lock.acquire()
-            self._mine = True
+            self._held = True
 
-    def give(self) -> None:
-        """Let the others."""
-        if self._mine:
-            self._mine = False
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        if self._held:
+            self._held = False
             self._lock.release()

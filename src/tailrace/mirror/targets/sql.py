@@ -1,4 +1,4 @@
-"""Pieces of SQL that all targets write alike. Names are quoted here and nowhere else."""
+"""Pieces of SQL that all targets share. Names are quoted here and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def quoted(name: str) -> str:
-    """A name, whatever is in it.
+def quote(name: str) -> str:
+    """A name in double quotes.
 
-    >>> print(quoted('odd "name"'))
+    >>> print(quote('odd "name"'))
     "odd ""name\"""
     """
     if "\0" in name:
-        raise ConfigError(f"{name!r} cannot be a name")
+        raise ConfigError(f"{name!r} is not a valid name: it contains a NUL character")
     return '"{}"'.format(name.replace('"', '""'))
 
 
-def listed(names: Iterable[str], of: str = "") -> str:
-    """Names with commas between, of a table if one is given.
+def name_list(names: Iterable[str]) -> str:
+    """Quoted names, separated by commas.
 
-    >>> print(listed(["a", "b"]), listed(["a"], of="t"))
-    "a", "b" t."a"
+    >>> print(name_list(["a", "b"]))
+    "a", "b"
     """
-    return ", ".join(f"{of}.{quoted(name)}" if of else quoted(name) for name in names)
+    return ", ".join(map(quote, names))
 
 
-def assigned(names: Iterable[str], source: str) -> str:
-    """What follows SET: each column from the same one of a source.
+def assignments(names: Iterable[str], source: str) -> str:
+    """The list after SET: each column from the same column of a source.
 
-    >>> print(assigned(["a"], "excluded"))
+    >>> print(assignments(["a"], "excluded"))
     "a" = excluded."a"
     """
-    return ", ".join(f"{quoted(name)} = {source}.{quoted(name)}" for name in names)
+    return ", ".join(f"{quote(name)} = {source}.{quote(name)}" for name in names)
 
 
-def each(names: Iterable[str], form: str, between: str = " AND ") -> str:
-    """A form filled in with each name.
+def join_names(names: Iterable[str], template: str, separator: str = " AND ") -> str:
+    """A template filled in with each name.
 
-    >>> print(each(["a", "b"], "{} = ?"))
+    >>> print(join_names(["a", "b"], "{} = ?"))
     "a" = ? AND "b" = ?
     """
-    return between.join(form.format(quoted(name)) for name in names)
+    return separator.join(template.format(quote(name)) for name in names)

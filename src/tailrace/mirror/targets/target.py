@@ -1,13 +1,14 @@
-"""The contract of a target: a database that holds a copy of a table, and its place in the stream.
+"""The contract of a target, and `TargetType`, which describes one to the registry.
 
-The place (`state`) is kept in the transaction that holds the data it belongs to. So whatever dies,
-and whenever: data and place fit each other, and the mirror goes on from there.
+A target holds a copy of a table, and its position in the stream (`state`). It commits the state in
+the transaction of the rows that the state belongs to. So after a crash at any point, rows and
+state match, and the mirror resumes from there.
 
-A bootstrap is one transaction, from `begin` to `finish`. Readers of the target see the table as it
-was until it is over. `apply` may be called several times before `commit`, which ends a transaction
+A bootstrap is one transaction, from `begin` to `finish`. Until it commits, readers of the target
+see the old table. `apply` may be called several times before `commit`, which ends a transaction
 that holds whole transactions of the source.
 
-Calls block. One thread at a time makes them.
+All calls block. One thread at a time makes them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tailrace.client import Change
+    from tailrace.client.names import Table
     from tailrace.mirror.layout import Layout
     from tailrace.mirror.net import Effect
     from tailrace.snapshot.job import Form
@@ -30,7 +32,7 @@ STATES = "_tailrace_mirrors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMirror:
-    """What a target holds of a table: where it is, and what it looks like."""
+    """What a target has stored for a table: its position and its layout."""
 
     state: str
     layout: Layout
@@ -40,56 +42,70 @@ class Target(Protocol):
     """One table in one database."""
 
     form: ClassVar[Form]
-    """`copy`: `load` also takes the names of columns and COPY's text of them."""
+    """`copy`: `load` also takes COPY's text, as a pair of column names and text."""
 
     def open(self) -> StoredMirror | None:
-        """Connect, and say what is there. None: nothing, or nothing that is whole."""
+        """Connect and read the stored state. None: no mirror, or none that was completed."""
         ...
 
     def begin(self, layout: Layout) -> None:
-        """Begin a bootstrap; whatever was begun before is forgotten."""
+        """Begin a bootstrap. Discards a bootstrap that was not finished."""
         ...
 
-    def shaped(self, columns: Sequence[list[Any]]) -> Any:
+    def convert(self, columns: Sequence[list[Any]]) -> Any:
         """Rows of the snapshot in the form that `load` takes.
 
-        Columns are in the layout's order, values as messages have them. Any thread may call this
-        after `begin`: it does not touch the database, which is busy with other rows meanwhile.
+        Columns are in the layout's order, values as in messages. Any thread may call this after
+        `begin`: it does not use the database, which loads other rows at the same time.
         """
         ...
 
     def load(self, rows: Any) -> None:
-        """Take rows that are `shaped`."""
+        """Load rows that were converted."""
         ...
 
     def finish(self, state: str) -> None:
-        """The rows that were loaded are the table, from now on."""
+        """Replace the table with the loaded rows, and commit them with the state."""
         ...
 
     def alter(self, layout: Layout) -> None:
-        """Give the table columns that it lacks, and remove columns."""
+        """Add and drop columns, so that the table has those of a layout."""
         ...
 
     def apply(self, effect: Effect) -> None:
-        """Do what changes come to."""
+        """Apply the net effect of changes."""
         ...
 
     def replay(self, changes: Sequence[Change]) -> None:
-        """Do changes of a table without a key, one after another."""
+        """Apply changes of a table without a key, one after another."""
         ...
 
     def commit(self, state: str) -> None:
-        """Keep what was done since the last commit, and the place behind it."""
+        """Commit the changes since the last commit, with the state after them."""
         ...
 
     def rollback(self) -> None:
-        """Forget what was done since the last commit."""
+        """Discard the changes since the last commit."""
         ...
 
-    def rest(self) -> None:
-        """There is nothing to do for a while: let others at the database."""
+    def idle(self) -> None:
+        """No changes are pending: release locks that keep readers out."""
         ...
 
     def close(self) -> None:
-        """Let go of the database. May be called at any time, and twice."""
+        """Close the connection. May be called at any time, and more than once."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetType:
+    """Describes a target to the registry. Creating one must not import the target's library."""
+
+    schemes: tuple[str, ...]
+    """URL schemes of its addresses."""
+    example: str
+    """An address, for hints."""
+    open: Callable[[str, Table], Target]
+    """Create the target of an address, for a table under this name. Does not connect."""
+    needs: str = ""
+    """What to install for its library: `tailrace[mirror]`."""

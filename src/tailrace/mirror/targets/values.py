@@ -1,8 +1,8 @@
-"""Values of messages, a column at a time, in the few forms that targets take.
+"""Values of messages, converted by column into the forms that targets take.
 
-What a message says of a value is in docs/reference/types.md: numbers, booleans, text, bytes (base64
-in JSON), and documents: opened, or as the text that PostgreSQL wrote (`Json`). Everything is exact:
-what is text in a message stays text.
+docs/reference/types.md describes the values of messages: numbers, booleans, text, bytes (base64 in
+JSON), and JSON documents, parsed or as the text that PostgreSQL wrote (`Json`). The conversion is
+exact: text stays text.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-def transposed(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[list[Any]]:
-    """The columns of rows that all have them."""
+def transpose(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[list[Any]]:
+    """The columns of rows, as lists. Every row must have every column."""
     return [[row[name] for row in rows] for name in names]
 
 
 def plain(kind: Kind, values: list[Any]) -> list[Any]:
-    """A column as Python's own types: bool, int, float, bytes and text; documents as JSON text."""
+    """A column as Python's bool, int, float, bytes and str; JSON documents as text."""
     match kind:
         case Kind.BOOL | Kind.INTEGER:
             return values
@@ -36,26 +36,26 @@ def plain(kind: Kind, values: list[Any]) -> list[Any]:
         case Kind.BYTES:
             return [base64.b64decode(v) if isinstance(v, str) else v for v in values]
         case Kind.JSON:
-            return [None if value is None else _document(value) for value in values]
+            return [None if value is None else _json_text(value) for value in values]
         case Kind.TEXT:
             if all(type(value) is str or value is None for value in values):
                 return values
             return [text(value) for value in values]
 
 
-def _document(value: Any) -> str:
+def _json_text(value: Any) -> str:
     return str(value) if isinstance(value, Json) else orjson.dumps(value).decode()
 
 
 def text(value: Any) -> str | None:
-    """PostgreSQL's text of a value."""
+    """The value in PostgreSQL's text format."""
     match value:
         case None | str():
             return value
         case bool():
             return "true" if value else "false"
         case float():
-            return _float(value)
+            return _float_text(value)
         case bytes():
             return "\\x" + value.hex()
         case dict() | list():
@@ -64,7 +64,7 @@ def text(value: Any) -> str | None:
             return str(value)
 
 
-def _float(value: float) -> str:
+def _float_text(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""Calls of a client in a test: connected, and never for ever."""
+"""Calls of a client in a test, with timeouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tailrace.client.creek import Creek
 
 
-def connected(url: str, check: Callable[[Creek], Awaitable[object]], **options: Any) -> None:
+def run_connected(url: str, check: Callable[[Creek], Awaitable[object]], **options: Any) -> None:
     """Run a check with a client."""
 
     async def run() -> None:
@@ -23,13 +23,13 @@ def connected(url: str, check: Callable[[Creek], Awaitable[object]], **options: 
     asyncio.run(run())
 
 
-async def taken(stream: AsyncIterator[Any], count: int) -> list[Any]:
-    """The next so many."""
+async def take(stream: AsyncIterator[Any], count: int) -> list[Any]:
+    """The next items."""
     async with asyncio.timeout(60):
         return [await anext(stream) for _ in range(count)]
 
 
 async def rest(stream: AsyncIterator[Any]) -> list[Any]:
-    """All until the end."""
+    """All items until the end."""
     async with asyncio.timeout(60):
-        return [each async for each in stream]
+        return [item async for item in stream]

@@ -1,4 +1,4 @@
-"""A producer by hand: Creek's streams, messages encoded by fastavro, and answers to requests."""
+"""A fake producer: Creek's streams, messages encoded by fastavro, and answers to requests."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def relation(
     schema: str = "public",
     identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
 ) -> Relation:
-    """A table; by itself one of an id and a name."""
-    own = (Column(name="id", type_oid=INT, key=True), Column(name="name", type_oid=TEXT))
+    """A table; without columns, one with an id and a name."""
+    default = (Column(name="id", type_oid=INT, key=True), Column(name="name", type_oid=TEXT))
     return Relation(
-        oid=1, namespace=schema, name=name, replica_identity=identity, columns=columns or own
+        oid=1, namespace=schema, name=name, replica_identity=identity, columns=columns or default
     )
 
 
 USERS = relation()
 
 
-def encoded(schema: creek.Schema, value: dict[str, Any]) -> bytes:
-    """The Avro bytes of a value, by the schema without its logical types."""
+def encode(schema: creek.Schema, value: dict[str, Any]) -> bytes:
+    """Encode a value in Avro, by the schema without its logical types."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, reader_schema(schema.text, raw=True), value)
     return stream.getvalue()
 
 
 def micros(at: datetime) -> int:
-    """A time as Avro has it."""
+    """A time in microseconds since 1970."""
     return int(at.timestamp() * 1_000_000)
 
 
@@ -67,7 +67,7 @@ def event(
     xid: int = 1,
     unchanged: Iterable[str] = (),
 ) -> bytes:
-    """A change as a packet; values are Avro's own."""
+    """A change as a packet; values are those of Avro."""
     schema = creek.event(table, {}, partial=bool(unchanged))
     message = {
         "fingerprint": schema.name,
@@ -79,21 +79,21 @@ def event(
     }  # fmt: skip
     if unchanged:
         message["unchanged"] = list(unchanged)
-    return creek.packet(creek.MARK + schema.fingerprint + encoded(schema, message))
+    return creek.packet(creek.MARK + schema.fingerprint + encode(schema, message))
 
 
 class Producer:
-    """Runs on a thread of its own. What it is told to publish is published when a call returns."""
+    """A producer in its own thread. Its calls return after JetStream has stored the messages."""
 
     def __init__(self, server: EmbeddedNats, *, namespace: str = creek.NAMESPACE) -> None:
         self.url = server.url
         self.namespace = namespace
         self.schemas: dict[str, bytes] = {}
-        """By fingerprint, as they are answered."""
+        """Answers to schema requests, by fingerprint."""
         self.topics: list[str] = []
-        """Answers to requests for snapshots, one after another; the last one stays."""
+        """Answers to snapshot requests, in order; the last one is repeated."""
         self.refusal: tuple[str, dict[str, str]] | None = None
-        """A code and an answer to all requests for snapshots."""
+        """If set: the code and the body of the answer to all snapshot requests."""
         self.requests: list[dict[str, Any]] = []
         self._number = 0
         self._loop = asyncio.new_event_loop()
@@ -134,18 +134,18 @@ class Producer:
             "name": name, "subjects": [f"{self.namespace}.*.{kind}.>"], "retention": "limits",
             "storage": "file", "allow_atomic": True,
         }  # fmt: skip
-        # nats-py does not know of atomic batches.
+        # nats-py has no setting for atomic batches.
         answer = await self._connection.request(
             f"$JS.API.STREAM.CREATE.{name}", orjson.dumps(config)
         )
         assert "error" not in orjson.loads(answer.data), answer.data
 
     async def _on_schema(self, message: Msg) -> None:
-        known = self.schemas.get(message.data.decode())
-        if known is None:
+        schema = self.schemas.get(message.data.decode())
+        if schema is None:
             await _refuse(message, "404", {"error": "not here", "code": "x", "hint": ""})
         else:
-            await message.respond(known)
+            await message.respond(schema)
 
     async def _on_snapshot(self, message: Msg) -> None:
         self.requests.append(orjson.loads(message.data))
@@ -155,8 +155,8 @@ class Producer:
             topic = self.topics.pop(0) if len(self.topics) > 1 else self.topics[0]
             await message.respond(topic.encode())
 
-    def know(self, table: Relation, *, partial: bool = False) -> str:
-        """Answer for the schema of a table's changes; its fingerprint."""
+    def serve_schema(self, table: Relation, *, partial: bool = False) -> str:
+        """Answer requests for the schema of a table's changes; its fingerprint."""
         schema = creek.event(table, {}, partial=partial)
         self.schemas[schema.name] = orjson.dumps(
             {
@@ -169,17 +169,19 @@ class Producer:
         return schema.name
 
     def publish_schema(self, table: Relation) -> None:
-        """Publish what is answered."""
-        self.publish(self.subject("schema", table), creek.packet(self.schemas[self.know(table)]))
+        """Publish the schema of a table's changes."""
+        self.publish(
+            self.subject("schema", table), creek.packet(self.schemas[self.serve_schema(table)])
+        )
 
     def subject(self, kind: str, table: Relation) -> str:
-        """Where messages of a table are."""
+        """The subject of a table's messages."""
         return creek.subject(self.namespace, DATABASE, kind, table.namespace, table.name)
 
     def publish(
         self, subject: str, *payloads: bytes, headers: dict[str, str] | None = None
     ) -> None:
-        """Messages, each acknowledged by the stream."""
+        """Publish messages, each acknowledged by the stream."""
 
         async def publish() -> None:
             assert self._connection is not None
@@ -190,24 +192,24 @@ class Producer:
         self._call(publish())
 
     def purge(self, kind: str) -> None:
-        """Make a stream anew, empty."""
+        """Delete a stream and create it again."""
 
-        async def anew() -> None:
+        async def purge() -> None:
             assert self._connection is not None
             jetstream = self._connection.jetstream()
             await jetstream.delete_stream(creek.stream(self.namespace, kind))
             await self._stream(kind)
 
-        self._call(anew())
+        self._call(purge())
 
     def wal(self, table: Relation, *payloads: bytes) -> None:
-        """Changes of a table, with their schemas known."""
-        self.know(table)
-        self.know(table, partial=True)
+        """Publish changes of a table, and serve their schemas."""
+        self.serve_schema(table)
+        self.serve_schema(table, partial=True)
         self.publish(self.subject("wal", table), *payloads)
 
-    def together(self, *messages: tuple[Relation, bytes]) -> None:
-        """Changes of tables, in one atomic batch."""
+    def wal_batch(self, *messages: tuple[Relation, bytes]) -> None:
+        """Publish changes in one atomic batch."""
 
         async def publish() -> None:
             assert self._connection is not None
@@ -221,11 +223,11 @@ class Producer:
                 assert b"error" not in answer.data, answer.data
 
         for table, _ in messages:
-            self.know(table)
+            self.serve_schema(table)
         self._call(publish())
 
     def topic(self, table: Relation) -> str:
-        """A topic for a snapshot of a table, which is answered to requests from now on."""
+        """A topic for a snapshot of a table, as the next answer to snapshot requests."""
         self._number += 1
         name = f"{self.subject('snap', table)}.{AT:%Y%m%d%H%M%S_%f}_{self._number:04x}"
         self.topics.append(name)
@@ -241,9 +243,9 @@ class Producer:
         return creek.packet(orjson.dumps(header | more))
 
     def snapshot(self, table: Relation, rows: Iterable[dict[str, Any]], **header: Any) -> str:
-        """A whole snapshot; its topic."""
+        """Publish a complete snapshot; its topic."""
         topic = self.topic(table)
-        body = (creek.packet(encoded(creek.row(table, {}), row)) for row in rows)
+        body = (creek.packet(encode(creek.row(table, {}), row)) for row in rows)
         self.publish(topic, self.header(table, **header), *body, creek.packet(creek.END))
         return topic
 

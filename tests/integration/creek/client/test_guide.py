@@ -1,4 +1,4 @@
-"""The examples of the guide are run, in their order, and print what the guide says."""
+"""The examples of the guide run in order, and print what the guide shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def run(program: str, expected: str, folder: Path) -> None:
-    """Start an example, and read what it prints."""
+    """Start an example, and compare its output."""
     lines = expected.splitlines(keepends=True)
     with subprocess.Popen(
         [sys.executable, "-u", "-c", program],
@@ -38,7 +38,9 @@ def run(program: str, expected: str, folder: Path) -> None:
         assert printed == lines, process.stderr.read()
 
 
-def test_the_guide(database: Database, producer: Callable[..., Producer], tmp_path: Path) -> None:
+def test_examples_print_what_the_guide_shows(
+    database: Database, producer: Callable[..., Producer], tmp_path: Path
+) -> None:
     blocks = BLOCK.findall(GUIDE.read_text())
     assert blocks[0][0] == "sql"
     database.execute(blocks.pop(0)[1])
@@ -58,6 +60,6 @@ def test_the_guide(database: Database, producer: Callable[..., Producer], tmp_pa
             run(program, text, tmp_path)
             examples += 1
     assert examples == sum(kind == "python" for kind, _ in blocks) == 5
-    # Once more: the example that keeps its place goes on.
+    # Run again: the example that stores its position resumes.
     database.execute("INSERT INTO users VALUES (9)")
     run(again, "4 c\n", tmp_path)

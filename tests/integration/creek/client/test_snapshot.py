@@ -1,4 +1,4 @@
-"""Snapshots: asked for, read while they grow, and read again."""
+"""Snapshots: requested, read while they grow, and read again."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tailrace.errors import (
     SinkUnreachableError,
 )
 from tailrace.schema import Column
-from tests.integration.creek.client.calls import connected, rest
+from tests.integration.creek.client.calls import rest, run_connected
 from tests.integration.creek.client.producer import (
     AT,
     DATABASE,
     INT,
     USERS,
     Producer,
-    encoded,
+    encode,
     relation,
 )
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROWS: list[dict[str, Any]] = [{"id": 1, "name": "Ada"}, {"id": 2, "name": None}]
 
 
-def test_a_snapshot_has_a_header_and_rows(feeding: Producer) -> None:
+def test_snapshot_has_a_header_and_rows(feeding: Producer) -> None:
     topic = feeding.snapshot(USERS, ROWS, visibility="7:7:", since=AT.isoformat())
 
     async def check(client: Creek) -> None:
@@ -48,16 +48,16 @@ def test_a_snapshot_has_a_header_and_rows(feeding: Producer) -> None:
         assert (header.tx_id, header.lsn, header.at) == (7, "0/10", AT)
         assert (header.approx_rows, header.topic) == (2, topic)
         assert (header.visibility, header.since) == ("7:7:", AT)
-        asked = {"database": DATABASE, "namespace": "public", "table": "users"}
-        assert feeding.requests == [asked]
-        # Once more, without asking.
+        request = {"database": DATABASE, "namespace": "public", "table": "users"}
+        assert feeding.requests == [request]
+        # Read again, without a request.
         assert await rest(client.get_snapshot(topic)) == ROWS
-        assert feeding.requests == [asked]
+        assert feeding.requests == [request]
 
-    connected(feeding.url, check)
+    run_connected(feeding.url, check)
 
 
-def test_creeks_own_header_and_an_empty_table(feeding: Producer) -> None:
+def test_header_of_creek_itself_and_an_empty_table(feeding: Producer) -> None:
     feeding.snapshot(USERS, [])
 
     async def check(client: Creek) -> None:
@@ -66,15 +66,17 @@ def test_creeks_own_header_and_an_empty_table(feeding: Producer) -> None:
         assert snapshot.header is not None
         assert (snapshot.header.visibility, snapshot.header.since) == (None, None)
 
-    connected(feeding.url, check)
+    run_connected(feeding.url, check)
 
 
-def test_rows_come_while_the_snapshot_grows(feeding: Producer, server: EmbeddedNats) -> None:
-    """GIVEN a snapshot of which nothing is there yet WHEN it grows, and the server is killed and
-    started meanwhile THEN each row comes once, in order, and then the end."""
+def test_rows_are_delivered_while_the_snapshot_grows(
+    feeding: Producer, server: EmbeddedNats
+) -> None:
+    """GIVEN a snapshot without messages WHEN it grows, and the server is killed and restarted
+    THEN each row is delivered once, in order, and then the end."""
     topic = feeding.topic(USERS)
     rows = [{"id": number, "name": "x"} for number in range(3000)]
-    packets = [wire.packet(encoded(wire.row(USERS, {}), row)) for row in rows]
+    packets = [wire.packet(encode(wire.row(USERS, {}), row)) for row in rows]
 
     async def check(client: Creek) -> None:
         snapshot = client.snapshot(DATABASE, "users")
@@ -85,39 +87,39 @@ def test_rows_come_while_the_snapshot_grows(feeding: Producer, server: EmbeddedN
         await asyncio.to_thread(feeding.publish, topic, *packets[1500:], wire.packet(wire.END))
         assert await reading == rows
 
-    connected(feeding.url, check)
+    run_connected(feeding.url, check)
 
 
-def test_a_row_that_looks_like_the_end(feeding: Producer) -> None:
-    """GIVEN a table whose row is the three letters of the end WHEN it is read THEN it is a row."""
+def test_row_with_the_bytes_of_the_end(feeding: Producer) -> None:
+    """GIVEN a row with the three bytes of the end WHEN the snapshot is read THEN it is a row."""
     columns = [Column(name=name, type_oid=INT, key=True) for name in ("a", "b", "c")]
     table = relation("odd", *columns)
     rows = [{"a": -35, "b": -40, "c": 35}, {"a": 1, "b": 1, "c": 1}, {"a": -35, "b": -40, "c": 35}]
-    assert encoded(wire.row(table, {}), rows[0]) == wire.END
+    assert encode(wire.row(table, {}), rows[0]) == wire.END
     feeding.snapshot(table, rows)
 
     async def check(client: Creek) -> None:
         assert await rest(client.snapshot(DATABASE, "odd")) == rows
 
-    connected(feeding.url, check)
+    run_connected(feeding.url, check)
 
 
-def test_the_list_of_snapshots(feeding: Producer) -> None:
+def test_list_snapshots(feeding: Producer) -> None:
     other = relation("users_2")
     topics = [feeding.snapshot(USERS, ROWS) for _ in range(3)]
     feeding.snapshot(other, ROWS)
 
     async def check(client: Creek) -> None:
-        found = await client.list_snapshots(DATABASE, "users")
-        assert [each.topic for each in found] == topics
-        assert {each.at for each in found} == {AT}
-        assert [each.messages for each in found] == [4, 4, 4]
+        snapshots = await client.list_snapshots(DATABASE, "users")
+        assert [snapshot.topic for snapshot in snapshots] == topics
+        assert {snapshot.at for snapshot in snapshots} == {AT}
+        assert [snapshot.messages for snapshot in snapshots] == [4, 4, 4]
         assert await client.list_snapshots(DATABASE, "nothing") == []
 
-    connected(feeding.url, check)
+    run_connected(feeding.url, check)
 
 
-def test_what_a_producer_refuses(feeding: Producer) -> None:
+def test_refusals_of_a_producer(feeding: Producer) -> None:
     feeding.refusal = "404", {"error": "no table x", "code": "BAD_CONFIG", "hint": "there is y"}
 
     async def check(client: Creek) -> None:
@@ -133,16 +135,16 @@ def test_what_a_producer_refuses(feeding: Producer) -> None:
         with pytest.raises(ConfigError, match="no snapshot"):
             await rest(client.get_snapshot("CREEK.shop.snap.public.users.nothing"))
 
-    connected(feeding.url, check)
+    run_connected(feeding.url, check)
 
 
-def test_a_snapshot_that_is_given_up(feeding: Producer) -> None:
-    """GIVEN snapshots that fail on the way, that stop, or have lost their beginning WHEN they are
-    read THEN each is an error of its own, and none an end."""
+def test_incomplete_snapshots_are_errors(feeding: Producer) -> None:
+    """GIVEN snapshots that fail, that stop, or have lost their beginning WHEN they are read THEN
+    each raises its own error, and none looks like an end."""
     topic = feeding.topic(USERS)
     feeding.publish(topic, feeding.header(USERS))
-    said = wire.packet(b'{"error": "the session is gone", "code": "x", "hint": "again"}')
-    feeding.publish(topic, said, headers={"Tailrace-Error": "the session is gone"})
+    failure = wire.packet(b'{"error": "the session is gone", "code": "x", "hint": "again"}')
+    feeding.publish(topic, failure, headers={"Tailrace-Error": "the session is gone"})
 
     async def check(client: Creek) -> None:
         with pytest.raises(SnapshotFailedError, match="the session is gone") as caught:
@@ -150,10 +152,10 @@ def test_a_snapshot_that_is_given_up(feeding: Producer) -> None:
         assert caught.value.hint == "again"
         silent = feeding.topic(USERS)
         await asyncio.to_thread(feeding.publish, silent, feeding.header(USERS))
-        with pytest.raises(SinkUnreachableError, match="has not gone on"):
+        with pytest.raises(SinkUnreachableError, match="has sent no rows"):
             await rest(client.get_snapshot(silent))
         cut = feeding.topic(USERS)
-        row = wire.packet(encoded(wire.row(USERS, {}), ROWS[0]))
+        row = wire.packet(encode(wire.row(USERS, {}), ROWS[0]))
         await asyncio.to_thread(feeding.publish, cut, row, wire.packet(wire.END))
         with pytest.raises(PositionLostError, match="beginning"):
             await rest(client.get_snapshot(cut))
@@ -162,38 +164,38 @@ def test_a_snapshot_that_is_given_up(feeding: Producer) -> None:
         with pytest.raises(MalformedError):
             await rest(client.get_snapshot(odd))
 
-    connected(feeding.url, check, patience_s=1.0)
+    run_connected(feeding.url, check, patience_s=1.0)
 
 
-def test_a_snapshot_that_takes_its_time(feeding: Producer) -> None:
-    """GIVEN a snapshot of which nothing comes WHEN its producer is asked again, and says that it is
-    at it THEN it is waited for; and if there is another one, that is said."""
+def test_request_is_repeated_while_a_snapshot_sends_nothing(feeding: Producer) -> None:
+    """GIVEN a snapshot that sends nothing WHEN the producer answers the repeated request with the
+    same topic THEN the client waits; WHEN it answers with another topic THEN that is an error."""
     topic = feeding.topic(USERS)
 
     async def check(client: Creek) -> None:
         reading = asyncio.ensure_future(rest(client.snapshot(DATABASE, "users")))
         while len(feeding.requests) < 3:
             await asyncio.sleep(0.05)
-        packets = [wire.packet(encoded(wire.row(USERS, {}), row)) for row in ROWS]
+        packets = [wire.packet(encode(wire.row(USERS, {}), row)) for row in ROWS]
         await asyncio.to_thread(
             feeding.publish, topic, feeding.header(USERS), *packets, wire.packet(wire.END)
         )
         assert await reading == ROWS
         feeding.topics = [feeding.topic(USERS), feeding.topic(USERS)]
-        with pytest.raises(SnapshotFailedError, match="now there is"):
+        with pytest.raises(SnapshotFailedError, match="the producer now takes"):
             await rest(client.snapshot(DATABASE, "users"))
 
-    connected(feeding.url, check, patience_s=0.3)
+    run_connected(feeding.url, check, patience_s=0.3)
 
 
-def test_nobody_answers(server: EmbeddedNats) -> None:
+def test_no_producer_answers(server: EmbeddedNats) -> None:
     with Producer(server) as gone:
         assert gone.url == server.url
 
     async def check(client: Creek) -> None:
-        with pytest.raises(SinkUnreachableError, match="nobody answers"):
+        with pytest.raises(SinkUnreachableError, match="no producer answers"):
             await rest(client.snapshot(DATABASE, "users"))
-        with pytest.raises(SinkUnreachableError, match="nobody answers"):
+        with pytest.raises(SinkUnreachableError, match="no producer answers"):
             await client.get_schema("AAAAAAAAAAA=")
 
-    connected(server.url, check)
+    run_connected(server.url, check)

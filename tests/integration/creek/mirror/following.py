@@ -1,4 +1,4 @@
-"""Mirrors of Creek's tables, in the test's own process, and a table to compare them with."""
+"""Mirrors of Creek's tables, in the process of the test, and a table to compare them with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from tailrace.mirror import Mirror, target_of
-from tailrace.mirror.sources.registry import Address
+from tailrace.mirror.sources.registry import SelectedSource
+from tailrace.mirror.sources.source import SourceOptions
 from tests.integration.creek.client.producer import event
 from tests.integration.mirror.system import Running
 
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 
 
 class Following(Running):
-    """A mirror on a thread of its own."""
+    """A mirror of a Creek table in its own thread."""
 
     async def _mirror(self) -> None:
         self._task = asyncio.current_task()
-        async with Address.parse(self._url).opened(
-            credentials=None, stream="", snapshots="", subjects=""
-        ) as source:
+        async with SelectedSource.parse(self._url).open(SourceOptions()) as source:
             target = target_of(self._to, self._table)
             await Mirror(
                 source, self._table, target, status=self.status, **self._options
@@ -35,7 +34,7 @@ class Following(Running):
 
 @contextlib.contextmanager
 def mirror(feeding: Producer, table: str, to: str, **options: Any) -> Iterator[Following]:
-    """A mirror for a while; an error that ended it is raised."""
+    """A mirror until the block ends. Raises the error that ended it."""
     url = f"{feeding.url}?creek={feeding.namespace}&database=shop"
     running = Following(url, table, to, **options)
     try:
@@ -46,22 +45,24 @@ def mirror(feeding: Producer, table: str, to: str, **options: Any) -> Iterator[F
         raise running.failure
 
 
-class Source:
-    """A table of an id and a name that changes at random, and tells it as Creek does."""
+class RandomTable:
+    """A table of an id and a name that changes at random, and the changes as Creek sends them."""
 
-    def __init__(self, table: Relation, chance: random.Random) -> None:
+    def __init__(self, table: Relation, randomness: random.Random) -> None:
         self.rows: dict[int, str | None] = {}
         self._table = table
-        self._chance = chance
+        self._randomness = randomness
         self.xid = 100
 
     def transaction(self) -> list[bytes]:
-        """Some changes of one commit."""
+        """The changes of one commit."""
         self.xid += 1
-        return [self._change() for _ in range(self._chance.randint(1, 4))]
+        return [self._change() for _ in range(self._randomness.randint(1, 4))]
 
     def _change(self) -> bytes:
-        kind = self._chance.choices(["c", "u", "u_pk", "toast", "d", "t"], [8, 6, 3, 3, 4, 0.2])[0]
+        kind = self._randomness.choices(
+            ["c", "u", "u_pk", "toast", "d", "t"], [8, 6, 3, 3, 4, 0.2]
+        )[0]
         if kind == "t":
             self.rows.clear()
             return self._event("t")
@@ -69,14 +70,14 @@ class Source:
             number = self._free()
             self.rows[number] = name = self._name()
             return self._event("c", after={"id": number, "name": name})
-        number = self._chance.choice(sorted(self.rows))
+        number = self._randomness.choice(sorted(self.rows))
         match kind:
             case "d":
                 del self.rows[number]
                 return self._event("d", before={"id": number})
             case "u_pk":
-                other, kept = self._free(), self.rows.pop(number)
-                self.rows[other] = kept
+                other = self._free()
+                self.rows[other] = self.rows.pop(number)
                 return self._event(
                     "u_pk", before={"id": number}, after={"id": other, "name": None},
                     unchanged=["name"],
@@ -92,15 +93,17 @@ class Source:
         return event(self._table, op, lsn=self.xid * 16, xid=self.xid, **more)
 
     def _free(self) -> int:
-        return next(n for n in iter(lambda: self._chance.randint(0, 999), -1) if n not in self.rows)
+        return next(
+            n for n in iter(lambda: self._randomness.randint(0, 999), -1) if n not in self.rows
+        )
 
     def _name(self) -> str | None:
-        return self._chance.choice([None, "", "né 'quoted' \\ \t", "x" * 50])
+        return self._randomness.choice([None, "", "né 'quoted' \\ \t", "x" * 50])
 
-    def seen(self) -> dict[str, Any]:
-        """What a snapshot of this moment says of itself."""
+    def header(self) -> dict[str, Any]:
+        """The header of a snapshot that is taken now."""
         return {"visibility": f"{self.xid + 1}:{self.xid + 1}:", "lsn": "0/1"}
 
     def listed(self) -> list[dict[str, Any]]:
-        """Its rows."""
+        """All rows."""
         return [{"id": number, "name": name} for number, name in sorted(self.rows.items())]

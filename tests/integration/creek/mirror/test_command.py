@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.integration.creek.client.producer import USERS, Producer
-from tests.integration.creek.mirror.following import Source
+from tests.integration.creek.mirror.following import RandomTable
 from tests.integration.mirror.reading import places
 from tests.waiting import wait_for
 
@@ -34,7 +34,7 @@ def command(*arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def running(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A mirror that is killed in the end."""
+    """A mirror that is killed at the end of the block."""
     with subprocess.Popen(command(*arguments), cwd=folder, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
@@ -43,17 +43,17 @@ def running(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_killed_again_and_again(
+def test_repeatedly_killed_mirror_equals_the_source(
     feeding: Producer, copy: Database, tmp_path: Path, kind: str
 ) -> None:
-    """GIVEN a table that changes WHEN its mirror is killed at random THEN in the end it is what the
-    source is, after a single snapshot."""
-    [place] = [each for each in places(tmp_path, copy) if each.kind == kind]
-    chance = random.Random(11)
-    source = Source(USERS, chance)
-    feeding.wal(USERS, *(each for _ in range(20) for each in source.transaction()))
+    """GIVEN a table that changes WHEN its mirror is killed at random THEN in the end it equals the
+    source, after a single snapshot."""
+    [place] = [place for place in places(tmp_path, copy) if place.kind == kind]
+    randomness = random.Random(11)
+    source = RandomTable(USERS, randomness)
+    feeding.wal(USERS, *(change for _ in range(20) for change in source.transaction()))
     feeding.publish_schema(USERS)
-    feeding.snapshot(USERS, source.listed(), **source.seen())
+    feeding.snapshot(USERS, source.listed(), **source.header())
     to = ["--from", f"{feeding.url}?creek=CREEK", "--to", place.url]
     with running(*to, folder=tmp_path):
         wait_for(lambda: state(place), "the first rows")
@@ -61,31 +61,31 @@ def test_killed_again_and_again(
         before = state(place)
         with running(*to, folder=tmp_path):
             feeding.wal(USERS, *source.transaction())
-            wait_for(partial(moved, place, before), "it goes on")
-            for _ in range(chance.randint(0, 100)):
+            wait_for(partial(moved, place, before), "the mirror resumes")
+            for _ in range(randomness.randint(0, 100)):
                 feeding.wal(USERS, *source.transaction())
     rows = [(row["id"], row["name"]) for row in source.listed()]
     with running(*to, folder=tmp_path) as process:
-        wait_for(lambda: place.rows(SELECT) == rows, "the copy is the source")
+        wait_for(lambda: place.rows(SELECT) == rows, "the copy equals the source")
         process.terminate()
         assert process.wait(30) == 0
     assert len(feeding.requests) == 1
 
 
 def state(place: Place) -> str | None:
-    """Where the mirror is; None before it is anywhere."""
+    """The stored state of the mirror; None before the first."""
     with contextlib.suppress(psycopg.Error, sqlite3.Error):
-        found = place.rows("SELECT state FROM _tailrace_mirrors")
-        return str(found[0][0]) if found else None
+        states = place.rows("SELECT state FROM _tailrace_mirrors")
+        return str(states[0][0]) if states else None
     return None
 
 
 def moved(place: Place, before: str | None) -> bool:
-    """Whether it is somewhere else by now."""
+    """Whether the stored state has changed."""
     return state(place) != before
 
 
-def said(*arguments: str, folder: Path) -> tuple[int, str]:
+def run(*arguments: str, folder: Path) -> tuple[int, str]:
     done = subprocess.run(
         command("--to", "sqlite:///x.db", "--from", *arguments),
         capture_output=True, text=True, timeout=60, cwd=folder, check=False,
@@ -93,16 +93,16 @@ def said(*arguments: str, folder: Path) -> tuple[int, str]:
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-def test_what_is_wrong(feeding: Producer, tmp_path: Path) -> None:
-    for query, code, words in (
+def test_errors_and_hints(feeding: Producer, tmp_path: Path) -> None:
+    for query, code, expected in (
         ("?creek=", 2, "creek=CREEK&database=shop"),
-        ("?creek=CREEK", 2, "There are none so far"),
+        ("?creek=CREEK", 2, "none so far"),
         ("?creek=OTHER&database=shop", 32, "there is no stream 'OTHER_wal'"),
     ):
-        found, text = said(f"{feeding.url}{query}", folder=tmp_path)
-        assert (found, words in text) == (code, True), text
-    found, text = said(f"{feeding.url}?creek=CREEK", "--stream", "X", folder=tmp_path)
-    assert (found, "for pipelines of shape bridge" in text) == (2, True), text
+        exit_code, text = run(f"{feeding.url}{query}", folder=tmp_path)
+        assert (exit_code, expected in text) == (code, True), text
+    exit_code, text = run(f"{feeding.url}?creek=CREEK", "--stream", "X", folder=tmp_path)
+    assert (exit_code, "for pipelines of shape bridge" in text) == (2, True), text
     feeding.refusal = "404", {"error": "no such table", "code": "BAD_CONFIG", "hint": "There is x."}
-    found, text = said(f"{feeding.url}?creek=CREEK&database=shop", folder=tmp_path)
-    assert (found, "There is x." in text) == (2, True), text
+    exit_code, text = run(f"{feeding.url}?creek=CREEK&database=shop", folder=tmp_path)
+    assert (exit_code, "There is x." in text) == (2, True), text

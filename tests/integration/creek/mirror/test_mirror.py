@@ -1,4 +1,4 @@
-"""Copies of Creek's tables: loaded from a snapshot, and exactly what comes behind it."""
+"""Mirrors of Creek's tables: a snapshot, and exactly the changes after it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.integration.creek.client.producer import (
     INT,
     TEXT,
     USERS,
-    encoded,
+    encode,
     event,
     relation,
 )
-from tests.integration.creek.mirror.following import Following, Source, mirror
+from tests.integration.creek.mirror.following import Following, RandomTable, mirror
 from tests.integration.mirror.reading import places
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ SELECT = "SELECT id, name FROM users ORDER BY id"
 
 @pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, copy: Database) -> Place:
-    [found] = [each for each in places(tmp_path, copy) if each.kind == request.param]
-    return found
+    [place] = [place for place in places(tmp_path, copy) if place.kind == request.param]
+    return place
 
 
 @pytest.fixture
 def light(tmp_path: Path, copy: Database) -> Place:
-    """A target of one kind, where the kind does not matter."""
+    """A target for tests where its kind does not matter."""
     return places(tmp_path, copy)[0]
 
 
@@ -59,25 +59,25 @@ def applied(running: Following, count: int) -> None:
     running.wait(lambda: running.status.changes >= count, f"{count} changes")
 
 
-def test_random_changes_before_and_behind_a_snapshot(feeding: Producer, place: Place) -> None:
-    """GIVEN transactions before, around and behind a snapshot WHEN the table is mirrored, stopped,
-    and goes on THEN it is what the source is, and one snapshot was enough."""
+def test_random_changes_before_and_after_a_snapshot(feeding: Producer, place: Place) -> None:
+    """GIVEN transactions before, during and after a snapshot WHEN the mirror runs, is stopped and
+    resumes THEN it equals the source, and one snapshot was enough."""
     seed = random.randrange(10**6)
     print("seed", seed)
-    source = Source(USERS, random.Random(seed))
+    source = RandomTable(USERS, random.Random(seed))
     before = [source.transaction() for _ in range(30)]
-    feeding.snapshot(USERS, source.listed(), **source.seen())
-    behind = [source.transaction() for _ in range(60)]
-    feeding.wal(USERS, *joined(before + behind[:20]))
-    late = sum(map(len, behind[:20]))
+    feeding.snapshot(USERS, source.listed(), **source.header())
+    after = [source.transaction() for _ in range(60)]
+    feeding.wal(USERS, *joined(before + after[:20]))
+    late = sum(map(len, after[:20]))
     with mirror(feeding, "users", place.url) as running:
         running.follows()
         applied(running, late)
-        feeding.wal(USERS, *joined(behind[20:40]))
-        applied(running, sum(map(len, behind[:40])))
-    feeding.wal(USERS, *joined(behind[40:]))
+        feeding.wal(USERS, *joined(after[20:40]))
+        applied(running, sum(map(len, after[:40])))
+    feeding.wal(USERS, *joined(after[40:]))
     with mirror(feeding, "users", place.url) as running:
-        applied(running, sum(map(len, behind[40:])))
+        applied(running, sum(map(len, after[40:])))
         assert running.status.snapshots == 0
     assert place.rows(SELECT) == [(row["id"], row["name"]) for row in source.listed()]
     assert len(feeding.requests) == 1
@@ -87,14 +87,14 @@ def insert(number: int, *, lsn: int, xid: int) -> bytes:
     return event(USERS, "c", after={"id": number, "name": "x"}, lsn=lsn, xid=xid)
 
 
-def test_transactions_tell_what_is_in_the_snapshot(feeding: Producer, light: Place) -> None:
-    """GIVEN commits that became visible in another order than they were logged WHEN the header says
-    what the snapshot sees THEN that counts, and no place in the log."""
+def test_visibility_decides_what_the_snapshot_contains(feeding: Producer, light: Place) -> None:
+    """GIVEN commits that became visible in another order than they were logged WHEN the header has
+    a visibility THEN the visibility decides, not the LSN."""
     feeding.snapshot(USERS, [{"id": 1, "name": "a"}], lsn="0/5", visibility="20:24:21,22")
     feeding.wal(
         USERS,
-        insert(10, lsn=3, xid=21),  # logged before, seen by nobody
-        insert(11, lsn=6, xid=23),  # behind the header's place, and seen
+        insert(10, lsn=3, xid=21),  # logged before, and not seen
+        insert(11, lsn=6, xid=23),  # after the header's LSN, and seen
         insert(12, lsn=7, xid=22),
         insert(13, lsn=8, xid=24),
     )
@@ -108,22 +108,22 @@ def test_transactions_over_several_tables_and_in_parts(
 ) -> None:
     """GIVEN transactions published as atomic batches that end with another table, and one that is
     larger than a batch of the mirror WHEN they are mirrored THEN nothing is missing."""
-    monkeypatch.setattr(transactions, "_ENOUGH", 7)
+    monkeypatch.setattr(transactions, "BATCH_CHANGES", 7)
     other = relation("other")
     feeding.snapshot(USERS, [], visibility="1:1:")
     row = event(other, "c", after={"id": 1, "name": None}, lsn=2, xid=2)
-    feeding.together((USERS, insert(1, lsn=2, xid=2)), (other, row), (other, row))
+    feeding.wal_batch((USERS, insert(1, lsn=2, xid=2)), (other, row), (other, row))
     with mirror(feeding, "users", light.url) as running:
         applied(running, 1)
         feeding.wal(USERS, *(insert(number, lsn=3, xid=3) for number in range(2, 1200)))
         row = event(other, "c", after={"id": 1, "name": None}, lsn=4, xid=4)
-        feeding.together((USERS, insert(1200, lsn=4, xid=4)), (other, row))
+        feeding.wal_batch((USERS, insert(1200, lsn=4, xid=4)), (other, row))
         applied(running, 1200)
         assert running.status.changes == 1200
     assert [number for number, _ in light.rows(SELECT)] == list(range(1, 1201))
 
 
-def test_places_tell_if_nothing_else_does(feeding: Producer, light: Place) -> None:
+def test_without_a_visibility_the_lsn_decides(feeding: Producer, light: Place) -> None:
     feeding.snapshot(USERS, [{"id": 1, "name": "a"}], lsn="0/5")
     feeding.wal(
         USERS, insert(10, lsn=4, xid=99), insert(11, lsn=5, xid=99), insert(12, lsn=6, xid=1)
@@ -133,7 +133,7 @@ def test_places_tell_if_nothing_else_does(feeding: Producer, light: Place) -> No
     assert [number for number, _ in light.rows(SELECT)] == [1, 12]
 
 
-def test_an_empty_table_of_an_odd_name(feeding: Producer, place: Place) -> None:
+def test_empty_table_with_an_unusual_name(feeding: Producer, place: Place) -> None:
     table = relation(
         "odd. \"name\"",
         Column(name="a b", type_oid=INT, key=True),
@@ -150,9 +150,10 @@ def test_an_empty_table_of_an_odd_name(feeding: Producer, place: Place) -> None:
     assert place.rows(f"SELECT * FROM {name}") == [(1, "é")]
 
 
-def test_columns_that_go_and_come(feeding: Producer, place: Place) -> None:
-    """GIVEN a mirror WHEN a column is dropped THEN it is dropped there; WHEN one is added, or has
-    another type THEN a new snapshot is taken, for rows may have changed without any event."""
+def test_dropped_and_added_columns(feeding: Producer, place: Place) -> None:
+    """GIVEN a mirror WHEN a column is dropped THEN the mirror drops it; WHEN a column is added or
+    has another type THEN the mirror takes a new snapshot: rows may have changed without an event.
+    """
     more = relation("users", *USERS.columns, Column(name="more", type_oid=TEXT))
     feeding.snapshot(more, [{"id": 1, "name": "a", "more": "b"}], visibility="1:1:")
     with mirror(feeding, "users", place.url) as running:
@@ -179,13 +180,13 @@ def test_columns_that_go_and_come(feeding: Producer, place: Place) -> None:
         running.wait(lambda: running.status.snapshots == 3, "a new snapshot")
         running.wait(
             lambda: place.rows("SELECT * FROM users ORDER BY id") == [(1, "a", 7), (4, None, 8)],
-            "the rows of the new snapshot, and the change behind it",
+            "the rows of the new snapshot, and the change after it",
         )
 
 
-def test_values_that_no_longer_fit_are_not_the_end(feeding: Producer, copy: Database) -> None:
-    """GIVEN a mirror of a number WHEN the column is text all at once THEN a new snapshot is taken
-    before anything of another type is written."""
+def test_values_of_another_type_cause_a_new_snapshot(feeding: Producer, copy: Database) -> None:
+    """GIVEN a mirror of a number WHEN the column becomes text THEN the mirror takes a new snapshot
+    before it writes values of the other type."""
     numbers = relation("users", USERS.columns[0], Column(name="name", type_oid=INT))
     feeding.snapshot(numbers, [{"id": 1, "name": 1}], visibility="1:1:")
     port = copy.server.port
@@ -198,14 +199,14 @@ def test_values_that_no_longer_fit_are_not_the_end(feeding: Producer, copy: Data
         assert copy.query(SELECT) == [(1, "one"), (2, "x")]
 
 
-def test_a_type_that_avro_has_alike(feeding: Producer, light: Place) -> None:
-    """GIVEN a mirror WHEN a column has a type with the same Avro form, and so the same fingerprint
-    THEN it is noticed by the text of the schema, and a new snapshot is taken."""
+def test_new_type_with_the_same_avro_type(feeding: Producer, light: Place) -> None:
+    """GIVEN a mirror WHEN a column gets a type with the same Avro type, and so the same fingerprint
+    THEN the mirror detects it by the text of the schema, and takes a new snapshot."""
     plain, network = (
         relation("users", USERS.columns[0], Column(name="name", type_oid=oid))
         for oid in (TEXT, INET)
     )
-    assert feeding.know(plain) == feeding.know(network)
+    assert feeding.serve_schema(plain) == feeding.serve_schema(network)
     feeding.publish_schema(plain)
     feeding.snapshot(plain, [{"id": 1, "name": "10.0.0.1"}], visibility="1:1:")
     with mirror(feeding, "users", light.url) as running:
@@ -226,8 +227,8 @@ def test_a_type_that_avro_has_alike(feeding: Producer, light: Place) -> None:
 def test_rows_of_replica_identity_full(
     feeding: Producer, place: Place, key: list[str] | None
 ) -> None:
-    """GIVEN a table whose key nobody tells WHEN rows change THEN each is found by all of it, or by
-    the key that is given."""
+    """GIVEN a table without a key in its schema WHEN rows change THEN each is found by all its
+    values, or by the key that the user names."""
     columns = [replace(column, key=True) for column in USERS.columns]
     table = relation("users", *columns, identity=ReplicaIdentity.FULL)
     same: dict[str, Any] = {"id": 1, "name": None}
@@ -244,9 +245,9 @@ def test_rows_of_replica_identity_full(
     assert place.rows(SELECT) == ([] if key else [(1, None)]) + [(2, "b")]
 
 
-def test_a_snapshot_that_is_given_up_is_asked_for_again(feeding: Producer, light: Place) -> None:
+def test_failed_snapshot_is_requested_again(feeding: Producer, light: Place) -> None:
     topic = feeding.topic(USERS)
-    row = creek.packet(encoded(creek.row(USERS, {}), {"id": 9, "name": "gone"}))
+    row = creek.packet(encode(creek.row(USERS, {}), {"id": 9, "name": "gone"}))
     feeding.publish(topic, feeding.header(USERS), row)
     feeding.publish(topic, creek.packet(b"{}"), headers={"Tailrace-Error": "the session is gone"})
     feeding.snapshot(USERS, [{"id": 1, "name": "a"}])
@@ -256,7 +257,7 @@ def test_a_snapshot_that_is_given_up_is_asked_for_again(feeding: Producer, light
     assert len(feeding.requests) == 2
 
 
-def test_what_a_producer_refuses_ends_it(feeding: Producer, light: Place) -> None:
+def test_refusal_of_a_producer_ends_the_mirror(feeding: Producer, light: Place) -> None:
     feeding.refusal = "404", {"error": "no table users", "code": "BAD_CONFIG", "hint": "y"}
     with (
         pytest.raises(ConfigError, match="no table users"),
@@ -265,9 +266,9 @@ def test_what_a_producer_refuses_ends_it(feeding: Producer, light: Place) -> Non
         running.ended()
 
 
-def test_a_stream_that_was_made_anew(feeding: Producer, light: Place) -> None:
-    """GIVEN a mirror that is stopped WHEN the stream has lost what comes next THEN a new snapshot
-    is taken."""
+def test_stream_that_was_created_again(feeding: Producer, light: Place) -> None:
+    """GIVEN a mirror that is stopped WHEN the stream has lost the next changes THEN the mirror
+    takes a new snapshot."""
     feeding.snapshot(USERS, [{"id": 1, "name": "a"}], visibility="1:1:")
     with mirror(feeding, "users", light.url) as running:
         running.follows()
@@ -283,11 +284,11 @@ def test_a_stream_that_was_made_anew(feeding: Producer, light: Place) -> None:
     assert [number for number, _ in light.rows(SELECT)] == [5, 6]
 
 
-def test_the_server_dies_under_a_mirror(
+def test_mirror_survives_restarts_of_the_server(
     feeding: Producer, server: EmbeddedNats, light: Place
 ) -> None:
-    source = Source(USERS, random.Random(5))
-    feeding.snapshot(USERS, [], **source.seen())
+    source = RandomTable(USERS, random.Random(5))
+    feeding.snapshot(USERS, [], **source.header())
     count = 0
     with mirror(feeding, "users", light.url) as running:
         running.follows()

@@ -1,4 +1,4 @@
-"""A table with a column of every type there is, through `tailrace creek`, and mirrored."""
+"""A table with a column of every type, through `tailrace creek`, and mirrored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from tests.corpus import prepared
-from tests.integration.creek.client.calls import connected, rest
+from tests.integration.creek.client.calls import rest, run_connected
 from tests.integration.creek.mirror.following import Following
 from tests.integration.mirror.system import target_url
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tests.integration.creek.system import Producer
 
 DOMAINS = {"positive": "integer", "labels": "text[]"}
-"""Of a domain the stream tells the type below."""
+"""The stream has the base types of domains."""
 
 
-def test_every_value_of_every_type(
+def test_mirror_has_every_value_of_every_type(
     database: Database, producer: Callable[..., Producer], copy: Database, tmp_path: Path
 ) -> None:
     """GIVEN values of all types WHEN the table is mirrored into PostgreSQL THEN it has the same
@@ -34,14 +34,14 @@ def test_every_value_of_every_type(
     declared = ", ".join(f"{name} {kind}" for name, kind in zip(columns, types, strict=True))
     database.execute(f"CREATE TABLE every (id int PRIMARY KEY, {declared})")
     count = max(map(len, types.values()))
-    inserted(database, types, count, 0)
+    insert_rows(database, types, count, 0)
     url = producer("public.every").nats
     running = Following(f"{url}?creek=CREEK", "every", target_url(copy))
     light = Following(f"{url}?creek=CREEK", "every", f"sqlite:///{tmp_path}/copy.db")
     try:
         running.follows()
         light.follows()
-        inserted(database, types, count, 1000)
+        insert_rows(database, types, count, 1000)
         for each in (running, light):
             each.wait(lambda each=each: each.status.changes == count, "changes")
     finally:
@@ -60,14 +60,14 @@ def test_every_value_of_every_type(
         query.replace(json, f"{json}::text")
     )
     connection.close()
-    assert typed(url, database) == 2 * count
+    assert count_typed_rows(url, database) == 2 * count
 
 
-def inserted(database: Database, types: dict[str, list[str]], count: int, first: int) -> None:
-    """A row for each value of a type, NULL where a type has no more."""
+def insert_rows(database: Database, types: dict[str, list[str]], count: int, first: int) -> None:
+    """One row per value of a type; NULL where a type has fewer values."""
     marks = ", ".join(f"%s::{kind}" for kind in types)
     rows = [
-        [first + row, *(each[row] if row < len(each) else None for each in types.values())]
+        [first + row, *(values[row] if row < len(values) else None for values in types.values())]
         for row in range(count)
     ]
     with database.connect() as connection, connection.cursor() as cursor:
@@ -81,20 +81,20 @@ def declarations(database: Database) -> list[tuple[Any, ...]]:
     )
 
 
-def typed(url: str, database: Database) -> int:
-    """How many rows and changes there are, all of which have a form in Python."""
-    found: list[Any] = []
+def count_typed_rows(url: str, database: Database) -> int:
+    """The number of rows; rows and changes have the same Python values."""
+    rows: list[Any] = []
 
     async def check(client: Creek) -> None:
-        found.extend(await rest(client.snapshot(database.name, "every")))
+        rows.extend(await rest(client.snapshot(database.name, "every")))
         stream = client.stream_wal(database.name, "every")
         async with asyncio.timeout(60), stream:
-            changes = [await anext(stream) for _ in range(len(found) // 2)]
-        later = {row["id"]: row for row in found if row["id"] >= 1000}
-        # Text, for what is not a number is not even itself.
-        assert {repr(later[each.after["id"]]) for each in changes if each.after} == {
-            repr(each.after) for each in changes
+            changes = [await anext(stream) for _ in range(len(rows) // 2)]
+        later = {row["id"]: row for row in rows if row["id"] >= 1000}
+        # Compared as text: NaN is not equal to itself.
+        assert {repr(later[change.after["id"]]) for change in changes if change.after} == {
+            repr(change.after) for change in changes
         }
 
-    connected(url, check)
-    return len(found)
+    run_connected(url, check)
+    return len(rows)

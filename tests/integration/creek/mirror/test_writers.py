@@ -1,4 +1,4 @@
-"""A mirror that is started under load, behind `tailrace creek`: in the end it is the source."""
+"""A mirror that is started under load, after `tailrace creek`: in the end it equals the source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.integration.creek.client.calls import connected, rest
+from tests.integration.creek.client.calls import rest, run_connected
 from tests.integration.creek.mirror.following import Following
 from tests.integration.mirror.reading import places
 
@@ -33,26 +33,29 @@ STATEMENTS = (
     "DELETE FROM account WHERE id = %(one)s",
 )
 BIG = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 200))"
-"""Large enough to be left out of changes that do not touch it."""
+"""Large enough for TOAST: changes that do not touch it do not have it."""
 
 
-def written(database: Database, seed: int, stopping: threading.Event) -> None:
-    """Transactions of some statements, one after another; some are rolled back."""
-    chance = random.Random(seed)
+def write(database: Database, seed: int, stopping: threading.Event) -> None:
+    """Run random transactions until stopped; some are rolled back."""
+    randomness = random.Random(seed)
     with database.connect() as connection:
         while not stopping.is_set():
-            with contextlib.suppress(psycopg.Error, Undone), connection.transaction():
-                for _ in range(chance.randint(1, 5)):
-                    values = {"one": chance.randrange(KEYS), "other": chance.randrange(KEYS)}
-                    statement = chance.choice(STATEMENTS).replace("{big}", BIG)
+            with contextlib.suppress(psycopg.Error, RolledBack), connection.transaction():
+                for _ in range(randomness.randint(1, 5)):
+                    values = {
+                        "one": randomness.randrange(KEYS),
+                        "other": randomness.randrange(KEYS),
+                    }
+                    statement = randomness.choice(STATEMENTS).replace("{big}", BIG)
                     connection.execute(statement.encode(), values)
-                if chance.random() < 0.1:
-                    raise Undone
+                if randomness.random() < 0.1:
+                    raise RolledBack
             stopping.wait(0.005)
 
 
-class Undone(Exception):  # noqa: N818 - on purpose
-    """A transaction that is given up."""
+class RolledBack(Exception):  # noqa: N818 - on purpose
+    """Rolls a transaction back."""
 
 
 @contextlib.contextmanager
@@ -61,7 +64,7 @@ def load(database: Database) -> Iterator[None]:
     stopping = threading.Event()
     seeds = [random.randrange(10**6) for _ in range(3)]
     print("seeds", seeds)
-    threads = [threading.Thread(target=written, args=(database, seed, stopping)) for seed in seeds]
+    threads = [threading.Thread(target=write, args=(database, seed, stopping)) for seed in seeds]
     for thread in threads:
         thread.start()
     try:
@@ -72,10 +75,10 @@ def load(database: Database) -> Iterator[None]:
             thread.join()
 
 
-def test_started_under_load(
+def test_mirror_that_starts_under_load_equals_the_source(
     database: Database, producer: Callable[..., Producer], copy: Database, tmp_path: Path
 ) -> None:
-    """GIVEN writers WHEN mirrors begin, and one is stopped and goes on THEN both are the source."""
+    """GIVEN writers WHEN mirrors start, and one stops and resumes THEN both equal the source."""
     database.execute("CREATE TABLE account (id int PRIMARY KEY, name text, big text)")
     sqlite, _, postgresql = places(tmp_path, copy)
     url = f"{producer('public.account').nats}?creek=CREEK"
@@ -98,27 +101,29 @@ def test_started_under_load(
     for place in (sqlite, postgresql):
         running = Following(url, "account", place.url)
         try:
-            running.wait(lambda place=place: place.rows(SELECT) == rows, "the copy is the source")
+            running.wait(
+                lambda place=place: place.rows(SELECT) == rows, "the copy equals its source"
+            )
             assert running.status.snapshots == 0
         finally:
             running.stop()
 
 
-def test_a_change_older_than_the_snapshot_and_not_in_it(
+def test_change_before_the_snapshot_that_the_snapshot_does_not_see(
     request: pytest.FixtureRequest,
     database: Database,
     producer: Callable[..., Producer],
     tmp_path: Path,
     copy: Database,
 ) -> None:
-    """GIVEN a commit that is in the stream and that no snapshot sees, because it waits for a
-    standby WHEN the table is mirrored THEN the copy has it."""
+    """GIVEN a commit in the stream that no snapshot sees, because it waits for a standby WHEN the
+    table is mirrored THEN the copy has it."""
     database.execute("CREATE TABLE w (id int PRIMARY KEY, v text); INSERT INTO w VALUES (1, 'old')")
     source = producer("public.w")
     database.execute("UPDATE w SET v = 'older'")
     source.caught_up("w", 1)
-    # A table's first snapshot waits for those who write to it.
-    connected(source.nats, lambda client: rest(client.snapshot(database.name, "w")))
+    # The first snapshot of a table waits for its writers.
+    run_connected(source.nats, lambda client: rest(client.snapshot(database.name, "w")))
     request.getfixturevalue("hanging")
     connection = database.connect()
     thread = threading.Thread(target=lambda: connection.execute("UPDATE w SET v = 'new'"))

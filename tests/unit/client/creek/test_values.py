@@ -1,4 +1,4 @@
-"""Any value → Avro → fastavro → the same value, in Python's types."""
+"""Values survive Avro: written by fastavro, read by the client, in Python's types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.client.creek.avro import Rows
+from tailrace.client.creek.avro import RowSchema
 from tailrace.client.creek.values import Json
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import MalformedError
@@ -21,7 +21,7 @@ from tailrace.schema import Column, Relation, ReplicaIdentity
 from tests.creek import reader_schema
 
 EPOCH = datetime(1970, 1, 1)
-ENDLESS = {"infinity": "infinity", "negative_infinity_ca5991f51367e3e4": "-infinity"}
+INFINITIES = {"infinity": "infinity", "negative_infinity_ca5991f51367e3e4": "-infinity"}
 TYPES = {
     "bool": 16, "int2": 21, "int4": 23, "int8": 20, "float4": 700, "float8": 701, "text": 25,
     "uuid": 2950, "json": 114, "jsonb": 3802, "date": 1082, "time": 1083, "timestamp": 1114,
@@ -44,16 +44,16 @@ FIELDS = {column.name: creek._avro_name(column.name, set()) for column in COLUMN
 
 
 def row_of(raw: dict[str, Any], form: Any = "python") -> dict[str, Any]:
-    """A row of which these columns are not NULL, through Avro."""
+    """Encode a row with these columns and NULL in all others, and decode it."""
     schema = creek.row(TABLE, {})
     stream = io.BytesIO()
     values = {FIELDS[name]: raw.get(name) for name in FIELDS}
     fastavro.schemaless_writer(stream, reader_schema(schema.text, raw=True), values)
-    return Rows(schema.text).row(stream.getvalue(), form)
+    return RowSchema(schema.text).decode(stream.getvalue(), form)
 
 
 def value(name: str, raw: Any, form: Any = "python") -> Any:
-    """One of them; all others are NULL, and stay so."""
+    """Encode and decode one column; all others are NULL, and stay NULL."""
     found = row_of({name: raw}, form)
     own = found.pop(name)
     assert set(found) | {name} == FIELDS.keys()
@@ -75,14 +75,14 @@ SINGLE = st.floats(width=32, allow_nan=False)
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(), st.booleans())
-def test_what_avro_has_itself(number: int, double: float, text: str, truth: bool) -> None:
+def test_types_that_avro_has(number: int, double: float, text: str, truth: bool) -> None:
     found = row_of({"int8": number, "float8": double, "text": text, "bool": truth})
     assert (found["int8"], found["float8"], found["text"]) == (number, double, text)
     assert found["bool"] is truth
 
 
 @given(SINGLE)
-def test_single_precision_by_its_own_digits(number: float) -> None:
+def test_single_precision_has_its_shortest_digits(number: float) -> None:
     found = value("float4", number)
     assert np.float32(found) == np.float32(number)
     assert len(repr(found)) <= len(repr(number))
@@ -90,7 +90,7 @@ def test_single_precision_by_its_own_digits(number: float) -> None:
 
 
 @given(st.datetimes(), st.dates(), st.times(), st.uuids(), DECIMALS)
-def test_python_has_types_for_it(
+def test_types_that_python_has(
     at: datetime, day: date, clock: time, identifier: Any, number: Decimal
 ) -> None:
     zoned = at.replace(tzinfo=UTC)
@@ -119,7 +119,7 @@ def test_python_has_types_for_it(
 
 
 @given(st.lists(st.text()), st.lists(st.integers(-(2**31), 2**31 - 1)), st.text(), st.binary())
-def test_documents_bytes_and_lists(
+def test_json_bytes_and_arrays(
     texts: list[str], numbers: list[int], text: str, data: bytes
 ) -> None:
     found = row_of(
@@ -133,7 +133,7 @@ def test_documents_bytes_and_lists(
     )
     assert (found["texts"], found["int4s"], found["json"]) == (texts, numbers, text)
     assert (found["bytea"], found["inet"]) == (data, text)
-    assert isinstance(value("jsonb", text.encode(), "written"), Json)
+    assert isinstance(value("jsonb", text.encode(), "message"), Json)
 
 
 @pytest.mark.parametrize(
@@ -150,34 +150,34 @@ def test_documents_bytes_and_lists(
         ("inet", "10.0.0.1/8", "10.0.0.1/8"),
         ("numeric", "1e3", Decimal(1000)),
         ("numeric(12,2)", b"\x7f", Decimal("1.27")),
-        *((name, *each) for name in ("date", "timestamp") for each in ENDLESS.items()),
+        *((name, *pair) for name in ("date", "timestamp") for pair in INFINITIES.items()),
     ],
 )
-def test_what_python_cannot_hold_is_the_text_of_postgresql(name: str, raw: Any, text: Any) -> None:
+def test_values_outside_the_python_type_are_postgresql_text(name: str, raw: Any, text: Any) -> None:
     assert value(name, raw) == text
 
 
-def test_not_a_number() -> None:
+def test_nan_and_infinity() -> None:
     assert value("numeric(12,2)", "NaN").is_nan()
     assert value("float8", float("nan")) != value("float8", float("nan"))
     assert value("stamps", ["infinity", 0]) == ["infinity", datetime(1970, 1, 1, tzinfo=UTC)]
 
 
-def test_rows_that_are_none() -> None:
-    rows = Rows(creek.row(TABLE, {}).text)
+def test_invalid_rows_and_schemas_are_malformed() -> None:
+    rows = RowSchema(creek.row(TABLE, {}).text)
     for body in (b"", b"\x00" * (len(COLUMNS) - 1), b"\x00" * (len(COLUMNS) + 1), b"\x7f" * 40):
         with pytest.raises(MalformedError):
-            rows.row(body, "python")
+            rows.decode(body, "python")
     for text in ("", "[]", '{"fields": 1}', '{"type": "record"}'):
         with pytest.raises(MalformedError):
-            Rows(text)
+            RowSchema(text)
 
 
 @given(st.binary(max_size=200))
-def test_whatever_the_bytes_the_error_is_ours(body: bytes) -> None:
-    rows = Rows(creek.row(TABLE, {}).text)
+def test_random_bytes_raise_only_malformed_error(body: bytes) -> None:
+    rows = RowSchema(creek.row(TABLE, {}).text)
     try:
-        rows.row(body, "written")
-        rows.row(body, "python")
+        rows.decode(body, "message")
+        rows.decode(body, "python")
     except MalformedError:
         pass

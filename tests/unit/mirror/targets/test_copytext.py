@@ -1,4 +1,4 @@
-"""COPY's text says what the columns hold."""
+"""COPY's text holds the values of the columns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tailrace.mirror.targets.copytext import copy_text
 UNESCAPED = {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}
 
 
-def parsed(text: bytes) -> list[list[str | None]]:
-    """COPY's text as PostgreSQL reads it."""
+def parse(text: bytes) -> list[list[str | None]]:
+    """Parse COPY's text as PostgreSQL does."""
     rows = []
     for line in text.decode().split("\n")[:-1]:
         cells: list[str | None] = []
@@ -22,15 +22,15 @@ def parsed(text: bytes) -> list[list[str | None]]:
             if cell == "\\N":
                 cells.append(None)
                 continue
-            found, at = "", 0
+            value, at = "", 0
             while at < len(cell):
                 if cell[at] == "\\":
                     at += 1
-                    found += UNESCAPED[cell[at]]
+                    value += UNESCAPED[cell[at]]
                 else:
-                    found += cell[at]
+                    value += cell[at]
                 at += 1
-            cells.append(found)
+            cells.append(value)
         rows.append(cells)
     return rows
 
@@ -42,10 +42,10 @@ ROWS = st.lists(st.tuples(TEXT, st.none() | st.integers(-5, 5), TEXT, st.none() 
 
 
 @given(rows=ROWS)
-def test_rows_come_out_as_they_went_in(rows: list[tuple[Any, ...]]) -> None:
+def test_postgresql_reads_back_the_same_rows(rows: list[tuple[Any, ...]]) -> None:
     types = [pa.string(), pa.int64(), pa.string(), pa.binary()]
     arrays = [pa.array([row[at] for row in rows], type_) for at, type_ in enumerate(types)]
-    wanted = [
+    expected = [
         [
             one,
             None if number is None else str(number),
@@ -54,9 +54,9 @@ def test_rows_come_out_as_they_went_in(rows: list[tuple[Any, ...]]) -> None:
         ]
         for one, number, other, raw in rows
     ]
-    assert parsed(bytes(copy_text(arrays))) == wanted
+    assert parse(bytes(copy_text(arrays))) == expected
 
 
-def test_a_slice_is_what_it_shows() -> None:
+def test_slice_of_an_array_has_only_its_own_rows() -> None:
     array = pa.array(["skipped", "a\tb", None, "c"]).slice(1)
     assert bytes(copy_text([array])) == b"a\\tb\n\\N\nc\n"

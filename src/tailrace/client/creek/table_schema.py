@@ -1,4 +1,4 @@
-"""What a table looks like, by the schema of its rows or of its changes."""
+"""The columns and the key of a table, from the Avro schema of its rows or of its changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from tailrace.client.names import Table
 
 
-def described(table: Table, row: Record, key: Record | None = None) -> Schema:
-    """A table by its row, and by the record of its key where that is apart.
+def table_schema(table: Table, row: Record, key: Record | None = None) -> Schema:
+    """The schema of a table by its row record, and its key record where the two differ.
 
-    Nothing here says whether a column was added with a default, which old rows then have without
-    any event. So that nobody counts on the contrary, columns say that they are never NULL.
+    An Avro schema does not say whether a column was added with a default, which old rows then have
+    without any event. So every column is declared NOT NULL: mirrors then take a new snapshot when a
+    column is added.
     """
     columns = tuple(
         Column(
@@ -33,15 +34,18 @@ def described(table: Table, row: Record, key: Record | None = None) -> Schema:
 
 
 def _key(row: Record, key: Record) -> tuple[str, ...]:
-    """The columns of the key. REPLICA IDENTITY FULL has all columns for one, NULLs included."""
-    found = [field for field in key.fields if field.key]
-    if len(found) == len(row.fields) and all(field.nullable for field in found):
+    """The columns of the key; `()` under REPLICA IDENTITY FULL.
+
+    There all columns are marked as key, nullable ones included. A primary key is never nullable.
+    """
+    columns = [field for field in key.fields if field.key]
+    if len(columns) == len(row.fields) and all(field.nullable for field in columns):
         return ()
-    return tuple(field.column for field in found)
+    return tuple(field.column for field in columns)
 
 
 def data_type(pg_type: str) -> str:
-    """A type of PostgreSQL's catalog in SQL.
+    """The SQL name of a type of PostgreSQL's catalog.
 
     >>> data_type("int4"), data_type("_timestamptz"), data_type("mood"), data_type("_mood")
     ('integer', 'timestamp with time zone[]', 'mood', 'mood[]')

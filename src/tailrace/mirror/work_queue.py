@@ -1,4 +1,4 @@
-"""Two steps of work side by side, never far apart: a short queue between, and quick turns."""
+"""Two steps of work in parallel, with a short queue between producer and worker."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST = 2
-_TURN_S = 0.0002
+_MAX_ITEMS = 2
+_SWITCH_INTERVAL_S = 0.0002
 
 
 @contextlib.contextmanager
-def quick_turns() -> Iterator[None]:
-    """Let threads take turns often.
+def short_switch_interval() -> Iterator[None]:
+    """Switch between threads more often than Python's default of 5 ms.
 
-    One that opens rows keeps the interpreter for 5 ms at a time, and one that feeds COPY needs it
-    every 128 KB: a million rows took 10 s to load, and with short turns 8 s.
+    The thread that decodes rows holds the interpreter for a whole interval, and the thread that
+    feeds COPY needs it every 128 KB. One million rows: 10 s with the default, 8 s with this.
     """
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _TURN_S))
+    sys.setswitchinterval(min(before, _SWITCH_INTERVAL_S))
     try:
         yield
     finally:
         sys.setswitchinterval(before)
 
 
-class Line(Generic[T]):
-    """Hands what is put in to a worker, one after another. What the worker raises comes out of the
-    next call; leaving the block gives up what is still waiting."""
+class WorkQueue(Generic[T]):
+    """Passes items to a worker, one after another.
+
+    An error of the worker is raised by the next call. Leaving the block discards queued items.
+    """
 
     def __init__(self, work: Callable[[T], Awaitable[None]]) -> None:
         self._work = work
-        self._queue: asyncio.Queue[T] = asyncio.Queue(_MOST)
+        self._queue: asyncio.Queue[T] = asyncio.Queue(_MAX_ITEMS)
         self._worker: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -56,14 +58,15 @@ class Line(Generic[T]):
             self._queue.task_done()
 
     async def put(self, item: T) -> None:
-        """Hand on, once there is room."""
+        """Add an item, after waiting for space."""
         await self._or_fail(self._queue.put(item))
 
-    async def empty(self) -> None:
-        """Wait until everything is worked off."""
+    async def join(self) -> None:
+        """Wait until the worker has finished all items."""
         await self._or_fail(self._queue.join())
 
     async def _or_fail(self, waiting: Awaitable[None]) -> None:
+        """Wait, unless the worker fails first: then raise its error."""
         assert self._worker is not None
         task = asyncio.ensure_future(waiting)
         try:

@@ -1,0 +1,38 @@
+"""Which changes a Creek snapshot contains."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tailrace.change import Op
+from tailrace.client import Change
+from tailrace.client.creek.transactions import UNKNOWN_VISIBILITY, in_snapshot
+from tailrace.client.names import Table
+from tailrace.position import Lsn
+from tailrace.visibility import Visibility
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+USERS = Table("public", "users")
+
+
+def change(lsn: int, xid: int, op: Op = Op.INSERT) -> Change:
+    return Change(op=op, table=USERS, data={}, lsn=Lsn(lsn), xid=xid, id=str(lsn), timestamp=AT)
+
+
+def test_visibility_decides_and_without_it_the_lsn() -> None:
+    seen = Visibility.parse("20:24:21")
+    changes = [
+        change(50, 20), change(60, 21), change(150, 22), change(160, 24), change(50, 0, Op.READ),
+        change(150, 0, Op.READ), change(100 + (1 << 36), 22),
+    ]  # fmt: skip
+    by_visibility = [True, False, True, False, True, False, False]
+    by_lsn = [True, True, False, False, True, False, False]
+    assert in_snapshot(changes, Lsn(100), seen) == by_visibility
+    assert in_snapshot(changes, Lsn(100), UNKNOWN_VISIBILITY) == by_lsn
+    assert in_snapshot([], Lsn(100), seen) == []
+
+
+def test_wrapped_transaction_id_far_after_the_snapshot_is_not_seen() -> None:
+    seen = Visibility.parse(f"{2**32 + 20}:{2**32 + 24}:")
+    assert in_snapshot([change(150, 22)], Lsn(100), seen) == [True]
+    assert in_snapshot([change(100 + (1 << 36), 22)], Lsn(100), seen) == [False]
