@@ -36,36 +36,36 @@ def no_one() -> NoReturn:
 
 def test_a_whole_checkpoint_is_left_alone(tmp_path: Path) -> None:
     folder = made(tmp_path, dict.fromkeys((3, 4), True), {3: True})
-    assert not checkpoint.mend(folder, no_one)
+    assert not checkpoint.repair(folder, no_one)
     assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3])
     assert checkpoint.delivered(folder) == Position(Lsn(103))
 
 
 def test_an_empty_plan_is_made_again(tmp_path: Path) -> None:
     folder = made(tmp_path, {3: True, 4: True, 5: False}, {3: True, 4: True, 5: True})
-    assert checkpoint.mend(folder, no_one)
+    assert checkpoint.repair(folder, no_one)
     assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3, 4])
 
 
 def test_a_batch_without_its_commit_comes_again(tmp_path: Path) -> None:
     folder = made(tmp_path, dict.fromkeys((3, 4, 5), True), {3: True, 4: False, 5: True})
-    assert checkpoint.mend(folder, no_one)
+    assert checkpoint.repair(folder, no_one)
     assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3])
 
 
 def test_when_nothing_is_left_it_begins_where_all_is_known_to_be_delivered(tmp_path: Path) -> None:
     folder = made(tmp_path, dict.fromkeys((3, 4), False), dict.fromkeys((3, 4), False))
     (folder / "metadata").write_bytes(bytes(45))
-    checkpoint.beginning(folder, lambda: Position(Lsn(1)))
-    assert checkpoint.mend(folder, lambda: KNOWN)
-    assert checkpoint.beginning(folder, no_one) == KNOWN
+    checkpoint.fix_start(folder, lambda: Position(Lsn(1)))
+    assert checkpoint.repair(folder, lambda: KNOWN)
+    assert checkpoint.fix_start(folder, no_one) == KNOWN
     assert not (folder / "metadata").exists()
 
 
 def test_what_is_not_from_a_power_cut_is_not_touched(tmp_path: Path) -> None:
     folder = made(tmp_path, {3: True}, {3: True})
     (folder / "offsets" / "3").write_text("spoiled")
-    assert not checkpoint.mend(folder, no_one)
+    assert not checkpoint.repair(folder, no_one)
     assert (folder / "offsets" / "3").read_text() == "spoiled"
 
 
@@ -98,10 +98,10 @@ def test_spark_can_go_on_whatever_was_emptied_and_wherever_mending_stopped(
 
         patch.setattr(Path, "unlink", dying)
         try:
-            checkpoint.mend(folder, lambda: KNOWN)
+            checkpoint.repair(folder, lambda: KNOWN)
         except CutOffError:
             patch.undo()
-            checkpoint.mend(folder, lambda: KNOWN)
+            checkpoint.repair(folder, lambda: KNOWN)
         check_readable(folder)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.backfill.handover import handed_over, place, values
+from tailrace.backfill.handover import current_rows, page_position, row_values
 from tailrace.backfill.spool import Page, Spool
 from tailrace.change import Op
 from tailrace.decode.group import Cells
@@ -142,7 +142,7 @@ class Simulated:
                     rows.append(old)
         return rows
 
-    def chunk(self, number: int, spool: Spool) -> Page:
+    def page(self, number: int, spool: Spool) -> Page:
         rows = self.seen()
         image = tuple(Cells(pa.array([row[at] for row in rows], pa.binary())) for at in range(2))
         half = len(rows) // 2
@@ -201,7 +201,7 @@ def consume(rows: Counter[Row], change: Change, *, keyed: bool) -> None:
 def test_a_consumer_that_starts_with_nothing_has_every_row(
     tmp_path_factory: pytest.TempPathFactory, keyed: bool, seed: int
 ) -> None:
-    """GIVEN any order of commits and visibility WHEN a chunk stands behind what it sees, anywhere,
+    """GIVEN any order of commits and visibility WHEN a page stands behind what it sees, anywhere,
     THEN whoever reads the stream from anywhere before the unseen ones has the table."""
     chance = random.Random(seed)
     simulated = Simulated(table(keyed=keyed), chance)
@@ -213,7 +213,7 @@ def test_a_consumer_that_starts_with_nothing_has_every_row(
     begin = simulated.log.log().end().position
     for _ in range(chance.randrange(25)):
         chance.choice((simulated.transact, simulated.show, simulated.truncate))()
-    chunk = simulated.chunk(7, spool)
+    page = simulated.page(7, spool)
     simulated.log.progress(simulated.lsn)
     covered = simulated.log.log().end().position
     for _ in range(chance.randrange(12)):
@@ -224,16 +224,16 @@ def test_a_consumer_that_starts_with_nothing_has_every_row(
     upto = chance.choice([end for end in ends if end >= covered])
 
     rows: Counter[Row] = Counter()
-    at = place(chunk, upto)
+    at = page_position(page, upto)
     for change in changes:
-        # Without a key nobody can tell a row of the chunk from one that came before: there the
-        # consumer begins with the chunk, and has only what that does not see.
-        seen = chunk.visibility.sees(np.array([change.xid or 0], np.uint32))[0]
+        # Without a key nobody can tell a row of the page from one that came before: there the
+        # consumer begins with the page, and has only what that does not see.
+        seen = page.visibility.sees(np.array([change.xid or 0], np.uint32))[0]
         if begin < change.position <= at and (keyed or not seen):
             consume(rows, change, keyed=keyed)
         assert change.position <= upto or change.position > at
     last = max(upto, Position(at.lsn, READS))
-    for group in handed_over(spool, chunk, log, at):
+    for group in current_rows(spool, page, log, at):
         assert group.after is not None
         columns = [cells.values.to_pylist() for cells in group.after if cells is not None]
         for row, lsn, ordinal in zip(
@@ -255,7 +255,7 @@ def test_a_consumer_that_starts_with_nothing_has_every_row(
 def test_values_tell_null_from_empty_and_know_where_one_ends() -> None:
     one = Cells(pa.array([b"a", b"ab", None, b""], pa.binary()))
     other = Cells(pa.array([b"bc", b"c", b"", None], pa.binary()))
-    found = values((one, other), [0, 1], 4).to_pylist()
+    found = row_values((one, other), [0, 1], 4).to_pylist()
     assert len(set(found)) == 4
 
 
@@ -265,11 +265,11 @@ def test_a_chunk_reads_as_it_was_written(tmp_path: Path) -> None:
         simulated.transact()
     spool = Spool(tmp_path / "spool")
     assert spool.numbers() == []
-    chunk = simulated.chunk(3, spool)
+    page = simulated.page(3, spool)
     assert spool.numbers() == [3]
-    assert spool.chunks(after=2) == [chunk]
-    assert spool.chunks(after=3) == []
-    assert sum(count for count, _ in spool.read(chunk)) == len(simulated.seen())
+    assert spool.pages(after=2) == [page]
+    assert spool.pages(after=3) == []
+    assert sum(count for count, _ in spool.read(page)) == len(simulated.seen())
     spool.write(4, [])
     spool.sweep(3)
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.publication import TableName
-from tailrace.snapshot.formats import Copied, CreekFormat, Rows, StoredChunks
+from tailrace.snapshot.formats import Copied, CreekFormat, Rows, StoredMessages
 
 ITEMS = TableName("public", "items")
 TOPIC = "CREEK.shop.snap.public.items.x"
@@ -50,7 +50,7 @@ def test_each_row_comes_once(data: st.DataObject, rows: int, cuts: list[int]) ->
 
 def test_nothing_stored() -> None:
     messages = batch(pa.array([b"a"], pa.binary()))
-    assert StoredChunks("id", pa.array([], pa.binary())).missing(messages) is messages
+    assert StoredMessages("id", pa.array([], pa.binary())).missing(messages) is messages
 
 
 def test_failures_of_all_formats() -> None:

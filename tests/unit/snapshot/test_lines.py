@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.snapshot.copy import cut
-from tailrace.snapshot.lines import Lines, framed
+from tailrace.snapshot.lines import Lines, message_edges
 
 LINES = st.binary(max_size=30).map(lambda each: each.replace(b"\n", b"") + b"\n")
 # Sizes whose lengths have the byte of a newline, or two, or a tab's, or just not.
@@ -36,7 +36,7 @@ def walked(data: bytes) -> list[int]:
 
 
 def found(data: bytes) -> list[int]:
-    return [*map(int, framed(np.frombuffer(data, np.uint8)))]
+    return [*map(int, message_edges(np.frombuffer(data, np.uint8)))]
 
 
 @given(st.lists(ROWS, max_size=20), st.sampled_from([b"", b"c\0\0\0\4", b"N\0\0\0\7a\n\n"]))
@@ -90,17 +90,15 @@ def test_text(lines: list[bytes], gap: bytes) -> None:
     st.integers(1, 10),
     st.integers(1, 60),
 )
-def test_cut_wherever_it_must_be(came: list[list[bytes]], most_rows: int, most_bytes: int) -> None:
+def test_cut_wherever_it_must_be(came: list[list[bytes]], max_rows: int, max_bytes: int) -> None:
     expected: list[list[bytes]] = []
     for line in (line for lines in came for line in lines):
         block = expected[-1] if expected else []
-        if block and len(block) < most_rows and len(b"".join(block)) + len(line) <= most_bytes:
+        if block and len(block) < max_rows and len(b"".join(block)) + len(line) <= max_bytes:
             block.append(line)
         else:
             expected.append([line])
-    blocks = cut(
-        [apart(lines, b"12345") for lines in came], most_rows=most_rows, most_bytes=most_bytes
-    )
+    blocks = cut([apart(lines, b"12345") for lines in came], max_rows=max_rows, max_bytes=max_bytes)
     assert [(rows, bytes(text)) for rows, text in blocks] == [
         (len(block), b"".join(block)) for block in expected
     ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.config import Pipeline
 from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
 from tailrace.postgres.publication import TableName
-from tailrace.snapshot.service.answers import Asked, CreekAnswers
+from tailrace.snapshot.service.answers import CreekAnswers, CreekRequest
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1)
 JSON = st.recursive(
@@ -31,14 +31,14 @@ def creek() -> CreekAnswers:
 @given(NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["more", "format"]), JSON))
 def test_what_clients_send(database: str, namespace: str, table: str, more: dict[str, Any]) -> None:
     said = {"database": database, "namespace": namespace, "table": table, **more}
-    found = Asked.of(msgspec.json.encode(said))
-    assert found == Asked(database, TableName(namespace, table))
+    found = CreekRequest.parse(msgspec.json.encode(said))
+    assert found == CreekRequest(database, TableName(namespace, table))
 
 
 @given(st.binary() | st.builds(msgspec.json.encode, JSON))
 def test_whatever_else_is_malformed(said: bytes) -> None:
     with pytest.raises(MalformedError):
-        Asked.of(said)
+        CreekRequest.parse(said)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=3000))

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import PostgresUnreachableError
+from tailrace.errors import SnapshotLostError
 from tailrace.position import Lsn, Position
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.export import Exported
-from tailrace.snapshot.service.bound import NOWHERE, bound_in
+from tailrace.snapshot.service.bound import UNKNOWN, bound_in
 from tailrace.visibility import Visibility
 from tests.fix_log import START, TestLog, random_log, relation
 
@@ -69,7 +69,7 @@ def test_it_does_not_pass_the_snapshot() -> None:
 def test_an_empty_log() -> None:
     empty = TestLog().log()
     assert bound_in(empty, relation(1), snapshot(Visibility(3, 3)), None) == START - 1
-    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3), lsn=0), None) == NOWHERE
+    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3), lsn=0), None) == UNKNOWN
 
 
 def test_a_commit_that_hangs_from_before_the_pipeline() -> None:
@@ -78,5 +78,5 @@ def test_a_commit_that_hangs_from_before_the_pipeline() -> None:
     first = next(unit.lsn for unit in log.units if unit.xid and of_table(unit))
     before = Position(Lsn(first - 1), 0)
     assert bound_in(log.log(), relation(1), nothing, before) == first - 1
-    with pytest.raises(PostgresUnreachableError, match="hangs"):
+    with pytest.raises(SnapshotLostError, match="is not visible yet"):
         bound_in(log.log(), relation(1), nothing, Position(first, 0))

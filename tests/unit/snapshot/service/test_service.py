@@ -27,5 +27,5 @@ def test_those_that_say_so(tmp_path: Path) -> None:
 
 def test_two_that_would_answer_the_same_request(tmp_path: Path) -> None:
     given = settings(tmp_path, a={"snapshots": {}}, b={"snapshots": {}})
-    with pytest.raises(ConfigError, match="a and b both answer"):
+    with pytest.raises(ConfigError, match="pipelines a and b have the same"):
         services(given, lambda *_, **__: None)  # type: ignore[arg-type]
