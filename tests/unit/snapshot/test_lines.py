@@ -1,4 +1,4 @@
-"""Rows are found between their headers, whatever bytes those have."""
+"""Rows are found between their message headers, whatever bytes the headers contain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def row(line: bytes) -> bytes:
 
 
 def walked(data: bytes) -> list[int]:
-    """The same, one by one."""
+    """The reference: one message at a time."""
     edges = [0]
     while True:
         begin = edges[-1]
@@ -55,7 +55,7 @@ def test_newlines_in_lengths(size: int) -> None:
 
 
 @given(st.lists(ROWS, min_size=1, max_size=5), st.data())
-def test_a_row_that_is_not_whole_is_left(lines: list[bytes], data: st.DataObject) -> None:
+def test_an_incomplete_row_is_left(lines: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(map(row, lines))
     part = whole[: data.draw(st.integers(0, len(whole)))]
     assert found(part) == walked(part)
@@ -90,15 +90,17 @@ def test_text(lines: list[bytes], gap: bytes) -> None:
     st.integers(1, 10),
     st.integers(1, 60),
 )
-def test_cut_wherever_it_must_be(came: list[list[bytes]], max_rows: int, max_bytes: int) -> None:
+def test_cut_by_rows_and_bytes(received: list[list[bytes]], max_rows: int, max_bytes: int) -> None:
     expected: list[list[bytes]] = []
-    for line in (line for lines in came for line in lines):
+    for line in (line for lines in received for line in lines):
         block = expected[-1] if expected else []
         if block and len(block) < max_rows and len(b"".join(block)) + len(line) <= max_bytes:
             block.append(line)
         else:
             expected.append([line])
-    blocks = cut([apart(lines, b"12345") for lines in came], max_rows=max_rows, max_bytes=max_bytes)
+    blocks = cut(
+        [apart(lines, b"12345") for lines in received], max_rows=max_rows, max_bytes=max_bytes
+    )
     assert [(rows, bytes(text)) for rows, text in blocks] == [
         (len(block), b"".join(block)) for block in expected
     ]

@@ -1,4 +1,4 @@
-"""What PostgreSQL answers to a COPY is read the same however it comes."""
+"""PostgreSQL's answer to a COPY is parsed alike, in whatever pieces it arrives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAILED = message(b"E", b"SERROR\0VERROR\0C22012\0Mdivision by zero\0Dby naught\0
 
 
 def fed(inbox: Inbox, *pieces: bytes) -> list[bytes]:
-    """The rows of what comes in these pieces, each of which is read before the next."""
+    """The rows of these pieces, each of which is parsed before the next arrives."""
     found = []
     for piece in pieces:
         left = memoryview(piece)
@@ -85,7 +85,7 @@ def test_no_rows() -> None:
     assert inbox.complete
 
 
-def test_memory_of_a_large_row_is_let_go() -> None:
+def test_the_memory_of_a_large_row_is_released() -> None:
     inbox = Inbox(1 << 10)
     large = b"x" * 100_000 + b"\n"
     assert fed(inbox, BEGIN + row(large) + row(b"1\n")) == [large, b"1\n"]
@@ -103,7 +103,7 @@ def test_an_error_of_the_statement(before: bytes) -> None:
     assert "division by zero: by naught (SQLSTATE 22012)" in str(inbox.error)
 
 
-def test_what_comes_behind_the_end_is_awaited() -> None:
+def test_messages_after_the_end_are_awaited() -> None:
     inbox = Inbox()
     late = message(b"A", b"\0\0\0\1channel\0payload\0")
     fed(inbox, BEGIN + END + late[:7])
