@@ -24,7 +24,7 @@ T = TypeVar("T")
 @cache
 def _adapter_of(kind: Hashable) -> TypeAdapter[Any]:
     # Building an adapter takes 3 ms; services read folders of state files several times a second.
-    return TypeAdapter(kind)
+    return TypeAdapter(cast("type[Any]", kind))
 
 
 class StateFile(Generic[T]):

@@ -14,13 +14,15 @@ import pyarrow as pa
 import pytest
 
 from tailrace.backfill import filler as module
+from tailrace.backfill import page as pages
 from tailrace.backfill.filler import Filler
 from tailrace.backfill.order import Order, Record
 from tailrace.backfill.page import PageSnapshot
 from tailrace.backfill.spool import Page, Spool, spool_of
 from tailrace.config import Config
 from tailrace.decode.group import Cells
-from tailrace.log import retention
+from tailrace.log import awaited, retention
+from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn, Position
 from tailrace.postgres.publication import TableName
@@ -156,11 +158,11 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
     log = TestLog().log()
     monkeypatch.setattr(module, "connect", lambda _: nullcontext())
     monkeypatch.setattr(module, "closing", lambda connection: connection)
-    monkeypatch.setattr(module.Log, "open", lambda _: log)
+    monkeypatch.setattr(Log, "open", lambda _: log)
     monkeypatch.setattr(module, "PageBound", system.bound)
-    monkeypatch.setattr(module.pages, "snapshot", system.snapshot)
-    monkeypatch.setattr(module.pages, "rows", system.read)
-    monkeypatch.setattr(module.pages, "estimate", lambda *_: system.rows)
+    monkeypatch.setattr(pages, "snapshot", system.snapshot)
+    monkeypatch.setattr(pages, "rows", system.read)
+    monkeypatch.setattr(pages, "estimate", lambda *_: system.rows)
     return system
 
 
@@ -284,9 +286,9 @@ def test_numbers_continue_after_other_backfills(system: System) -> None:
 
 def test_lsn_beyond_the_log_is_requested(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[Lsn] = []
-    monkeypatch.setattr(module.awaited, "ask", lambda _store, lsn: requested.append(lsn))
+    monkeypatch.setattr(awaited, "ask", lambda _store, lsn: requested.append(lsn))
     monkeypatch.setattr(
-        module.Log, "open", lambda _: SimpleNamespace(end=lambda: SimpleNamespace(end_lsn=Lsn(1)))
+        Log, "open", lambda _: SimpleNamespace(end=lambda: SimpleNamespace(end_lsn=Lsn(1)))
     )
     system.rows, system.max_waits = 10, 5
     assert not system.run()

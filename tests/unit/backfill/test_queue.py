@@ -32,7 +32,9 @@ def settings(data: Path, **pipeline: Any) -> Config:
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
     """One millisecond passes per order, so that ids differ."""
     ticks = iter(range(1000))
-    monkeypatch.setattr(queue.time, "time_ns", lambda: (1_000_000 + next(ticks)) * 1_000_000)
+    monkeypatch.setattr(
+        "tailrace.backfill.queue.time.time_ns", lambda: (1_000_000 + next(ticks)) * 1_000_000
+    )
 
 
 def finish(config: Config, order: Order, state: str) -> None:

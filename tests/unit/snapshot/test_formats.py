@@ -58,9 +58,8 @@ def test_failures_of_all_formats() -> None:
     creek_error = CreekFormat(id="s", table=ITEMS, topic=TOPIC).failed(error)
     assert creek_error.destination == TOPIC
     assert creek_error.headers == (("Tailrace-Error", "REFUSED"),)
-    assert (
-        creek.unpacked(message.payload) == b'{"error":"gone","code":"REFUSED","hint":"Ask again."}'
-    )
+    expected = b'{"error":"gone","code":"REFUSED","hint":"Ask again."}'
+    assert creek.unpacked(creek_error.payload) == expected
     for kind, subject in ((Rows, "init.meta.items"), (Copied, "init.copymeta.items")):
         form = kind(id="s", table=ITEMS, encoding="json", chunk_rows=10)
         assert form.failed(error).destination == subject
