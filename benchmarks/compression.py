@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _STEPS = 40_000
 _CHUNKS = (10, 100, 10_000)
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 def run(quick: bool) -> Report:
@@ -73,13 +73,13 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
         with imported(dsn, snapshot) as connection:
             table = read_table(connection, name)
             form = Rows(id="bench", table=name, encoding="json", chunk_rows=rows)
-            edition = SnapshotJob(
+            job = SnapshotJob(
                 dsn=dsn, snapshot=snapshot, table=table, sink=NatsSink(type="nats"), format=form
             )
-            found = stretches(connection, table, most_bytes=64 << 20)
-            trained, plain = train(connection, edition, form, found), Compression()
+            found = stretches(connection, table, max_bytes=64 << 20)
+            trained, plain = train(connection, job, form, found), Compression()
             sizes = Counter({"itself": len(trained.dictionary)})
-            for payload in _chunks(connection, edition, found):
+            for payload in _chunks(connection, job, found):
                 sizes["none"] += len(payload)
                 sizes["zstd"] += len(plain.compress(payload))
                 sizes["dictionary"] += len(trained.compress(payload))
@@ -88,11 +88,11 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
         keeper.execute("ROLLBACK")
 
 
-def _chunks(connection: Connection, edition: SnapshotJob, found: list[Stretch]) -> Iterator[bytes]:
+def _chunks(connection: Connection, job: SnapshotJob, found: list[Stretch]) -> Iterator[bytes]:
     for stretch in found:
         part = Part(
-            edition=edition, connection=connection, stretch=stretch, number=0,
-            most_bytes=_MOST_BYTES,
+            job=job, connection=connection, stretch=stretch, number=0,
+            max_bytes=_MAX_BYTES,
         )  # fmt: skip
-        for piece in edition.format.body(part):
+        for piece in job.format.body(part):
             yield from piece.messages["payload"].to_pylist()

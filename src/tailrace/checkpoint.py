@@ -1,13 +1,13 @@
-"""How far a query has come, by its checkpoint, and where it began.
+"""Reads Spark's checkpoint of a query: its start position and what it has delivered.
 
-Spark writes `offsets/N` before a micro-batch and `commits/N` after it. What the last commit names
-is delivered; a batch that was begun and not committed comes again as a whole. Spark does not keep
-where the first batch begins, so that is written here, once: `latest` must not mean a later place
-after a crash.
+Spark writes `offsets/N` before a micro-batch and `commits/N` after it. Everything up to the offset
+of the last commit is delivered; a batch without a commit is replayed as a whole. Spark does not
+record where the first batch begins, so this module writes it once to `tailrace-start`: after a
+crash `latest` must not mean a later position.
 
-Spark does not fsync these files. After a power cut the youngest may be empty, and Spark then
-refuses the whole checkpoint. `mend` takes them away: their batches come again, and sinks know what
-they hold.
+Spark does not fsync these files. After a power cut the newest files may be empty, and Spark then
+refuses the whole checkpoint. `repair` removes them: their batches are replayed, and sinks skip what
+they already hold.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 
 
 def delivered(folder: Path) -> Position | None:
-    """The position up to which everything is delivered; None before the first batch."""
+    """The position up to which every change is delivered; None before the first batch."""
     offset = _offset(folder)
     return None if offset is None else Position.parse(str(offset["position"]))
 
 
-def chunk(folder: Path) -> int:
-    """The last chunk of a backfill that is delivered; 0 before the first."""
+def delivered_page(folder: Path) -> int:
+    """The number of the last delivered page of a backfill; 0 before the first."""
+    # The offset's key is older than the name: it must stay.
     return int((_offset(folder) or {}).get("chunk", 0))
 
 
 def _offset(folder: Path) -> dict[str, Any] | None:
-    """Where the last committed batch ended."""
+    """The end offset of the last committed batch."""
     for batch in sorted(_batches(folder / "commits"), reverse=True):
         try:
             lines = (folder / "offsets" / str(batch)).read_text().splitlines()
@@ -47,25 +48,25 @@ def _offset(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def beginning(folder: Path, resolve: Callable[[], Position]) -> Position:
-    """Where the query begins or began; `resolve` is asked the first time."""
-    known = began(folder)
+def fix_start(folder: Path, resolve: Callable[[], Position]) -> Position:
+    """The start position of the query. The first call resolves and records it."""
+    known = start(folder)
     if known is not None:
         return known
     position = resolve()
-    _begin(folder, position)
+    _write_start(folder, position)
     return position
 
 
-def began(folder: Path) -> Position | None:
-    """Where the query began; None if it never did."""
+def start(folder: Path) -> Position | None:
+    """The recorded start position; None if the query has never started."""
     try:
         return Position.parse((folder / "tailrace-start").read_text().strip())
     except FileNotFoundError:
         return None
 
 
-def _begin(folder: Path, position: Position) -> None:
+def _write_start(folder: Path, position: Position) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "tailrace-start.tmp"
     with temporary.open("w") as file:
@@ -75,11 +76,16 @@ def _begin(folder: Path, position: Position) -> None:
     temporary.replace(folder / "tailrace-start")
 
 
-def mend(folder: Path, known: Callable[[], Position | None]) -> bool:
-    """Remove what a power cut has left empty, and what came after it; whether there was any.
+def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
+    """Remove the files that a power cut has emptied, and all later ones; whether there were any.
 
-    `known` gives a position up to which everything is delivered, as something that was fsynced has
-    it: when nothing else is left, the query begins there.
+    `known` returns a position from a file that was fsynced, up to which everything is delivered. If
+    no batch remains, the query starts there.
+
+        offsets      commits      emptied      remaining
+        3 4 5        3 4 5        offsets/5    offsets 3 4, commits 3 4
+        3 4 5        3 4 5        commits/4    offsets 3 4, commits 3: batch 4 is replayed
+        3 4          3 4          all          nothing: the query starts at `known`
     """
     planned, done = _batches(folder / "offsets"), _batches(folder / "commits")
     torn = [batch for batch, path in [*planned.items(), *done.items()] if _empty(path)]
@@ -88,15 +94,15 @@ def mend(folder: Path, known: Callable[[], Position | None]) -> bool:
     if not torn:
         return False
     first = min(torn)
-    # Spark runs a planned batch again only if it finds the plan of the one before.
-    again = first in planned and not _empty(planned[first]) and (not first or first - 1 in planned)
-    kept = [batch for batch in planned if batch < first + again]
-    if not kept and (position := known()) is not None:
-        _begin(folder, position)
-    gone = [done[batch] for batch in sorted(done, reverse=True) if batch >= first]
-    gone += [planned[batch] for batch in sorted(planned, reverse=True) if batch not in kept]
-    # This may be cut off, too: what shows that there is something to mend goes last.
-    for path in sorted(gone, key=_empty):
+    # Spark replays a planned batch only if the plan of the previous batch exists.
+    replay = first in planned and not _empty(planned[first]) and (not first or first - 1 in planned)
+    remaining = [batch for batch in planned if batch < first + replay]
+    if not remaining and (position := known()) is not None:
+        _write_start(folder, position)
+    removed = [done[batch] for batch in sorted(done, reverse=True) if batch >= first]
+    removed += [planned[batch] for batch in sorted(planned, reverse=True) if batch not in remaining]
+    # A crash may interrupt the repair. The empty files go last: they show that it is needed.
+    for path in sorted(removed, key=_empty):
         path.unlink()
     return True
 
@@ -106,5 +112,5 @@ def _batches(folder: Path) -> dict[int, Path]:
 
 
 def _empty(path: Path) -> bool:
-    """Whether a file holds nothing, or the zeros some file systems put there."""
+    """Whether a file is empty or holds only the zeros that some file systems leave there."""
     return path.exists() and not path.read_bytes().strip(b"\0")

@@ -6,7 +6,8 @@ formats are in `tailrace.log.format`), nor for Spark's checkpoints.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,9 +15,16 @@ from tailrace.errors import CorruptError
 from tailrace.log.store import LocalStore
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from pathlib import Path
 
 T = TypeVar("T")
+
+
+@cache
+def _adapter_of(kind: Hashable) -> TypeAdapter[Any]:
+    # Building an adapter takes 3 ms; services read folders of state files several times a second.
+    return TypeAdapter(cast("type[Any]", kind))
 
 
 class StateFile(Generic[T]):
@@ -28,7 +36,7 @@ class StateFile(Generic[T]):
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self.path = path
-        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+        self._adapter: TypeAdapter[T] = _adapter_of(cast("Hashable", kind))
         self._written: bytes | None = None
 
     def read(self) -> T | None:

@@ -1,8 +1,8 @@
-"""Copies of a database that is written to all the time: at every quiet point they are equal.
+"""Mirrors of a database under load equal the database whenever the load stops.
 
-Writers insert, update, delete, move keys, empty a table, roll back, and move money from account to
-account. Backfills and snapshots run again and again; mirrors are killed at random.
-Nobody who reads a copy ever sees half a transfer.
+Writers insert, update, delete, change keys, truncate, roll back, and transfer money between
+accounts. Backfills and snapshots run repeatedly, and mirrors are killed at random. A reader of a
+mirror never sees half a transfer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ALTER PUBLICATION tailrace ADD TABLE bank;
 
 
 class Transfers(Writing):
-    """Money goes from account to account."""
+    """Transfers money between accounts."""
 
     writers = 2
 
@@ -51,7 +51,7 @@ class Transfers(Writing):
         self, connection: psycopg.Connection, writer: int, rng: random.Random
     ) -> Iterator[float]:
         while True:
-            # In order of the key, so that two do not wait for each other.
+            # In key order, so that two transfers do not deadlock.
             one, other = sorted(rng.sample(range(1, ACCOUNTS + 1), 2))
             amount = rng.randint(-50, 50)
             with connection.transaction():
@@ -127,7 +127,7 @@ def rounds(system: System, copies: list[Copy], seed: int, count: int) -> None:
 
 
 def _disturb(system: System, copies: list[Copy], rng: random.Random) -> str:
-    """Kill a mirror, begin it anew, or ask for a backfill."""
+    """Kill a mirror, start it from scratch, or request a backfill."""
     match rng.randrange(4):
         case 0 | 1:
             copy, fresh = rng.choice(copies), rng.random() < 0.3
@@ -137,12 +137,12 @@ def _disturb(system: System, copies: list[Copy], rng: random.Random) -> str:
             return f"{'new' if fresh else 'killed'} {copy.target.partition(':')[0]}"
         case _:
             table = rng.choice(list(TABLES))
-            asked = {"pipeline": "test", "table": table}
+            request = {"pipeline": "test", "table": table}
             deadline = time.monotonic() + LONG_S
             while True:
                 try:
                     url = f"http://127.0.0.1:{system.port}/backfills"
-                    httpx.post(url, json=asked).raise_for_status()
+                    httpx.post(url, json=request).raise_for_status()
                 except httpx.TransportError:
                     assert time.monotonic() < deadline
                     time.sleep(0.2)
@@ -151,7 +151,7 @@ def _disturb(system: System, copies: list[Copy], rng: random.Random) -> str:
 
 
 def _equal(system: System, copy: Copy) -> None:
-    """Wait until a copy has every row, and no other."""
+    """Wait until a copy has exactly the rows of the source."""
     for table, key in TABLES.items():
         order = ", ".join(key)
         expected: Rows = [
@@ -177,9 +177,10 @@ def _rows(copy: Copy, table: str, key: tuple[str, ...]) -> Rows | None:
 
 
 def _difference(copy: Copy, table: str, expected: Rows, found: Rows | None) -> str:
-    lacking = [row for row in expected if row not in (found or [])][:3]
-    beyond = [row for row in found or [] if row not in expected][:3]
-    return f"{copy.target} {table}: {len(found or [])} of {len(expected)}; {lacking} {beyond}"
+    missing = [row for row in expected if row not in (found or [])][:3]
+    extra = [row for row in found or [] if row not in expected][:3]
+    count = f"{len(found or [])} of {len(expected)}"
+    return f"{copy.target} {table}: {count}; missing {missing}, extra {extra}"
 
 
 @pytest.mark.timeout(900)

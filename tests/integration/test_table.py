@@ -20,7 +20,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from tailrace.backfill.queue import listing
+from tailrace.backfill.queue import list_backfills
 from tailrace.cli import app
 from tailrace.config import Config, load
 from tailrace.errors import ExpressionError, PostgresRefusedError
@@ -252,7 +252,7 @@ def test_a_backfill_is_ordered_once_nobody_writes(
     shop: Database, commanded: Callable[..., Result], tmp_path: Path
 ) -> None:
     assert "backfill fill-" in commanded("add", "orders", "--backfill").output
-    [order] = listing(load(tmp_path / "tailrace.yml", {}))
+    [order] = list_backfills(load(tmp_path / "tailrace.yml", {}))
     assert (order["pipeline"], order["table"]) == ("large", "public.orders")
 
 

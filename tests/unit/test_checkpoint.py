@@ -1,4 +1,4 @@
-"""Checkpoints: where a query goes on, also after a power cut that emptied its youngest files."""
+"""Checkpoints: where a query resumes, also after a power cut that emptied its newest files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tailrace.position import Lsn, Position
 KNOWN = Position(Lsn(7))
 
 
-def made(folder: Path, offsets: dict[int, bool], commits: dict[int, bool]) -> Path:
-    """A checkpoint: batches by number, and whether their file is whole."""
+def write_checkpoint(folder: Path, offsets: dict[int, bool], commits: dict[int, bool]) -> Path:
+    """Write a checkpoint: batches by number, and whether their file has its content."""
     for kind, batches in (("offsets", offsets), ("commits", commits)):
         (folder / kind).mkdir()
         for batch, whole in batches.items():
@@ -30,47 +30,49 @@ def batches(folder: Path, kind: str) -> list[int]:
     return sorted(int(path.name) for path in (folder / kind).iterdir())
 
 
-def no_one() -> NoReturn:
-    raise AssertionError("asked though the checkpoint has an answer")
+def not_called() -> NoReturn:
+    raise AssertionError("called though the checkpoint has the position")
 
 
-def test_a_whole_checkpoint_is_left_alone(tmp_path: Path) -> None:
-    folder = made(tmp_path, dict.fromkeys((3, 4), True), {3: True})
-    assert not checkpoint.mend(folder, no_one)
+def test_a_valid_checkpoint_is_not_changed(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, dict.fromkeys((3, 4), True), {3: True})
+    assert not checkpoint.repair(folder, not_called)
     assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3])
     assert checkpoint.delivered(folder) == Position(Lsn(103))
 
 
-def test_an_empty_plan_is_made_again(tmp_path: Path) -> None:
-    folder = made(tmp_path, {3: True, 4: True, 5: False}, {3: True, 4: True, 5: True})
-    assert checkpoint.mend(folder, no_one)
+def test_an_empty_offset_is_removed(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, {3: True, 4: True, 5: False}, {3: True, 4: True, 5: True})
+    assert checkpoint.repair(folder, not_called)
     assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3, 4])
 
 
-def test_a_batch_without_its_commit_comes_again(tmp_path: Path) -> None:
-    folder = made(tmp_path, dict.fromkeys((3, 4, 5), True), {3: True, 4: False, 5: True})
-    assert checkpoint.mend(folder, no_one)
+def test_a_batch_with_an_empty_commit_is_replayed(tmp_path: Path) -> None:
+    folder = write_checkpoint(
+        tmp_path, dict.fromkeys((3, 4, 5), True), {3: True, 4: False, 5: True}
+    )
+    assert checkpoint.repair(folder, not_called)
     assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3, 4], [3])
 
 
-def test_when_nothing_is_left_it_begins_where_all_is_known_to_be_delivered(tmp_path: Path) -> None:
-    folder = made(tmp_path, dict.fromkeys((3, 4), False), dict.fromkeys((3, 4), False))
+def test_without_any_batch_the_query_starts_at_the_known_position(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, dict.fromkeys((3, 4), False), dict.fromkeys((3, 4), False))
     (folder / "metadata").write_bytes(bytes(45))
-    checkpoint.beginning(folder, lambda: Position(Lsn(1)))
-    assert checkpoint.mend(folder, lambda: KNOWN)
-    assert checkpoint.beginning(folder, no_one) == KNOWN
+    checkpoint.fix_start(folder, lambda: Position(Lsn(1)))
+    assert checkpoint.repair(folder, lambda: KNOWN)
+    assert checkpoint.fix_start(folder, not_called) == KNOWN
     assert not (folder / "metadata").exists()
 
 
-def test_what_is_not_from_a_power_cut_is_not_touched(tmp_path: Path) -> None:
-    folder = made(tmp_path, {3: True}, {3: True})
+def test_other_damage_is_not_repaired(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, {3: True}, {3: True})
     (folder / "offsets" / "3").write_text("spoiled")
-    assert not checkpoint.mend(folder, no_one)
+    assert not checkpoint.repair(folder, not_called)
     assert (folder / "offsets" / "3").read_text() == "spoiled"
 
 
-class CutOffError(Exception):
-    """Raised in the middle of mending."""
+class InterruptedRepairError(Exception):
+    """Raised in the middle of a repair."""
 
 
 @given(
@@ -79,7 +81,7 @@ class CutOffError(Exception):
     committed=some.booleans(),
     steps=some.integers(0, 8),
 )
-def test_spark_can_go_on_whatever_was_emptied_and_wherever_mending_stopped(
+def test_spark_can_resume_after_any_damage_and_any_interrupted_repair(
     first: int, whole: list[tuple[bool, bool]], committed: bool, steps: int
 ) -> None:
     offsets = {batch: plan for batch, (plan, _) in enumerate(whole, first)}
@@ -87,26 +89,26 @@ def test_spark_can_go_on_whatever_was_emptied_and_wherever_mending_stopped(
     if not committed:
         commits.popitem()
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        folder = made(Path(name), offsets, commits)
+        folder = write_checkpoint(Path(name), offsets, commits)
         left = iter(range(steps))
         unlink = Path.unlink
 
-        def dying(path: Path) -> None:
+        def interrupted(path: Path) -> None:
             if next(left, None) is None:
-                raise CutOffError
+                raise InterruptedRepairError
             unlink(path)
 
-        patch.setattr(Path, "unlink", dying)
+        patch.setattr(Path, "unlink", interrupted)
         try:
-            checkpoint.mend(folder, lambda: KNOWN)
-        except CutOffError:
+            checkpoint.repair(folder, lambda: KNOWN)
+        except InterruptedRepairError:
             patch.undo()
-            checkpoint.mend(folder, lambda: KNOWN)
+            checkpoint.repair(folder, lambda: KNOWN)
         check_readable(folder)
 
 
 def check_readable(folder: Path) -> None:
-    """What Spark asks of a checkpoint before it goes on."""
+    """What Spark requires of a checkpoint before it resumes."""
     assert all(
         path.read_bytes() for kind in ("offsets", "commits") for path in (folder / kind).iterdir()
     )

@@ -33,5 +33,5 @@ def test_text_and_back(snapshot: Visibility) -> None:
 
 @pytest.mark.parametrize("text", ["", "1:2", "2:1:", "1:2:3,", "a:b:c", "1:2:,3"])
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a snapshot"):
+    with pytest.raises(ValueError, match="must be a snapshot such as"):
         Visibility.parse(text)

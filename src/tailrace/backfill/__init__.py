@@ -1,8 +1,11 @@
-"""Backfills: the rows a table has, through a pipeline, while its changes go on.
+"""Backfills: deliver the existing rows of a table through a pipeline that is delivering changes.
 
-order     what people ask for, and what became of it: two files for each backfill
-unseen    which transactions in the log the next snapshot may not see
-filler    one backfill from its beginning to its end: pages of the table into the spool
-service   the backfills of one pipeline, one after another
-desk      for commands and HTTP: place an order, pause, resume, cancel, look
+page      reads pages of a table by key, one transaction per page
+spool     keeps pages on disk until the pipeline has delivered them
+bound     finds where in the log the changes begin that a page may not see
+handover  drops the rows of a page that newer changes in the stream have replaced
+order     the requested backfill and its progress: two files per backfill
+queue     submits, pauses, resumes, cancels and lists backfills, for commands and HTTP
+filler    runs one backfill: pages of the table into the spool
+service   runs the backfills of one pipeline, one after another
 """

@@ -1,9 +1,9 @@
-"""One backfill from its beginning to its end: pages of the table into the spool.
+"""Runs one backfill: reads pages of the table and writes them to the spool.
 
-A page is read in a transaction of its own and waits in the spool until the pipeline has taken it.
-After each the record is saved; after a crash the spool itself tells how far it was. The pipeline
-leaves out rows that the stream has passed (`tailrace.backfill.handover`); for that a page says from
-where in the log on there may be changes that it does not see.
+Each page is read in its own transaction and stays in the spool until the pipeline has delivered it.
+The record is saved after every page; after a crash the spool shows which pages the record missed.
+The pipeline drops rows that newer changes replace (`tailrace.backfill.handover`); for that, each
+page carries the position after which the log may hold changes that the page does not see.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace import checkpoint
-from tailrace.backfill import page
+from tailrace.backfill import page as pages
+from tailrace.backfill.bound import PageBound
 from tailrace.backfill.spool import Page, Spool, spool_of
+from tailrace.backoff import Backoff
 from tailrace.decode.columns import as_text
-from tailrace.errors import PositionLostError
 from tailrace.log import awaited, retention
-from tailrace.log.reader import AtLsn, AtTime, Earliest, Log
+from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.position import ORIGIN
 from tailrace.postgres.connection import connect
-from tailrace.snapshot.unseen import Unseen
-from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,253 +34,278 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from tailrace.backfill.order import Order, Record
-    from tailrace.backfill.page import Moment
+    from tailrace.backfill.page import PageSnapshot
     from tailrace.config import Config
     from tailrace.decode.group import Image
-    from tailrace.position import Position
+    from tailrace.position import Lsn, Position
 
 _FIRST_ROWS = 5_000
-_LEAST_ROWS = 100
-_MOST_WAITING = 4
-_LOOK_S = 0.02
-_HANGING_S = 0.5
-_CLOCKS = timedelta(seconds=30)
-"""How far a commit's time may lie before the time its transaction is said to have begun."""
-_KEPT_S = 120.0
-"""How long a delivered chunk is kept: a power cut may take back the pipeline's last commits."""
+_MIN_ROWS = 100
+_MAX_WAITING = 4
+"""Pages in the spool that the pipeline has not delivered, at most."""
+_POLL_S = 0.02
+_FIRST_RETRY_S, _MAX_RETRY_S = 0.5, 5.0
+_RETENTION_S = 120.0
+"""How long a delivered page stays: after a power cut Spark may replay the last committed batches,
+because it does not fsync its commits."""
 
 
 class Filler:
     """Fills the spool of one pipeline.
 
-    `waits` sleeps for some seconds; False says that the work is to be left as it is.
+    `wait` sleeps for some seconds; it returns False if the backfill must stop where it is. `clock`
+    is monotonic, `now` is Unix time.
     """
 
-    def __init__(self, config: Config, name: str, waits: Callable[[float], bool]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        wait: Callable[[float], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._config = config
         self._settings = config.pipelines[name].backfill
-        self._waits = waits
+        self._wait = wait
+        self._clock = clock
+        self._now = now
         self.folder: Path = config.data / "backfills" / name
         self._checkpoint = config.data / "checkpoints" / name
         self._spool = Spool(spool_of(config.data, name))
         self._pin = f"{name}-backfill"
         self._events = structlog.get_logger().bind(pipeline=name)
-        self._begun: dict[str, Position] = {}
-        """What the pipeline had delivered when we began: before that it may have had other tables,
-        and nothing counts as delivered."""
-        self._gone: dict[int, float] = {}
-        self._said = ""
+        self._started: dict[str, Position] = {}
+        """What the pipeline had delivered when each backfill began. Commits before that do not
+        count as delivered: the pipeline may have had other tables then."""
+        self._delivered_at: dict[int, float] = {}
+        self._last_reason = ""
 
     def run(self, order: Order, record: Record) -> bool:
-        """Work on a backfill. True: it is complete. False: the work was left, and can go on."""
+        """Work on a backfill. True: it is complete. False: it stopped and can be resumed."""
         if not record.begun_at:
-            record.begun_at = time.time()
-            self._events.info("backfill.begun", id=order.id, table=str(order.table))
-        self._adopt(record)
+            record.begun_at = self._now()
+            self._events.info("backfill.started", id=order.id, table=str(order.table))
+        self._adopt_pages(record)
         record.state, record.error = "running", ""
         record.save(self.folder)
-        begun = self._begun.get(order.id) or self._pipeline_begun()
-        if begun is None:
+        started = self._started.get(order.id) or self._wait_for_pipeline()
+        if started is None:
             return False
-        self._begun[order.id] = begun
-        while self._read(order, record) and self._deliver(record):
-            if self._same_key(order, record):
+        self._started[order.id] = started
+        while self._read_table(order, record) and self._wait_for_delivery(record):
+            if self._has_same_key(order, record):
                 retention.unpin(self._store, self._pin)
                 return True
-            self._events.warning("backfill.anew", id=order.id, reason="the table's key has changed")
-            record.cursor, record.key, record.read, record.whole = (), (), 0, False
+            self._events.warning(
+                "backfill.restarting", id=order.id, reason="the table's key has changed"
+            )
+            record.restart()
         return False
 
     @property
     def _store(self) -> LocalStore:
         return LocalStore(self._config.log.path)
 
-    def _adopt(self, record: Record) -> None:
-        """Take note of chunks that were written right before a crash."""
-        for chunk in self._spool.chunks(record.number):
-            if chunk.backfill == record.id:
-                self._note(record, chunk)
-        self._spool.sweep(checkpoint.chunk(self._checkpoint))
+    def _adopt_pages(self, record: Record) -> None:
+        """Add the pages to the record that were written right before a crash."""
+        for page in self._spool.pages(record.number):
+            if page.backfill == record.id:
+                self._note(record, page)
+        self._spool.sweep(checkpoint.delivered_page(self._checkpoint))
 
-    def _note(self, record: Record, chunk: Page) -> None:
-        record.number, record.cursor, record.read = chunk.number, chunk.cursor, chunk.read
-        record.key, record.whole = chunk.key, chunk.last
-        record.bytes += chunk.size
+    def _note(self, record: Record, page: Page) -> None:
+        record.number, record.cursor, record.read = page.number, page.cursor, page.read
+        record.key, record.whole = page.key, page.last
+        record.bytes += page.size
         record.save(self.folder)
 
-    def _read(self, order: Order, record: Record) -> bool:
-        """Read to the end of the table; False when the work is to be left before."""
+    def _read_table(self, order: Order, record: Record) -> bool:
+        """Read pages up to the end of the table; False if the backfill must stop before that.
+
+        Returns True in the middle of the table if its key has changed: the cursor is then useless,
+        and `run` starts again with the new key.
+        """
         log = Log.open(self._config.log.path)
-        source = self._config.source
-        unseen: Unseen | None = None
-        with closing(connect(source.dsn.get_secret_value())) as connection:
+        bound = PageBound(log, self._started[order.id], self._log_waiting)
+        backoff = Backoff(first_s=_FIRST_RETRY_S, max_s=_MAX_RETRY_S, clock=self._clock)
+        with closing(connect(self._config.source.dsn.get_secret_value())) as connection:
             while not record.whole:
-                if not self._room(record):
+                if not self._wait_for_space(record):
                     return False
-                started = time.monotonic()
-                with page.moment(connection, source.publication, order.table) as seen:
-                    if not record.expected:
-                        self._examine(connection, order, record, seen)
-                    if record.read and seen.key != record.key:
-                        # There is no going on from the cursor: `run` finds out as well.
-                        break
-                    draft = self._page(connection, order, record, seen)
-                seconds = time.monotonic() - started
-                if not self._in_log(log, draft):
+                started_s = self._clock()
+                snapshot, draft = self._read_page(connection, order, record)
+                if draft is None:
+                    break
+                read_s = self._clock() - started_s
+                if not self._wait_for_log(log, draft.lsn):
                     return False
-                unseen = unseen or self._unseen(log, seen)
-                since = None if unseen is None else self._since(log, unseen, draft)
+                since = bound.position(snapshot)
                 if since is None:
-                    unseen = None
-                    if not self._waits(_HANGING_S):
+                    # The page is read again: its file is overwritten.
+                    if not self._wait(backoff.next_s()):
                         return False
                     continue
-                retention.pin(self._store, self._pin, since)
-                chunk = replace(draft, since=since)
-                self._spool.add(chunk)
-                self._adapt(record, seconds)
-                self._note(record, chunk)
-                if order.rate and not self._waits(max(chunk.rows / order.rate - seconds, 0)):
+                backoff.reset()
+                self._add(record, replace(draft, since=since), read_s)
+                if order.rate and not self._wait(pause_s(order.rate, draft.rows, read_s)):
                     return False
         return True
 
-    def _pipeline_begun(self) -> Position | None:
-        """What is delivered, as soon as the pipeline has a place to begin at."""
-        while True:
-            began = checkpoint.began(self._checkpoint)
-            if began is not None:
-                return checkpoint.delivered(self._checkpoint) or began
-            if not self._waits(_LOOK_S):
-                return None
+    def _read_page(
+        self, connection: Connection, order: Order, record: Record
+    ) -> tuple[PageSnapshot, Page | None]:
+        """Read the next page into the spool's folder; no page if the table's key has changed."""
+        publication = self._config.source.publication
+        with pages.snapshot(connection, publication, order.table) as snapshot:
+            if not record.expected:
+                if order.where:
+                    pages.check(connection, snapshot, order.where)
+                record.expected = max(pages.estimate(connection, snapshot, order.where), 1)
+            if record.read and snapshot.key != record.key:
+                return snapshot, None
+            return snapshot, self._write_rows(connection, order, record, snapshot)
 
-    def _room(self, record: Record) -> bool:
-        """Wait until few chunks wait for the pipeline."""
-        wait_s = 0.0
-        while self._waits(wait_s):
-            if record.number - self._taken(record) < _MOST_WAITING:
-                return True
-            wait_s = _LOOK_S
-        return False
-
-    def _deliver(self, record: Record) -> bool:
-        """Wait until the pipeline has delivered everything."""
-        while self._taken(record) < record.number:
-            if not self._waits(_LOOK_S):
-                return False
-        return True
-
-    def _taken(self, record: Record) -> int:
-        """The last chunk that is delivered; those before it are let go after a while."""
-        delivered, now = checkpoint.chunk(self._checkpoint), time.monotonic()
-        for number in self._spool.numbers():
-            if number > delivered:
-                break
-            if number not in self._gone:
-                self._gone[number] = now
-                chunk = self._spool.chunk(number)
-                if chunk.backfill == record.id:
-                    record.delivered = chunk.read
-            elif now - self._gone[number] > _KEPT_S:
-                self._spool.remove(number)
-                del self._gone[number]
-        return delivered
-
-    def _examine(self, connection: Connection, order: Order, record: Record, seen: Moment) -> None:
-        if order.where:
-            page.check(connection, seen, order.where)
-        record.expected = max(page.estimate(connection, seen, order.where), 1)
-
-    def _page(self, connection: Connection, order: Order, record: Record, seen: Moment) -> Page:
-        """The next page, its rows in the spool."""
+    def _write_rows(
+        self, connection: Connection, order: Order, record: Record, snapshot: PageSnapshot
+    ) -> Page:
+        """Write the rows of the next page to the spool; the page is not added to it yet."""
         record.page_rows = record.page_rows or min(_FIRST_ROWS, self._settings.page_rows)
-        limit = record.page_rows if seen.key else 0
-        number = max(record.number, checkpoint.chunk(self._checkpoint), *self._spool.numbers(), 0)
-        last = _Last(seen)
-        blocks = page.rows(connection, seen, where=order.where, cursor=record.cursor, limit=limit)
-        rows, size = self._spool.write(number + 1, last.watch(blocks))
+        limit = record.page_rows if snapshot.key else 0
+        delivered = checkpoint.delivered_page(self._checkpoint)
+        number = max(record.number, delivered, *self._spool.numbers(), 0) + 1
+        last_key = _LastKey(snapshot)
+        blocks = pages.rows(
+            connection, snapshot, where=order.where, cursor=record.cursor, limit=limit
+        )
+        rows, size = self._spool.write(number, last_key.watch(blocks))
         return Page(
-            number=number + 1,
+            number=number,
             backfill=order.id,
-            table=seen.table,
-            key=seen.key,
-            visibility=seen.visibility,
-            lsn=seen.lsn,
-            taken_at=seen.taken_at,
+            table=snapshot.table,
+            key=snapshot.key,
+            visibility=snapshot.visibility,
+            lsn=snapshot.lsn,
+            taken_at=snapshot.taken_at,
             since=ORIGIN,
             rows=rows,
             size=size,
             read=record.read + rows,
-            cursor=last.key or record.cursor,
+            cursor=last_key.key or record.cursor,
             last=rows < limit or not limit,
         )
 
-    def _in_log(self, log: Log, chunk: Page) -> bool:
-        """Wait until everything the page sees is in the log."""
-        if log.end().end_lsn < chunk.lsn:
-            awaited.ask(self._store, chunk.lsn)
-        while log.end().end_lsn < chunk.lsn:
-            if not self._waits(_LOOK_S):
+    def _add(self, record: Record, page: Page, read_s: float) -> None:
+        """Hand the page to the pipeline. The log keeps every change that handover will read."""
+        retention.pin(self._store, self._pin, page.since)
+        self._spool.add(page)
+        record.page_rows = next_page_rows(
+            record.page_rows,
+            read_s,
+            target_s=self._settings.page_seconds,
+            max_rows=self._settings.page_rows,
+        )
+        self._note(record, page)
+
+    def _wait_for_pipeline(self) -> Position | None:
+        """Wait until the pipeline has a start position; what it has delivered by then."""
+        while True:
+            start = checkpoint.start(self._checkpoint)
+            if start is not None:
+                return checkpoint.delivered(self._checkpoint) or start
+            if not self._wait(_POLL_S):
+                return None
+
+    def _wait_for_space(self, record: Record) -> bool:
+        """Wait until fewer than _MAX_WAITING pages wait for the pipeline."""
+        wait_s = 0.0
+        while self._wait(wait_s):
+            if record.number - self._delivered_page(record) < _MAX_WAITING:
+                return True
+            wait_s = _POLL_S
+        return False
+
+    def _wait_for_delivery(self, record: Record) -> bool:
+        """Wait until the pipeline has delivered every page."""
+        while self._delivered_page(record) < record.number:
+            if not self._wait(_POLL_S):
                 return False
         return True
 
-    def _unseen(self, log: Log, seen: Moment) -> Unseen | None:
-        """From where on the log may hold what the page does not see; None: too far back."""
-        start = Earliest() if seen.since is None else AtTime(PgTime.of(seen.since - _CLOCKS))
-        try:
-            return Unseen(log, seen.table.relation, log.resolve(start))
-        except PositionLostError:
-            self._say("a transaction is older than the log")
-            return None
+    def _delivered_page(self, record: Record) -> int:
+        """The last delivered page. Pages delivered some time ago are removed."""
+        delivered, now_s = checkpoint.delivered_page(self._checkpoint), self._clock()
+        for number in self._spool.numbers():
+            if number > delivered:
+                break
+            if number not in self._delivered_at:
+                self._delivered_at[number] = now_s
+                page = self._spool.page(number)
+                if page.backfill == record.id:
+                    record.delivered = page.read
+            elif now_s - self._delivered_at[number] > _RETENTION_S:
+                self._spool.remove(number)
+                del self._delivered_at[number]
+        return delivered
 
-    def _since(self, log: Log, unseen: Unseen, chunk: Page) -> Position | None:
-        """The place in the log behind which stands what a page does not see.
+    def _wait_for_log(self, log: Log, lsn: Lsn) -> bool:
+        """Wait until the log holds everything that a page sees."""
+        if log.end().end_lsn < lsn:
+            awaited.ask(self._store, lsn)
+        while log.end().end_lsn < lsn:
+            if not self._wait(_POLL_S):
+                return False
+        return True
 
-        None: it is a commit that hangs, from before the pipeline. Nobody has delivered it, and the
-        page does not have it.
-        """
-        upto = log.end().position
-        first = unseen.first(chunk.visibility, upto)
-        if first is None:
-            return upto
-        if first <= self._begun[chunk.backfill].lsn:
-            self._say(f"the commit at {first} hangs")
-            return None
-        return log.resolve(AtLsn(first))
-
-    def _say(self, reason: str) -> None:
-        if reason != self._said:
+    def _log_waiting(self, reason: str) -> None:
+        if reason != self._last_reason:
             self._events.warning("backfill.waiting", reason=reason)
-        self._said = reason
+        self._last_reason = reason
 
-    def _adapt(self, record: Record, seconds: float) -> None:
-        """Ask for as many rows as a page of the wanted duration has."""
-        wanted = record.page_rows * min(
-            max(self._settings.page_seconds / max(seconds, 0.001), 0.2), 2.0
-        )
-        record.page_rows = int(min(max(wanted, _LEAST_ROWS), self._settings.page_rows))
-
-    def _same_key(self, order: Order, record: Record) -> bool:
+    def _has_same_key(self, order: Order, record: Record) -> bool:
         source = self._config.source
         with (
             closing(connect(source.dsn.get_secret_value())) as connection,
-            page.moment(connection, source.publication, order.table) as seen,
+            pages.snapshot(connection, source.publication, order.table) as snapshot,
         ):
-            return seen.key == record.key
+            return snapshot.key == record.key
 
 
-class _Last:
-    """Watches rows go by, for the key of the last one."""
+def next_page_rows(rows: int, read_s: float, *, target_s: float, max_rows: int) -> int:
+    """The size of the next page, so that reading it takes about `target_s`.
 
-    def __init__(self, seen: Moment) -> None:
-        names = [column.name for column in seen.table.relation.columns]
-        self._at = [names.index(name) for name in seen.key]
+    The size changes at most by a factor of 5 downwards and 2 upwards per page.
+
+    >>> [next_page_rows(1000, s, target_s=1.0, max_rows=5000) for s in (0.1, 0.8, 1.0, 2.0, 60.0)]
+    [2000, 1250, 1000, 500, 200]
+    """
+    factor = min(max(target_s / max(read_s, 0.001), 0.2), 2.0)
+    return int(min(max(rows * factor, _MIN_ROWS), max_rows))
+
+
+def pause_s(rate: float, rows: int, read_s: float) -> float:
+    """How long to wait after a page so that at most `rate` rows per second are read.
+
+    >>> pause_s(100.0, 500, 1.0), pause_s(1000.0, 500, 1.0)
+    (4.0, 0.0)
+    """
+    return max(rows / rate - read_s, 0.0)
+
+
+class _LastKey:
+    """Passes rows through and keeps the key of the last one."""
+
+    def __init__(self, snapshot: PageSnapshot) -> None:
+        names = [column.name for column in snapshot.table.relation.columns]
+        self._indexes = [names.index(name) for name in snapshot.key]
         self.key: tuple[str, ...] = ()
 
     def watch(self, blocks: Iterator[tuple[int, Image]]) -> Iterator[tuple[int, Image]]:
         for count, image in blocks:
             if count:
-                cells = [image[at] for at in self._at]
+                columns = [image[index] for index in self._indexes]
                 self.key = tuple(
-                    as_text(each.values.slice(count - 1))[0].as_py() for each in cells if each
+                    as_text(cells.values.slice(count - 1))[0].as_py() for cells in columns if cells
                 )
             yield count, image

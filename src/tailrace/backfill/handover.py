@@ -1,12 +1,17 @@
-"""Rows of a chunk meet the stream: which of them are still right at a place in it.
+"""Handover: which rows of a page are still current where the page enters the stream.
 
-A chunk may stand anywhere behind everything it sees. In front of that place stand changes it does
-not see, and every one of them is newer than the chunk's row: the row is left out, for the change
-has been delivered. It is not positions that tell, as commits become visible in another order than
-they stand in the log, but the transactions the chunk's snapshot sees.
+The pipeline delivers a page at some position after everything that the page sees. Before that
+position the stream may hold changes that the page does not see. Every such change is newer than the
+page's row and has been delivered, so the row is dropped. Positions do not decide which changes the
+page sees, because commits become visible in another order than they are in the log; the
+transactions of the page's snapshot do.
 
-Rows of a table without a key are told apart by all their values. A row that was deleted in front of
-the chunk is left out as often as it was deleted before it was there.
+    page reads row 7 = a     log: UPDATE row 7 = b, not visible to the page
+    stream: ... UPDATE row 7 = b | page            -> row 7 is dropped, or b would become a again
+    stream: ... page | UPDATE row 7 = b ...        -> row 7 is delivered, then updated
+
+A table without a key has no rows to look up: there a row is identified by all its values, and each
+deletion before the page drops one of the equal rows.
 """
 
 from __future__ import annotations
@@ -33,30 +38,31 @@ if TYPE_CHECKING:
     from tailrace.log.reader import Log
     from tailrace.schema import Relation
 
-_CHUNK_BITS = 36
+_PAGE_BITS = 36
+"""An ordinal holds the page's number above these bits, and the row's number within the page."""
 
 
-def place(chunk: Page, upto: Position) -> Position:
-    """Where a chunk's last row stands, if it comes right behind `upto`: before any later commit."""
-    return Position(Lsn(max(upto.lsn, chunk.lsn - 1)), _ordinal(chunk.number + 1) - 1)
+def page_position(page: Page, upto: Position) -> Position:
+    """The position of a page's last row if the page follows `upto`: before any later commit."""
+    return Position(Lsn(max(upto.lsn, page.lsn - 1)), _ordinal(page.number + 1) - 1)
 
 
 def _ordinal(number: int) -> int:
-    return READS | number << _CHUNK_BITS
+    return READS | number << _PAGE_BITS
 
 
-def handed_over(spool: Spool, chunk: Page, log: Log, upto: Position) -> Iterator[Group]:
-    """The rows of a chunk that are right at a place behind everything it sees."""
-    passed: _Passed = _Keys(chunk) if chunk.key else _Counts(chunk)
-    for group in unseen(log, chunk, upto):
-        passed.note(group)
-    first = _ordinal(chunk.number)
-    taken_us = int(chunk.taken_at.timestamp() * 1_000_000)
-    for count, image in spool.read(chunk):
+def current_rows(spool: Spool, page: Page, log: Log, upto: Position) -> Iterator[Group]:
+    """The rows of a page that are current at `upto`, a position after everything the page sees."""
+    replaced: _Replaced = _ReplacedKeys(page) if page.key else _DeletedRows(page)
+    for group in unseen_changes(log, page, upto):
+        replaced.note(group)
+    first = _ordinal(page.number)
+    taken_us = int(page.taken_at.timestamp() * 1_000_000)
+    for count, image in spool.read(page):
         group = Group(
             op=Op.READ,
-            relation=chunk.table.relation,
-            types=chunk.table.types,
+            relation=page.table.relation,
+            types=page.table.types,
             lsn=np.full(count, upto.lsn, np.uint64),
             ordinal=np.arange(first, first + count, dtype=np.uint64),
             xid=np.zeros(count, np.uint32),
@@ -64,133 +70,160 @@ def handed_over(spool: Spool, chunk: Page, log: Log, upto: Position) -> Iterator
             after=image,
         )
         first += count
-        kept = passed.kept(image, count)
-        yield group if kept.all() else group.take(np.flatnonzero(kept))
+        current = replaced.current(image, count)
+        yield group if current.all() else group.take(np.flatnonzero(current))
 
 
-def unseen(log: Log, chunk: Page, upto: Position) -> Iterator[Group]:
-    """The changes of a chunk's table up to a place that the chunk does not see."""
-    relation = chunk.table.relation
-    for group in table_changes(log, relation, chunk.since, upto):
-        hidden = np.flatnonzero(~chunk.visibility.sees(group.xid))
+def unseen_changes(log: Log, page: Page, upto: Position) -> Iterator[Group]:
+    """The changes of a page's table up to a position that the page does not see."""
+    relation = page.table.relation
+    for group in table_changes(log, relation, page.since, upto):
+        hidden = np.flatnonzero(~page.visibility.sees(group.xid))
         if len(hidden):
             yield group if len(hidden) == len(group) else group.take(hidden)
 
 
-class _Passed(ABC):
-    """What the stream has passed of a chunk."""
+class _Replaced(ABC):
+    """The rows of a page that changes in the stream have replaced or deleted."""
 
-    def __init__(self, chunk: Page) -> None:
-        self._names = chunk.key or tuple(each.name for each in chunk.table.relation.columns)
-        self._at = _places(chunk.table.relation, self._names)
+    def __init__(self, page: Page) -> None:
+        self._names = page.key or tuple(column.name for column in page.table.relation.columns)
+        self._indexes = _indexes(page.table.relation, self._names)
         self._all = False
 
     def note(self, group: Group) -> None:
-        """A change that the chunk does not see."""
+        """Note changes that the page does not see."""
         assert group.relation is not None
-        at = _places(group.relation, self._names)
-        if group.op is Op.TRUNCATE or at is None:
-            # Without its key the change may be of any row. A backfill begins anew with a new key.
+        indexes = _indexes(group.relation, self._names)
+        if group.op is Op.TRUNCATE or indexes is None:
+            # A change without the page's key may be of any row: all rows are dropped. Nothing is
+            # lost, because the backfill restarts when the table's key has changed.
             self._all = True
             return
-        self._note(group, at)
+        self._note(group, indexes)
 
-    def kept(self, image: Image, count: int) -> NDArray[np.bool_]:
-        """Which of these rows are right."""
+    def current(self, image: Image, count: int) -> NDArray[np.bool_]:
+        """Which of these rows are current."""
         if self._all:
             return np.zeros(count, np.bool_)
-        assert self._at is not None
-        return self._kept(values(image, self._at, count))
+        assert self._indexes is not None
+        return self._current(row_values(image, self._indexes, count))
 
     @abstractmethod
-    def _note(self, group: Group, at: Sequence[int]) -> None: ...
+    def _note(self, group: Group, indexes: Sequence[int]) -> None: ...
 
     @abstractmethod
-    def _kept(self, found: pa.BinaryArray) -> NDArray[np.bool_]: ...
+    def _current(self, rows: pa.BinaryArray) -> NDArray[np.bool_]: ...
 
 
-class _Keys(_Passed):
-    """By key: whatever has happened to it."""
+class _ReplacedKeys(_Replaced):
+    """By key: any change of a key replaces the page's row."""
 
-    def __init__(self, chunk: Page) -> None:
-        super().__init__(chunk)
-        self._seen: list[pa.BinaryArray] = []
+    def __init__(self, page: Page) -> None:
+        super().__init__(page)
+        self._keys: list[pa.BinaryArray] = []
 
-    def _note(self, group: Group, at: Sequence[int]) -> None:
+    def _note(self, group: Group, indexes: Sequence[int]) -> None:
         for image in (group.before, group.after):
-            if image is not None and all(image[each] is not None for each in at):
-                self._seen.append(values(image, at, len(group)))
+            if image is not None and all(image[index] is not None for index in indexes):
+                self._keys.append(row_values(image, indexes, len(group)))
 
-    def _kept(self, found: pa.BinaryArray) -> NDArray[np.bool_]:
-        if not self._seen:
-            return np.ones(len(found), np.bool_)
-        lost = pc.is_in(found, pa.concat_arrays(self._seen))
-        return ~np.asarray(lost.to_numpy(zero_copy_only=False))
+    def _current(self, rows: pa.BinaryArray) -> NDArray[np.bool_]:
+        if not self._keys:
+            return np.ones(len(rows), np.bool_)
+        replaced = pc.is_in(rows, pa.concat_arrays(self._keys))
+        return ~np.asarray(replaced.to_numpy(zero_copy_only=False))
 
 
-class _Counts(_Passed):
-    """By all values: how often such a row was deleted when there was none."""
+class _DeletedRows(_Replaced):
+    """By all values, for tables without a key: how many equal rows the stream has deleted."""
 
-    def __init__(self, chunk: Page) -> None:
-        super().__init__(chunk)
-        self._noted: list[tuple[Group, int, pa.BinaryArray]] = []
-        self._missed: dict[bytes, int] | None = None
+    def __init__(self, page: Page) -> None:
+        super().__init__(page)
+        self._changes: list[tuple[Group, int, pa.BinaryArray]] = []
+        """Per image: its changes, -1 for an old row or 1 for a new one, and the rows."""
+        self._deleted: dict[bytes, int] | None = None
 
-    def _note(self, group: Group, at: Sequence[int]) -> None:
+    def _note(self, group: Group, indexes: Sequence[int]) -> None:
         for image, step in ((group.before, -1), (group.after, 1)):
             if image is not None:
-                self._noted.append((group, step, values(image, at, len(group))))
+                self._changes.append((group, step, row_values(image, indexes, len(group))))
 
-    def _kept(self, found: pa.BinaryArray) -> NDArray[np.bool_]:
-        if self._missed is None:
-            self._missed = self._count()
-        kept = np.ones(len(found), np.bool_)
-        if self._missed:
-            hit = pc.is_in(found, pa.array(list(self._missed), pa.binary()))
+    def _current(self, rows: pa.BinaryArray) -> NDArray[np.bool_]:
+        if self._deleted is None:
+            self._deleted = self._count()
+        current = np.ones(len(rows), np.bool_)
+        if self._deleted:
+            hit = pc.is_in(rows, pa.array(list(self._deleted), pa.binary()))
             for row in np.flatnonzero(hit.to_numpy(zero_copy_only=False)).tolist():
-                value = found[row].as_py()
-                if self._missed[value]:
-                    self._missed[value] -= 1
-                    kept[row] = False
-        return kept
+                value = rows[row].as_py()
+                if self._deleted[value]:
+                    self._deleted[value] -= 1
+                    current[row] = False
+        return current
 
     def _count(self) -> dict[bytes, int]:
-        """The deepest that the count of each row has fallen."""
-        if not self._noted:
+        """How many of the page's rows with each value the stream has deleted.
+
+        A deletion removes a row that the stream inserted before it, if there is one, and else one
+        of the page's rows. So the count is how far the balance of a value falls below zero:
+
+            changes of value v      balance     rows v dropped from the page
+            insert, delete          1, 0        0
+            delete, insert          -1, 0       1
+            delete, insert,
+            delete, delete          -1, 0,
+                                    -1, -2      2
+        """
+        if not self._changes:
             return {}
-        coded = pa.concat_arrays([found for *_, found in self._noted]).dictionary_encode()
-        codes = coded.indices.to_numpy()
-        lsn = np.concatenate([group.lsn for group, *_ in self._noted])
-        ordinal = np.concatenate([group.ordinal for group, *_ in self._noted])
-        step = np.concatenate([np.full(len(group), by) for group, by, _ in self._noted])
-        order = np.lexsort((step, ordinal, lsn, codes))
-        codes, step = codes[order], step[order]
-        starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
-        sums = np.cumsum(step)
-        before = np.r_[0, sums[starts[1:] - 1]]
-        lowest = np.minimum.reduceat(sums, starts) - before
+        values = pa.concat_arrays([rows for *_, rows in self._changes]).dictionary_encode()
+        code = values.indices.to_numpy()
+        lsn = np.concatenate([group.lsn for group, *_ in self._changes])
+        ordinal = np.concatenate([group.ordinal for group, *_ in self._changes])
+        step = np.concatenate([np.full(len(group), step) for group, step, _ in self._changes])
+        # By value, then in the order of the log; within an update the old row comes first (-1 < 1).
+        order = np.lexsort((step, ordinal, lsn, code))
+        code, step = code[order], step[order]
+        starts = np.flatnonzero(np.r_[True, code[1:] != code[:-1]])
+        lowest = _lowest_sums(step, starts)
         return {
-            coded.dictionary[int(code)].as_py(): -int(low)
-            for code, low in zip(codes[starts], lowest, strict=True)
+            values.dictionary[int(value)].as_py(): -int(low)
+            for value, low in zip(code[starts], lowest, strict=True)
             if low < 0
         }
 
 
-def _places(relation: Relation, names: Sequence[str]) -> list[int] | None:
-    found = [column.name for column in relation.columns]
-    if any(name not in found for name in names):
+def _lowest_sums(steps: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The lowest running sum of each run of steps; runs begin at `starts`.
+
+    >>> _lowest_sums(np.array([-1, 1, -1, -1, 1, -1]), np.array([0, 4])).tolist()
+    [-2, 0]
+    """
+    sums = np.cumsum(steps)
+    before = np.r_[0, sums[starts[1:] - 1]]
+    lowest: NDArray[np.int64] = np.minimum.reduceat(sums, starts) - before
+    return lowest
+
+
+def _indexes(relation: Relation, names: Sequence[str]) -> list[int] | None:
+    columns = [column.name for column in relation.columns]
+    if any(name not in columns for name in names):
         return None
-    return [found.index(name) for name in names]
+    return [columns.index(name) for name in names]
 
 
-def values(image: Image, at: Sequence[int], count: int) -> pa.BinaryArray:
-    """Some columns of each row as one value that no other row has; NULL is not empty."""
+def row_values(image: Image, indexes: Sequence[int], count: int) -> pa.BinaryArray:
+    """Some columns of each row as one value: equal for equal rows only. NULL is not empty.
+
+    Each cell is preceded by its length, so ("a", "bc") and ("ab", "c") differ.
+    """
     parts: list[pa.Array] = []
-    for each in at:
-        cells = image[each]
-        found = pa.nulls(count, pa.binary()) if cells is None else cells.values
-        lengths = pc.fill_null(pc.binary_length(found).cast(pa.string()), "").cast(pa.binary())
-        parts += [lengths, pc.fill_null(found, b"")]
+    for index in indexes:
+        cells = image[index]
+        values = pa.nulls(count, pa.binary()) if cells is None else cells.values
+        lengths = pc.fill_null(pc.binary_length(values).cast(pa.string()), "").cast(pa.binary())
+        parts += [lengths, pc.fill_null(values, b"")]
     if not parts:
         return pa.repeat(pa.scalar(b"", pa.binary()), count)
     return pc.binary_join_element_wise(*parts, pa.scalar(b":", pa.binary()))

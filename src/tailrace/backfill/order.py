@@ -1,81 +1,90 @@
-"""What people ask for, and what became of it: two files for each backfill.
+"""A backfill on disk: what was requested, and how far it is. Two files per backfill.
 
-The order is written by whoever asks, the record by the engine, so neither overwrites the other.
+Commands and the HTTP API write the order, the backfill service writes the record. Each file has one
+writer, so neither overwrites the other.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
 import structlog
+from pydantic import AliasChoices, Field
 
-from tailrace.log.store import LocalStore
-from tailrace.postgres.publication import TableName
+from tailrace.errors import CorruptError
+from tailrace.postgres.publication import TableName  # noqa: TC001 - pydantic reads the annotations
+from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _ORDER = ".order.json"
 _RECORD = ".record.json"
 
-Wish = Literal["run", "pause", "cancel"]
-OVER = frozenset({"complete", "cancelled", "failed"})
+DesiredState = Literal["run", "pause", "cancel"]
+FINISHED = frozenset({"complete", "cancelled", "failed"})
+"""The states in which a backfill stays."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A backfill as it was asked for."""
+    """A backfill as it was requested."""
 
     id: str
     table: TableName
     where: str = ""
-    """SQL for PostgreSQL; empty: all rows."""
+    """A condition in PostgreSQL's SQL; empty selects all rows."""
     rate: float = 0.0
-    """Rows a second, at most; 0: as quick as it goes."""
-    wish: Wish = "run"
+    """Rows per second, at most; 0 means no limit."""
+    desired_state: Annotated[
+        DesiredState, Field(validation_alias=AliasChoices("desired_state", "wish"))
+    ] = "run"
+    """What the operator asks for. Older files call it `wish`."""
     reason: str = ""
     asked_at: float = field(default_factory=time.time)
 
     def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all."""
-        LocalStore(folder, create=True).write_atomic(self.id + _ORDER, _dumped(self))
+        """Replace the file, durably."""
+        StateFile(folder / f"{self.id}{_ORDER}", type(self)).write(self)
 
     @classmethod
     def load(cls, folder: Path) -> list[Self]:
-        """All orders, oldest first."""
-        found = [cls(**fields) for fields in _loaded(folder, _ORDER)]
-        return sorted(found, key=lambda order: (order.asked_at, order.id))
+        """All orders, oldest first. Invalid files are logged and skipped."""
+        return sorted(_load(folder, _ORDER, cls), key=lambda order: (order.asked_at, order.id))
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """A backfill on its way, or over."""
+    """How far a backfill is, and how it ended."""
 
     id: str
     table: TableName
     state: str = "queued"
+    """queued, running, paused or retrying; at the end one of FINISHED."""
     key: tuple[str, ...] = ()
     cursor: tuple[str, ...] = ()
     """The key of the last row that was read."""
     number: int = 0
-    """The last chunk."""
+    """The number of the last page in the spool."""
     read: int = 0
     delivered: int = 0
     bytes: int = 0
     expected: int = 0
-    """About how many rows there are."""
+    """The planner's estimate of the number of rows."""
     page_rows: int = 0
     whole: bool = False
-    """Whether everything is read."""
+    """Whether the table has been read to its end."""
     error: str = ""
     begun_at: float = 0.0
     ended_at: float = 0.0
 
-    def progress(self) -> dict[str, object]:
-        """What people want to know."""
+    def progress(self, now: float) -> dict[str, object]:
+        """The figures for status, metrics and `tailrace backfills`. `now` is in Unix seconds."""
         share = self.delivered / self.expected if self.expected else 0.0
         return {
             "id": self.id,
@@ -87,37 +96,32 @@ class Record:
             "bytes": self.bytes,
             "page_rows": self.page_rows,
             "share": 1.0 if self.state == "complete" else min(share, 0.99),
-            "seconds": (self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,
+            "seconds": (self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
             "error": self.error,
         }
 
+    def restart(self) -> None:
+        """Read the table from its first row again."""
+        self.cursor, self.key, self.read, self.whole = (), (), 0, False
+
     def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all."""
-        LocalStore(folder, create=True).write_atomic(self.id + _RECORD, _dumped(self))
+        """Replace the file, durably."""
+        StateFile(folder / f"{self.id}{_RECORD}", type(self)).write(self)
 
     @classmethod
     def load(cls, folder: Path) -> dict[str, Self]:
-        """All records, by id."""
-        return {
-            fields["id"]: cls(
-                **fields | {"key": tuple(fields["key"]), "cursor": tuple(fields["cursor"])}
-            )
-            for fields in _loaded(folder, _RECORD)
-        }
+        """All records, by id. Invalid files are logged and skipped."""
+        return {record.id: record for record in _load(folder, _RECORD, cls)}
 
 
-def _dumped(value: Order | Record) -> bytes:
-    return json.dumps(asdict(value)).encode()
-
-
-def _loaded(folder: Path, ending: str) -> list[dict[str, Any]]:
-    found = []
-    for path in sorted(folder.glob(f"*{ending}")):
+def _load(folder: Path, suffix: str, kind: type[T]) -> Iterator[T]:
+    for path in sorted(folder.glob(f"*{suffix}")):
         try:
-            fields = json.loads(path.read_text())
-            found.append(fields | {"table": TableName(**fields["table"])})
-        except FileNotFoundError:
+            value = StateFile(path, kind).read()
+        except CorruptError as error:
+            structlog.get_logger().warning(
+                "backfill.file_invalid", file=str(path), reason=str(error)
+            )
             continue
-        except (ValueError, TypeError, KeyError) as error:
-            structlog.get_logger().warning("backfill.unreadable", file=str(path), reason=str(error))
-    return found
+        if value is not None:
+            yield value

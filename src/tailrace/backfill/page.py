@@ -1,7 +1,8 @@
-"""Pages of a table by its key, each read in a transaction of its own.
+"""Reads pages of a table in key order, each page in its own transaction.
 
-Short transactions do not keep PostgreSQL from cleaning up, and a page can be read again after a
-crash from the key of the last row of the one before. A table without a key is one page.
+Short transactions do not hold back vacuum. After a crash, reading resumes after the last key of the
+previous page. A table without a key is one page. Where the pages go is not this module's concern:
+`tailrace.backfill.filler` writes them to the spool.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SELECT pg_current_snapshot()::text,
             ELSE pg_current_wal_insert_lsn() END::text,
        extract(epoch FROM now())::float8
 """
-# In the order of its index, so that pages can be read along it.
+# In index order, so that PostgreSQL reads a page from the index without sorting.
 _KEY = """
 SELECT a.attname FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid
 CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
@@ -51,55 +52,56 @@ _PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """What a transaction sees, and how the table looks to it."""
+class PageSnapshot:
+    """What the transaction of a page sees: its snapshot, and the table as published."""
 
     table: Table
     key: tuple[str, ...]
     partitioned: bool
     condition: str | None
-    """The publication's own, which rows of the stream pass too."""
+    """The publication's row filter: the stream applies it too."""
     visibility: Visibility
     lsn: Lsn
     taken_at: datetime
     since: datetime | None
-    """What it does not see was committed after this; None: not known."""
+    """Every change it does not see was committed after this time; None if that is unknown."""
 
     def select(self, *, where: str = "", cursor: tuple[str, ...] = (), limit: int = 0) -> str:
-        """The rows behind a key, in its order. `where` was tried by `check`."""
+        """The query for the rows after a key, in key order. `check` has accepted `where`."""
         columns = ", ".join(quote_ident(column.name) for column in self.table.relation.columns)
         only = "" if self.partitioned else "ONLY "
         text = f"SELECT {columns} FROM {only}{self.table.name.quoted}"  # noqa: S608 - quoted
-        found = [f"({self.condition})"] if self.condition else []
+        conditions = [f"({self.condition})"] if self.condition else []
         if where:
-            # A line of its own: a comment at its end must not swallow the bracket.
-            found.append(f"({where}\n)")
+            # The closing bracket is on its own line: `where` may end in a comment.
+            conditions.append(f"({where}\n)")
         key = ", ".join(map(quote_ident, self.key))
         if cursor:
-            found.append(f"({key}) > ({', '.join(map(quote_literal, cursor))})")
-        if found:
-            text += f" WHERE {' AND '.join(found)}"
+            conditions.append(f"({key}) > ({', '.join(map(quote_literal, cursor))})")
+        if conditions:
+            text += f" WHERE {' AND '.join(conditions)}"
         if self.key:
             text += f" ORDER BY {key}"
         return f"{text} LIMIT {limit}" if limit else text
 
 
 @contextmanager
-def moment(connection: Connection, publication: str, name: TableName) -> Iterator[Moment]:
-    """A transaction over a published table. Leaves none behind."""
+def snapshot(connection: Connection, publication: str, name: TableName) -> Iterator[PageSnapshot]:
+    """Open a transaction on a published table; it is rolled back at the end."""
     try:
         connection.execute(VALUES_SQL)
         since = oldest_writer(connection)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            # Before the snapshot: to an older one a table that was rewritten looks empty.
+            # The lock comes before the snapshot: to a snapshot older than a rewrite, the
+            # rewritten table looks empty.
             connection.execute(f"LOCK TABLE {name.quoted} IN ACCESS SHARE MODE".encode())
             row = connection.execute(_TAKE).fetchone()
             assert row is not None
             table, condition = _published(connection, publication, name)
             oid = table.relation.oid
             partitioned = connection.execute(_PARTITIONED, (oid,)).fetchone()
-            yield Moment(
+            yield PageSnapshot(
                 table=table,
                 key=_key(connection, table),
                 partitioned=partitioned is not None and bool(partitioned[0]),
@@ -137,38 +139,46 @@ def _published(
 
 
 def _key(connection: Connection, table: Table) -> tuple[str, ...]:
-    """What tells rows apart in the stream: the replica identity, or else the primary key."""
-    found = tuple(row[0] for row in connection.execute(_KEY, (table.relation.oid,)))
-    sent = {column.name for column in table.relation.columns}
-    return found if sent.issuperset(found) else ()
+    """The columns that identify a row: the replica identity index, or else the primary key.
+
+    Empty if the publication does not send all of them.
+    """
+    key = tuple(row[0] for row in connection.execute(_KEY, (table.relation.oid,)))
+    published = {column.name for column in table.relation.columns}
+    return key if published.issuperset(key) else ()
 
 
-def estimate(connection: Connection, seen: Moment, where: str) -> int:
-    """About how many rows there are, as PostgreSQL's planner thinks."""
-    query = f"EXPLAIN (FORMAT json) {seen.select(where=where)}"
+def estimate(connection: Connection, snapshot: PageSnapshot, where: str) -> int:
+    """The planner's estimate of the number of rows."""
+    query = f"EXPLAIN (FORMAT json) {snapshot.select(where=where)}"
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return int(row[0][0]["Plan"]["Plan Rows"])
 
 
-def check(connection: Connection, seen: Moment, where: str) -> None:
-    """Refuse a condition that is not one, whole and by itself."""
-    bare = f"SELECT FROM {seen.table.name.quoted} WHERE {where}\nLIMIT 0"
+def check(connection: Connection, snapshot: PageSnapshot, where: str) -> None:
+    """Refuse text that is not exactly one SQL condition."""
+    bare = f"SELECT FROM {snapshot.table.name.quoted} WHERE {where}\nLIMIT 0"
     try:
-        # Prepared, so that it is one statement. Without our brackets around it and with them, so
-        # that it can not close them.
-        for text in (bare, seen.select(where=where, limit=1)):
+        # Prepared: PostgreSQL then accepts one statement only. Once without brackets and once with
+        # them: `true) OR (true` is valid only inside brackets.
+        for text in (bare, snapshot.select(where=where, limit=1)):
             connection.execute(text.encode(), prepare=True)
     except psycopg.Error as refusal:
         raise ConfigError(
-            f"PostgreSQL does not take the condition {where!r}: {refusal.diag.message_primary}",
-            hint="Write it as behind WHERE in SQL, over the columns of the table.",
+            f"PostgreSQL refuses the condition {where!r}: {refusal.diag.message_primary}",
+            hint="Write a condition as after WHERE in SQL, on the columns of the table.",
         ) from refusal
 
 
 def rows(
-    connection: Connection, seen: Moment, *, where: str, cursor: tuple[str, ...], limit: int
+    connection: Connection,
+    snapshot: PageSnapshot,
+    *,
+    where: str,
+    cursor: tuple[str, ...],
+    limit: int,
 ) -> Iterator[tuple[int, Image]]:
-    """The rows of a page: how many, and their cells."""
-    select = seen.select(where=where, cursor=cursor, limit=limit)
-    return copy(connection, select, len(seen.table.relation.columns))
+    """The rows of a page in blocks: count and cells."""
+    select = snapshot.select(where=where, cursor=cursor, limit=limit)
+    return copy(connection, select, len(snapshot.table.relation.columns))

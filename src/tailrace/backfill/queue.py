@@ -1,4 +1,8 @@
-"""Orders for backfills: by command, over HTTP, from the settings. The running engine finds them."""
+"""The queue of backfills: commands, the HTTP API and the settings submit orders to it.
+
+Orders are files in the data folder. The backfill service of the running pipelines finds them there,
+also after a restart. This module does not run backfills.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tailrace.backfill.order import OVER, Order, Record
+from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.errors import ConfigError
 from tailrace.postgres.publication import TableName
 from tailrace.tables import Tables
@@ -17,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tailrace.backfill.order import Wish
+    from tailrace.backfill.order import DesiredState
     from tailrace.config import Config
 
 
-def place(
+def submit(
     config: Config,
     pipeline: str,
     table: str,
@@ -30,19 +34,19 @@ def place(
     rate: float = 0.0,
     again: str = "",
 ) -> Order:
-    """Ask for a backfill; one for the same rows that is not over yet is taken instead.
+    """Request a backfill. An unfinished order for the same rows is returned instead of a new one.
 
-    `again` says why not: rows that are read by now have changed since.
+    `again` is a reason to read the rows again: it always creates a new order.
     """
     name = _table(config, pipeline, table)
     if rate < 0:
-        raise ConfigError(f"a rate of {rate} rows a second is less than none")
+        raise ConfigError(f"rate must be 0 or more rows per second, got {rate}")
     folder = _folder(config, pipeline)
     records = Record.load(folder)
     for order in Order.load(folder):
-        over = order.id in records and records[order.id].state in OVER
-        same = (order.table, order.where) == (name, where)
-        if same and not over and not again and order.wish != "cancel":
+        finished = order.id in records and records[order.id].state in FINISHED
+        same_rows = (order.table, order.where) == (name, where)
+        if same_rows and not finished and not again and order.desired_state != "cancel":
             return order
     order = Order(
         id=f"fill-{time.time_ns() // 1_000_000}", table=name, where=where, rate=rate, reason=again
@@ -51,40 +55,48 @@ def place(
     return order
 
 
-def place_configured(config: Config, pipeline: str) -> None:
-    """Ask for the backfills of the settings that were never asked for before."""
+def submit_configured(config: Config, pipeline: str) -> None:
+    """Request the backfills of the settings, each once: its id is a hash of table and condition."""
     folder = _folder(config, pipeline)
     known = {order.id for order in Order.load(folder)}
-    for wanted in config.pipelines[pipeline].backfill.tables:
-        name = _table(config, pipeline, wanted.table)
-        digest = hashlib.sha256(f"{name.quoted}\0{wanted.where}".encode()).hexdigest()[:12]
+    for configured in config.pipelines[pipeline].backfill.tables:
+        name = _table(config, pipeline, configured.table)
+        digest = hashlib.sha256(f"{name.quoted}\0{configured.where}".encode()).hexdigest()[:12]
         if f"config-{digest}" not in known:
-            Order(id=f"config-{digest}", table=name, where=wanted.where, rate=wanted.rate).save(
-                folder
-            )
+            Order(
+                id=f"config-{digest}", table=name, where=configured.where, rate=configured.rate
+            ).save(folder)
 
 
-def wish(config: Config, id: str, wanted: Wish) -> Order:  # noqa: A002 - that is its name
-    """Pause a backfill, let it run again, or cancel it."""
+def set_desired_state(config: Config, id: str, state: DesiredState) -> Order:  # noqa: A002 - its name
+    """Pause, resume or cancel a backfill that has not finished."""
     known = []
     for folder, order, record in _all(config):
         known.append(order.id)
         if order.id == id:
-            if record.state in OVER:
-                raise ConfigError(f"backfill {id} is over: it is {record.state}")
-            changed = replace(order, wish=wanted)
+            if record.state in FINISHED:
+                raise ConfigError(
+                    f"backfill {id} has already finished: its state is {record.state}"
+                )
+            changed = replace(order, desired_state=state)
             changed.save(folder)
             return changed
     close = difflib.get_close_matches(id, known, n=1)
-    hint = f"Did you mean {close[0]}?" if close else "`tailrace backfills` lists them."
+    hint = f"Did you mean {close[0]}?" if close else "List the backfills: tailrace backfills"
     raise ConfigError(f"there is no backfill {id}", hint=hint)
 
 
-def listing(config: Config) -> list[dict[str, Any]]:
-    """All backfills, oldest first."""
+def list_backfills(config: Config) -> list[dict[str, Any]]:
+    """All backfills with their progress, oldest first per pipeline."""
+    now = time.time()
     return [
-        {"pipeline": folder.name, "where": order.where, "rate": order.rate, "wish": order.wish}
-        | record.progress()
+        {
+            "pipeline": folder.name,
+            "where": order.where,
+            "rate": order.rate,
+            "desired_state": order.desired_state,
+        }
+        | record.progress(now)
         for folder, order, record in _all(config)
     ]
 
@@ -104,7 +116,9 @@ def _folder(config: Config, pipeline: str) -> Path:
 def _table(config: Config, pipeline: str, table: str) -> TableName:
     if pipeline not in config.pipelines:
         names = ", ".join(config.pipelines) or "none"
-        raise ConfigError(f"there is no pipeline {pipeline!r}", hint=f"There are {names}.")
+        raise ConfigError(
+            f"there is no pipeline {pipeline!r}", hint=f"Configured pipelines: {names}."
+        )
     name = TableName.parse(table)
     if not Tables(config.pipelines[pipeline].tables).match(name.namespace, name.name):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The backfills of one pipeline, one after another."""
+"""Runs the backfills of one pipeline, one after another, in a thread."""
 
 from __future__ import annotations
 
@@ -8,45 +8,62 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.backfill import queue as desk
+from tailrace.backfill import queue
 from tailrace.backfill.filler import Filler
-from tailrace.backfill.order import OVER, Order, Record
-from tailrace.errors import TailraceError
-from tailrace.postgres.joining import Joining
+from tailrace.backfill.order import FINISHED, Order, Record
+from tailrace.backoff import Backoff
+from tailrace.errors import TailraceError, UnexpectedError
+from tailrace.postgres.joining import JoinedTables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.config import Config
 
-_LOOK_S = 0.25
-_BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0)
+_POLL_S = 0.25
+_FIRST_RETRY_S, _MAX_RETRY_S = 1.0, 20.0
+_MAX_LISTED = 20
 
 
-class Service:
-    """Works off the orders of a pipeline, the oldest first."""
+class BackfillService:
+    """Runs the orders of a pipeline, the oldest first.
 
-    def __init__(self, config: Config, name: str) -> None:
+    `clock` is monotonic, `now` is Unix time.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._config = config
         self._name = name
-        self._filler = Filler(config, name, self._waits)
+        self._clock = clock
+        self._now = now
+        self._filler = Filler(config, name, self._wait, clock=clock, now=now)
         self._folder = self._filler.folder
         dsn = config.source.dsn.get_secret_value()
-        self._joining = Joining(dsn, config.source.publication, self._folder)
+        self._joined = JoinedTables(dsn, config.source.publication, self._folder)
         self._stopping = threading.Event()
         self._current = ""
-        self._looked_s = 0.0
-        self._wished = True
+        self._checked_s = float("-inf")
+        """When the desired state of the current backfill was last read."""
+        self._may_run = True
         self._records: dict[str, Record] = {}
         self._events = structlog.get_logger().bind(pipeline=name)
         self._thread = threading.Thread(target=self._work, name=f"backfills {name}", daemon=True)
 
     def start(self) -> None:
-        """Go on with what a crash has left, and begin what the settings ask for."""
+        """Resume the backfills of the last run, and submit those of the settings."""
         self._records = Record.load(self._folder)
-        desk.place_configured(self._config, self._name)
+        queue.submit_configured(self._config, self._name)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the page that is on its way."""
+        """Stop after the current page."""
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
@@ -55,24 +72,25 @@ class Service:
             self._thread.join(timeout_s)
 
     def progress(self) -> list[dict[str, object]]:
-        """The backfills, the youngest last."""
+        """The progress of the last backfills, the latest last."""
+        now = self._now()
         return [
-            {"pipeline": self._name} | record.progress()
-            for record in list(self._records.values())[-20:]
+            {"pipeline": self._name} | record.progress(now)
+            for record in list(self._records.values())[-_MAX_LISTED:]
         ]
 
-    def _waits(self, seconds: float) -> bool:
-        """Sleep; False if we are to stop, or the backfill at hand is."""
-        until = time.monotonic() + seconds
+    def _wait(self, seconds: float) -> bool:
+        """Sleep; False if the service stops, or the current backfill is paused or cancelled."""
+        until_s = self._clock() + seconds
         while True:
-            now = time.monotonic()
-            if now - self._looked_s >= _LOOK_S:
-                self._looked_s = now
-                wishes = {order.id: order.wish for order in Order.load(self._folder)}
-                self._wished = wishes.get(self._current, "cancel") == "run"
-            if not self._wished or self._stopping.wait(min(max(until - now, 0), _LOOK_S)):
+            now_s = self._clock()
+            if now_s - self._checked_s >= _POLL_S:
+                self._checked_s = now_s
+                states = {order.id: order.desired_state for order in Order.load(self._folder)}
+                self._may_run = states.get(self._current, "cancel") == "run"
+            if not self._may_run or self._stopping.wait(min(max(until_s - now_s, 0), _POLL_S)):
                 return False
-            if time.monotonic() >= until:
+            if self._clock() >= until_s:
                 return True
 
     def _work(self) -> None:
@@ -80,76 +98,83 @@ class Service:
             try:
                 order = self._next()
             except OSError as error:
-                self._events.warning("backfill.unreadable", reason=str(error))
+                self._events.warning("backfill.orders_unreadable", reason=str(error))
                 order = None
             if order is None:
-                self._stopping.wait(_LOOK_S)
+                self._stopping.wait(_POLL_S)
                 continue
-            self._current, self._looked_s, self._wished = order.id, 0.0, True
+            self._current, self._checked_s, self._may_run = order.id, float("-inf"), True
+            record = self._records[order.id]
             try:
-                self._fill(order, self._records[order.id])
+                self._fill(order, record)
             except Exception as error:
-                # A fault of our own ends this backfill, not the ones that come after it.
-                self._events.exception("backfill.broken", id=order.id)
-                self._over(self._records[order.id], "failed", f"{type(error).__name__}: {error}")
+                # A bug ends this backfill, not the ones after it.
+                self._events.exception("backfill.unexpected_error", id=order.id)
+                self._finish(record, "failed", UnexpectedError.wrap(error))
 
     def _next(self) -> Order | None:
-        """The oldest order that is to be worked on; takes note of what is wished for the others."""
-        found = None
+        """The oldest order to run. Orders that are paused or cancelled get their new state."""
+        oldest = None
         for order in Order.load(self._folder):
             record = self._records.setdefault(order.id, Record(id=order.id, table=order.table))
-            if record.state in OVER:
+            if record.state in FINISHED:
                 continue
-            if order.wish == "cancel":
-                self._over(record, "cancelled")
-            elif order.wish == "pause":
-                if record.state != "paused":
-                    record.state = "paused"
-                    record.save(self._folder)
-                    self._events.info("backfill.paused", id=order.id)
-            else:
-                found = found or order
-        return found
+            match order.desired_state:
+                case "cancel":
+                    self._finish(record, "cancelled")
+                case "pause":
+                    self._pause(record)
+                case "run":
+                    oldest = oldest or order
+        return oldest
+
+    def _pause(self, record: Record) -> None:
+        if record.state != "paused":
+            record.state = "paused"
+            record.save(self._folder)
+            self._events.info("backfill.paused", id=record.id)
 
     def _fill(self, order: Order, record: Record) -> None:
-        failures = 0
+        """Run a backfill until it finishes or stops; transient errors are retried."""
+        backoff = Backoff(first_s=_FIRST_RETRY_S, max_s=_MAX_RETRY_S, clock=self._clock)
         while True:
-            done = record.number
+            number = record.number
             try:
-                if not self._joining.wait(order.table, self._stopping):
+                if not self._joined.wait_for_writers(order.table, self._stopping):
                     return
                 if self._filler.run(order, record):
-                    self._over(record, "complete")
+                    self._finish(record, "complete")
                 return
             except TailraceError as error:
                 if not error.transient:
-                    self._over(record, "failed", str(error))
-                    self._events.error(
-                        "backfill.failed", id=order.id, code=error.code, reason=str(error),
-                        hint=error.hint,
-                    )  # fmt: skip
+                    self._finish(record, "failed", error)
                     return
-                failures = 0 if record.number > done else failures
-                delay_s = _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]
-                failures += 1
+                if record.number > number:
+                    backoff.reset()
+                delay_s = backoff.next_s()
                 record.state, record.error = "retrying", str(error)
                 record.save(self._folder)
                 self._events.warning(
                     "backfill.retrying", id=order.id, code=error.code, reason=str(error),
-                    again_in_s=delay_s,
+                    retry_in_s=delay_s,
                 )  # fmt: skip
-                if not self._waits(delay_s):
+                if not self._wait(delay_s):
                     return
 
-    def _over(self, record: Record, state: str, error: str = "") -> None:
-        record.state, record.error, record.ended_at = state, error, time.time()
+    def _finish(self, record: Record, state: str, error: TailraceError | None = None) -> None:
+        record.state, record.ended_at = state, self._now()
+        record.error = "" if error is None else str(error)
         record.save(self._folder)
-        self._events.info(
-            f"backfill.{state}", id=record.id, table=str(record.table), rows=record.delivered,
+        events = self._events.bind(
+            id=record.id, table=str(record.table), rows=record.delivered,
             seconds=round(record.ended_at - (record.begun_at or record.ended_at), 1),
         )  # fmt: skip
+        if error is None:
+            events.info(f"backfill.{state}")
+        else:
+            events.error(f"backfill.{state}", code=error.code, reason=str(error), hint=error.hint)
 
 
-def services(config: Config) -> list[Service]:
-    """One for each pipeline."""
-    return [Service(config, name) for name in config.pipelines]
+def services(config: Config) -> list[BackfillService]:
+    """One service per pipeline."""
+    return [BackfillService(config, name) for name in config.pipelines]

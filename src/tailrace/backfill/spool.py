@@ -1,8 +1,8 @@
-"""A page of a table on its way into a pipeline, kept in files until it is delivered.
+"""The spool: pages of a backfill on disk, until the pipeline has delivered them.
 
-A page is read in a transaction of its own, and what that one sees is written down with it: only so
-can the pipeline tell, wherever in the stream the rows end up, which of them the stream has passed.
-The facts are written after the rows, so whoever finds them finds the rows too.
+A page has two files: its rows (`.arrow`) and its facts (`.json`). The facts include what the page's
+transaction saw, so that `tailrace.backfill.handover` can tell which rows newer changes replace. The
+facts are written after the rows: a page that the spool lists always has its rows.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ _PACKING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Rows of one table as of one moment."""
+    """Rows of one table, read in one transaction."""
 
     number: int
-    """Of the pipeline's chunks, the how many-th; it only grows."""
+    """Monotonic page number within the pipeline."""
     backfill: str
     table: Table
     key: tuple[str, ...]
-    """Columns that tell rows apart. None: the chunk is the whole table."""
+    """The columns that identify a row. Empty: the page holds the whole table."""
     visibility: Visibility
     lsn: Lsn
-    """Everything it sees was committed before."""
+    """Everything that the page sees was committed before this LSN."""
     taken_at: datetime
     since: Position
-    """What it does not see stands in the log behind this."""
+    """Every change that the page does not see is in the log after this position."""
     rows: int
     size: int
-    """In bytes."""
+    """Bytes on disk."""
     read: int
-    """Rows of the backfill up to here, these included."""
+    """Rows of the backfill up to and including this page."""
     cursor: tuple[str, ...]
     """The key of its last row."""
     last: bool
-    """Whether nothing comes behind it."""
+    """Whether this is the last page of the backfill."""
 
     def dump(self) -> bytes:
-        """As text."""
-        stated: list[Relation | TypeName] = [self.table.relation, *self.table.types.values()]
+        """The page's facts as JSON."""
+        messages: list[Relation | TypeName] = [self.table.relation, *self.table.types.values()]
         return json.dumps(
             {
                 "number": self.number,
                 "backfill": self.backfill,
-                "table": [base64.b64encode(pgoutput.write(each)).decode() for each in stated],
+                "table": [base64.b64encode(pgoutput.write(each)).decode() for each in messages],
                 "key": self.key,
                 "visibility": str(self.visibility),
                 "lsn": str(self.lsn),
@@ -86,15 +86,15 @@ class Page:
 
     @classmethod
     def load(cls, text: str | bytes) -> Self:
-        """Read what `dump` wrote."""
+        """Parse the output of `dump`."""
         fields: dict[str, Any] = json.loads(text)
         relation, *types = (pgoutput.parse(base64.b64decode(each)) for each in fields["table"])
         assert isinstance(relation, Relation)
-        named = {each.oid: each for each in types if isinstance(each, TypeName)}
+        type_names = {each.oid: each for each in types if isinstance(each, TypeName)}
         return cls(
             **fields
             | {
-                "table": Table(relation=relation, types=named),
+                "table": Table(relation=relation, types=type_names),
                 "key": tuple(fields["key"]),
                 "visibility": Visibility.parse(fields["visibility"]),
                 "lsn": Lsn.parse(fields["lsn"]),
@@ -106,41 +106,41 @@ class Page:
 
 
 def spool_of(data: Path, pipeline: str) -> Path:
-    """Where the chunks of a pipeline are kept in a data folder."""
+    """The spool folder of a pipeline within the data folder."""
     return data / "backfills" / pipeline / "spool"
 
 
 class Spool:
-    """The chunks of one pipeline, in a folder."""
+    """The pages of one pipeline, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def numbers(self, after: int = 0) -> list[int]:
-        """The chunks that are there behind a number."""
+        """The numbers of the pages after a number, in order."""
         with suppress(FileNotFoundError):
-            found = (entry.name for entry in os.scandir(self._folder))
-            numbers = (int(name[:-5]) for name in found if name.endswith(_FACTS))
+            names = (entry.name for entry in os.scandir(self._folder))
+            numbers = (int(name[:-5]) for name in names if name.endswith(_FACTS))
             return sorted(number for number in numbers if number > after)
         return []
 
-    def chunks(self, after: int = 0, upto: int | None = None) -> list[Page]:
-        """Those behind a number, up to another."""
+    def pages(self, after: int = 0, upto: int | None = None) -> list[Page]:
+        """The pages with numbers in `(after, upto]`."""
         numbers = self.numbers(after)
-        return [self.chunk(number) for number in numbers if upto is None or number <= upto]
+        return [self.page(number) for number in numbers if upto is None or number <= upto]
 
-    def chunk(self, number: int) -> Page:
-        """One of them."""
+    def page(self, number: int) -> Page:
+        """The facts of one page."""
         try:
             return Page.load((self._folder / f"{number:012}{_FACTS}").read_bytes())
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CorruptError(
-                f"chunk {number} of a backfill is not to be read: {error}",
-                hint="Its files belong to the data folder and must not be changed.",
+                f"cannot read page {number} of the backfill spool {self._folder}: {error}",
+                hint="Restore the data folder from a backup; its files must not be edited.",
             ) from error
 
     def write(self, number: int, blocks: Iterable[tuple[int, Image]]) -> tuple[int, int]:
-        """The rows of a chunk; how many, and their bytes. It is not there before `add`."""
+        """Write a page's rows; their count and bytes. The spool lists the page after `add`."""
         count = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -153,30 +153,33 @@ class Spool:
                 os.fsync(file.fileno())
                 return count, file.tell()
         except OSError as error:
-            raise_translated(error, f"cannot write a chunk in {self._folder}")
+            raise_translated(error, f"cannot write a page to {self._folder}")
 
-    def add(self, chunk: Page) -> None:
-        """Make it known, durably."""
-        LocalStore(self._folder).write_atomic(f"{chunk.number:012}{_FACTS}", chunk.dump())
+    def add(self, page: Page) -> None:
+        """Write the page's facts, durably: the pipeline can now deliver it."""
+        LocalStore(self._folder).write_atomic(f"{page.number:012}{_FACTS}", page.dump())
 
-    def read(self, chunk: Page) -> Iterator[tuple[int, Image]]:
-        """The rows, as they were written: how many, and their cells."""
+    def read(self, page: Page) -> Iterator[tuple[int, Image]]:
+        """The rows of a page, in the blocks in which they were written: count and cells."""
         try:
-            with pa.memory_map(str(self._rows(chunk.number))) as file:
+            with pa.memory_map(str(self._rows(page.number))) as file:
                 stream = pa.ipc.open_stream(file)
                 for batch in stream:
                     cells = (Cells(batch.column(name)) for name in batch.schema.names[1:])
                     yield batch.num_rows, tuple(cells)
         except (OSError, pa.ArrowInvalid) as error:
-            raise CorruptError(f"the rows of chunk {chunk.number} are gone: {error}") from error
+            raise CorruptError(
+                f"cannot read the rows of page {page.number} in {self._folder}: {error}",
+                hint="Restore the data folder from a backup; its files must not be edited.",
+            ) from error
 
     def remove(self, number: int) -> None:
-        """Forget a chunk: first that it is there, then its rows."""
+        """Remove a page: first its facts, then its rows."""
         (self._folder / f"{number:012}{_FACTS}").unlink(missing_ok=True)
         self._rows(number).unlink(missing_ok=True)
 
     def sweep(self, after: int) -> None:
-        """Remove rows whose facts were never written."""
+        """Remove rows of pages after a number whose facts were never written."""
         known = set(self.numbers())
         for path in self._folder.glob(f"*{_ROWS}"):
             if int(path.stem) > after and int(path.stem) not in known:
@@ -187,7 +190,7 @@ class Spool:
 
 
 class _Writer:
-    """Cells into an Arrow stream. Its first column is empty, and counts the rows."""
+    """Writes cells to an Arrow stream. The first column is null: it carries the row count."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

@@ -1,6 +1,9 @@
-"""`tailrace backfill`, `tailrace backfills`: the rows a table has, through a running pipeline."""
+"""`tailrace backfill` and `tailrace backfills`: submit, watch and control backfills.
 
-# ruff: noqa: PLC0415 - what is heavy is loaded when a command runs, not for --help
+The commands write orders to the data folder. The running pipelines carry them out.
+"""
+
+# ruff: noqa: PLC0415 - heavy modules are loaded when a command runs, not for --help
 
 from __future__ import annotations
 
@@ -16,35 +19,37 @@ from rich.table import Table
 from tailrace.cli import options
 
 if TYPE_CHECKING:
+    from tailrace.backfill.order import DesiredState
     from tailrace.config import Config
 
-_LOOK_S = 0.25
-_QUIET_S = 10.0
+_POLL_S = 0.25
+_REPORT_S = 10.0
+"""How often progress is printed if the output is not a terminal."""
 
 backfills_app = typer.Typer(name="backfills", help="List, pause, resume and cancel backfills.")
 
 
 def backfill(
-    pipeline: Annotated[str, typer.Argument(help="A pipeline of the settings file.")],
-    table: Annotated[str, typer.Argument(help="A table, as in SQL: orders, sales.orders.")],
+    pipeline: Annotated[str, typer.Argument(help="Name of a pipeline in the settings file.")],
+    table: Annotated[str, typer.Argument(help="Table name as in SQL: orders, sales.orders.")],
     *,
     where: Annotated[
-        str, typer.Option(help="Only rows for which this SQL condition holds in PostgreSQL.")
+        str, typer.Option(help="Read only rows that match this condition, in PostgreSQL's SQL.")
     ] = "",
-    rate: Annotated[float, typer.Option(min=0, help="Rows a second, at most. 0: no limit.")] = 0.0,
+    rate: Annotated[float, typer.Option(min=0, help="Max rows per second. 0: no limit.")] = 0.0,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Show progress until it is over.")
+        bool, typer.Option("--wait/--no-wait", help="Show progress until the backfill ends.")
     ] = True,
     config: options.ConfigFile = None,
 ) -> None:
-    """Bring the rows a table has through a pipeline, while its changes go on.
+    """Deliver the existing rows of a table through a pipeline, while it delivers changes.
 
-    Rows pass the pipeline's own where, select, route and encoding, and reach its sink as operation
-    `read`. They are read in pages by the table's key; a row that has changed meanwhile is left out,
-    for its change is in the stream. A table without a key is read in one piece.
+    Rows pass the pipeline's where, select, route and encoding, and reach its sink with operation
+    `read`. Tailrace reads them in pages in key order, and skips a row that has changed since: its
+    change is in the stream. A table without a key is read in one page.
 
-    The order is kept in the data folder: the engine that runs there takes it up, also after a
-    crash. Ctrl-C ends the display, not the backfill.
+    The order is stored in the data folder. The pipelines that run on that folder carry it out, also
+    after a crash. Ctrl-C ends the display, not the backfill.
 
     \b
     Examples:
@@ -52,14 +57,14 @@ def backfill(
       tailrace backfill shop sales.orders --where "placed_at > '2026-01-01'" --rate 5000
       tailrace backfills pause fill-1794743604038
     """
-    from tailrace.backfill import queue as desk
+    from tailrace.backfill import queue
 
     settings = options.settings(config)
-    order = desk.place(settings, pipeline, table, where=where, rate=rate)
+    order = queue.submit(settings, pipeline, table, where=where, rate=rate)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{order.id}: {order.table} through {pipeline}")
-    if not _engine_runs(settings):
-        console.print("No engine runs on this data folder; the next one will take it up.")
+    if not _pipelines_run(settings):
+        console.print("No pipelines run on this data folder. The backfill starts when they do.")
         return
     if wait:
         raise typer.Exit(_watch(settings, order.id, console))
@@ -72,62 +77,62 @@ def ls(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     config: options.ConfigFile = None,
 ) -> None:
-    """List, pause, resume and cancel backfills; without a command, list them."""
+    """List, pause, resume and cancel backfills. Without a subcommand, list them."""
     if context.invoked_subcommand is not None:
         return
-    from tailrace.backfill import queue as desk
+    from tailrace.backfill import queue
 
-    found = desk.listing(options.settings(config))
+    backfills = queue.list_backfills(options.settings(config))
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(backfills, indent=2, ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("backfill", "pipeline", "table", "state"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("rows", "of about", "rows/s"):
+    for heading in ("rows", "expected", "rows/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("error")
-    for each in found:
+    for row in backfills:
         table.add_row(
-            each["id"], each["pipeline"], each["table"], each["state"], f"{each['rows']:,}",
-            f"{each['rows_expected']:,}", f"{_rate(each):,.0f}", each["error"],
+            row["id"], row["pipeline"], row["table"], row["state"], f"{row['rows']:,}",
+            f"{row['rows_expected']:,}", f"{_rate(row):,.0f}", row["error"],
         )  # fmt: skip
     Console(highlight=False, soft_wrap=True).print(table)
 
 
-def _rate(found: dict[str, Any]) -> float:
-    return float(found["rows"] / found["seconds"]) if found["seconds"] else 0.0
+def _rate(progress: dict[str, Any]) -> float:
+    return float(progress["rows"] / progress["seconds"]) if progress["seconds"] else 0.0
 
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="As `tailrace backfills` lists it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id, as `tailrace backfills` lists it.")]
 
 
 @backfills_app.command()
 def pause(name: Id, *, config: options.ConfigFile = None) -> None:
-    """Stop reading after the page on its way; `resume` goes on there."""
-    _wish(config, name, "pause")
+    """Stop reading after the current page; `resume` continues from there."""
+    _set_desired_state(config, name, "pause")
 
 
 @backfills_app.command()
 def resume(name: Id, *, config: options.ConfigFile = None) -> None:
-    """Let a paused backfill go on."""
-    _wish(config, name, "run")
+    """Resume a paused backfill."""
+    _set_desired_state(config, name, "run")
 
 
 @backfills_app.command()
 def cancel(name: Id, *, config: options.ConfigFile = None) -> None:
-    """End a backfill. Pages that are read already still arrive."""
-    _wish(config, name, "cancel")
+    """Cancel a backfill. Pages that were already read are still delivered."""
+    _set_desired_state(config, name, "cancel")
 
 
-def _wish(config: Any, name: str, wanted: Any) -> None:
-    from tailrace.backfill import queue as desk
+def _set_desired_state(config: Any, name: str, state: DesiredState) -> None:
+    from tailrace.backfill import queue
 
-    order = desk.wish(options.settings(config), name, wanted)
-    typer.echo(f"{order.id}: {wanted}")
+    order = queue.set_desired_state(options.settings(config), name, state)
+    typer.echo(f"{order.id}: {state}")
 
 
-def _engine_runs(settings: Config) -> bool:
+def _pipelines_run(settings: Config) -> bool:
     from tailrace.run import status
 
     report = status.read(status.folder(settings.data), "pipelines")
@@ -135,34 +140,30 @@ def _engine_runs(settings: Config) -> bool:
 
 
 def _watch(settings: Config, name: str, console: Console) -> int:
-    """Show a backfill until it is over; its exit code."""
-    from tailrace.backfill import queue as desk
-    from tailrace.backfill.order import OVER
+    """Show a backfill until it ends; the exit code of the command."""
+    from tailrace.backfill import queue
+    from tailrace.backfill.order import FINISHED
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
     )  # fmt: skip
-    said_at = 0.0
+    printed_s = float("-inf")
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("queued", total=1.0, figures="")
         while True:
-            found: dict[str, Any] = next(
-                each for each in desk.listing(settings) if each["id"] == name
+            row: dict[str, Any] = next(
+                each for each in queue.list_backfills(settings) if each["id"] == name
             )
-            figures = (
-                f"{found['rows']:,} rows, {found['bytes'] / 1e6:,.1f} MB, {_rate(found):,.0f}/s"
-            )
-            progress.update(
-                task, description=found["state"], completed=found["share"], figures=figures
-            )
-            if found["state"] in OVER:
+            figures = f"{row['rows']:,} rows, {row['bytes'] / 1e6:,.1f} MB, {_rate(row):,.0f}/s"
+            progress.update(task, description=row["state"], completed=row["share"], figures=figures)
+            if row["state"] in FINISHED:
                 break
-            if not console.is_terminal and time.monotonic() - said_at > _QUIET_S:
-                said_at = time.monotonic()
-                console.print(f"{found['state']}: {figures}")
-            time.sleep(_LOOK_S)
-    console.print(f"{found['state']}: {figures}")
-    if found["error"]:
-        console.print(found["error"])
-    return 0 if found["state"] == "complete" else 1
+            if not console.is_terminal and time.monotonic() - printed_s > _REPORT_S:
+                printed_s = time.monotonic()
+                console.print(f"{row['state']}: {figures}")
+            time.sleep(_POLL_S)
+    console.print(f"{row['state']}: {figures}")
+    if row["error"]:
+        console.print(row["error"])
+    return 0 if row["state"] == "complete" else 1

@@ -204,7 +204,7 @@ def _backfill(
     connection: Connection, settings: Config, table: TableName, pipelines: list[str]
 ) -> None:
     """Order it once nobody is left who wrote before the table joined."""
-    from tailrace.backfill.queue import place
+    from tailrace.backfill.queue import submit
     from tailrace.postgres.joining import wait_for_writers
 
     def say(left: list[Writer]) -> None:
@@ -212,5 +212,5 @@ def _backfill(
 
     wait_for_writers(connection, table, threading.Event(), say)
     for pipeline in pipelines:
-        order = place(settings, pipeline, table.quoted)
+        order = submit(settings, pipeline, table.quoted)
         typer.echo(f"backfill {order.id}: ordered, through pipeline {pipeline}")

@@ -1,8 +1,8 @@
-"""The rows of a snapshot as chunks: thousands of rows in one message.
+"""Chunks: thousands of rows of a snapshot in one message.
 
-A chunk is an object with the facts of the snapshot and the rows in `data`, each row the object that
-a change of it has in shape `bridge`. Rows come encoded column by column into one buffer, so a chunk
-is a stretch of that buffer between a head and a tail.
+A chunk is an object with the facts of the snapshot and the rows in `data`. Each row is the same
+object as in a change of shape `bridge`. Rows are encoded column by column into one buffer, so a
+chunk is a slice of that buffer between a head and a tail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.encode.syntaxes.syntax import Syntax
 
 _ENVELOPE_BYTES = 1024
-"""More than head and tail take, beside the names in it."""
+"""An upper limit for head and tail, without the facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,19 @@ class EncodedChunk:
     payload: bytes
 
 
-def row_objects(group: Group, encoding: Encoding, *, behind: bytes = b"") -> pa.BinaryArray:
-    """Each row as the object a change of it has, with some bytes behind it."""
+def row_objects(group: Group, encoding: Encoding, *, suffix: bytes = b"") -> pa.BinaryArray:
+    """Each row as the object that a change of it has, followed by `suffix`."""
     assert group.after is not None
     syntax: Syntax = Json() if encoding == "json" else MessagePack()
     objects = Rows(group, syntax, native=False).object(group.after)
-    return join([*objects, behind], null=syntax.null)
+    return join([*objects, suffix], null=syntax.null)
 
 
 class Chunker:
-    """Cuts rows into chunks of at most so many rows and bytes.
+    """Cuts rows into chunks of at most `max_rows` and `max_bytes`.
 
-    Numbers begin at `number` and go up by `step`, so that several may count side by side. The same
-    rows in the same order make the same chunks, however they are handed over.
+    Chunks are numbered from `number` by `step`, so that several chunkers can number in parallel.
+    The chunks depend on the rows and their order alone, not on the groups in which they come.
     """
 
     def __init__(
@@ -61,37 +61,37 @@ class Chunker:
         facts: dict[str, Any],
         *,
         encoding: Encoding,
-        most_rows: int,
-        most_bytes: int,
+        max_rows: int,
+        max_bytes: int,
         number: int = 0,
         step: int = 1,
     ) -> None:
         self._facts = facts
         self._encoding = encoding
-        self._form = _json if encoding == "json" else _msgpack
-        self._between = b"," if encoding == "json" else b""
-        self._most_rows = most_rows
-        self._most_bytes = most_bytes - _ENVELOPE_BYTES - len(json.dumps(facts).encode())
+        self._encode = _json if encoding == "json" else _msgpack
+        self._separator = b"," if encoding == "json" else b""
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes - _ENVELOPE_BYTES - len(json.dumps(facts).encode())
         self._number = number
         self._step = step
         self._left = pa.array([], pa.binary())
 
     def take(self, group: Group) -> Iterator[EncodedChunk]:
-        """The chunks that are full with these rows; the rest is kept."""
-        rows = row_objects(group, self._encoding, behind=self._between)
+        """The chunks that these rows fill; the remaining rows wait for the next call."""
+        rows = row_objects(group, self._encoding, suffix=self._separator)
         yield from self._cut(pa.concat_arrays([self._left, rows]), last=False)
 
     def rest(self) -> Iterator[EncodedChunk]:
-        """The last chunk, if there are rows left."""
+        """The last chunk, if rows remain."""
         yield from self._cut(self._left, last=True)
 
     def _cut(self, rows: pa.BinaryArray, *, last: bool) -> Iterator[EncodedChunk]:
         bounds = columns.offsets(rows)
         at = 0
         while at < len(rows):
-            fitting = int(np.searchsorted(bounds, bounds[at] + self._most_bytes, side="right")) - 1
-            end = max(min(fitting, at + self._most_rows), at + 1)
-            if end >= len(rows) and not last and end - at < self._most_rows:
+            fitting = int(np.searchsorted(bounds, bounds[at] + self._max_bytes, side="right")) - 1
+            end = max(min(fitting, at + self._max_rows), at + 1)
+            if end >= len(rows) and not last and end - at < self._max_rows:
                 break
             yield self._chunk(rows.slice(at, end - at))
             at = end
@@ -99,9 +99,9 @@ class Chunker:
 
     def _chunk(self, rows: pa.BinaryArray) -> EncodedChunk:
         bounds = columns.offsets(rows)
-        body = columns.content(rows)[bounds[0] : bounds[-1] - len(self._between)].tobytes()
+        body = columns.content(rows)[bounds[0] : bounds[-1] - len(self._separator)].tobytes()
         number, self._number = self._number, self._number + self._step
-        payload = self._form(self._facts | {"chunk": number}, body, len(rows))
+        payload = self._encode(self._facts | {"chunk": number}, body, len(rows))
         return EncodedChunk(number=number, rows=len(rows), payload=payload)
 
 
@@ -112,6 +112,6 @@ def _json(facts: dict[str, Any], body: bytes, _rows: int) -> bytes:
 
 def _msgpack(facts: dict[str, Any], body: bytes, rows: int) -> bytes:
     head = ormsgpack.packb(facts)
-    # A map of up to fifteen members has its count in its first byte.
+    # MessagePack's fixmap (up to 15 members) has the count in its first byte: one more for `data`.
     counted = bytes([head[0] + 1]) + head[1:]
     return b"%s\xa4data\xdd%s%s" % (counted, rows.to_bytes(4, "big"), body)

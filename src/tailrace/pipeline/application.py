@@ -39,9 +39,9 @@ class Application:
         """What each pipeline has done."""
         return {name: runner.progress.fields() for name, runner in self._runners.items()}
 
-    def publish(self, edition: SnapshotJob, wave: Wave) -> Published:
+    def publish(self, job: SnapshotJob, wave: Wave) -> Published:
         """Publish stretches of a snapshot."""
-        return publish(self._spark, edition, wave)
+        return publish(self._spark, job, wave)
 
     @property
     def lost(self) -> BaseException | None:

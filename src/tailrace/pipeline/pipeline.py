@@ -48,9 +48,10 @@ def start(
 ) -> StreamingQuery:
     """Start the query of a pipeline over the log."""
     folder = folders.checkpoint
-    began = checkpoint.beginning(folder, lambda: log.resolve(parse_start(pipeline.start)))
+    began = checkpoint.fix_start(folder, lambda: log.resolve(parse_start(pipeline.start)))
     after = checkpoint.delivered(folder) or began
-    waiting = [chunk.table for chunk in Spool(folders.spool).chunks(checkpoint.chunk(folder))]
+    pages = Spool(folders.spool).pages(checkpoint.delivered_page(folder))
+    waiting = [page.table for page in pages]
     stages = plan.make(spark, pipeline, name=name, log=log, after=after, also=waiting)
     spec = spec_of(name, pipeline, log, stages)
     target = Target(

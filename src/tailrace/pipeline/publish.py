@@ -1,7 +1,7 @@
-"""Stretches of a snapshot as messages in a stream: one Spark task a stretch, from COPY to publish.
+"""Publishes stretches of a snapshot to a stream: one Spark task per stretch, from COPY to publish.
 
-Rows never pass through the JVM: the task that reads them encodes and publishes them, and what comes
-back to the driver is a receipt. What the messages are is for the edition's format to say.
+Rows never pass through the JVM: the task that reads them also encodes and publishes them, and
+returns a receipt to the driver. The job's format defines the messages.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _RECEIPT = StructType(
 _ROW = pa.struct(list(arrow_schema(_RECEIPT)))
 
 
-def publish(spark: SparkSession, edition: SnapshotJob, wave: Wave) -> Published:
-    """Publish the stretches of a wave side by side.
+def publish(spark: SparkSession, job: SnapshotJob, wave: Wave) -> Published:
+    """Publish the stretches of a wave in parallel.
 
-    Messages that are in the stream already are made again, to count them, and not published.
+    Messages that are already in the stream are encoded again, to count them, but not published.
     """
 
     @arrow_udf(_RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def published(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         lower_priority()
         for batch in batches:
-            found = [_publish(edition, wave, at) for at in batch.to_pylist()]
-            yield pa.array(found, _ROW)
+            receipts = [_publish(job, wave, index) for index in batch.to_pylist()]
+            yield pa.array(receipts, _ROW)
         freeze_gc()
 
     count = len(wave.stretches)
@@ -63,36 +63,36 @@ def publish(spark: SparkSession, edition: SnapshotJob, wave: Wave) -> Published:
     )
 
 
-def _publish(edition: SnapshotJob, wave: Wave, at: int) -> dict[str, int]:
-    form, number = edition.format, wave.number + at
+def _publish(job: SnapshotJob, wave: Wave, index: int) -> dict[str, int]:
+    form, number = job.format, wave.number + index
     counts = {"chunks": 0, "rows": 0, "bytes": 0, "beyond": number + 1}
     with (
         SnapshotPublisher(
-            edition.sink, name=form.id, outstanding=form.outstanding(edition.sink)
-        ) as parcels,
-        imported(edition.dsn, edition.snapshot) as connection,
+            job.sink, name=form.id, outstanding=form.outstanding(job.sink)
+        ) as publisher,
+        imported(job.dsn, job.snapshot) as connection,
     ):
         in_page_order(connection)
-        stored = form.stored(parcels, number, wave.after) if _again(wave) else None
+        stored = form.stored(publisher, number, wave.after) if _is_retry(wave) else None
         part = Part(
-            edition=edition,
+            job=job,
             connection=connection,
-            stretch=wave.stretches[at],
+            stretch=wave.stretches[index],
             number=number,
             step=len(wave.stretches),
-            most_bytes=parcels.most_bytes,
+            max_bytes=publisher.most_bytes,
         )
         for piece in form.body(part):
             counts["chunks"] += piece.messages.num_rows
             counts["rows"] += piece.rows
             counts["bytes"] += piece.bytes
             counts["beyond"] = piece.beyond
-            parcels.publish(piece.messages if stored is None else stored.missing(piece.messages))
-        parcels.flush()
-        return counts | {"last": parcels.last()}
+            publisher.publish(piece.messages if stored is None else stored.missing(piece.messages))
+        publisher.flush()
+        return counts | {"last": publisher.last()}
 
 
-def _again(wave: Wave) -> bool:
-    """Whether a task before this one may have published some of it; Spark repeats tasks, too."""
+def _is_retry(wave: Wave) -> bool:
+    """Whether an earlier run, or an earlier attempt of this Spark task, may have published."""
     task = TaskContext.get()
     return wave.again or (task is not None and task.attemptNumber() > 0)

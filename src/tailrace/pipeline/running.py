@@ -158,7 +158,7 @@ class Runner:
         # To start a query takes seconds of a core, which the others need while this sink is away.
         opening.probe(self._pipeline.sink, name=self._name)
         folder = self._config.data / "checkpoints" / self._name
-        if checkpoint.mend(folder, self._pinned):
+        if checkpoint.repair(folder, self._pinned):
             self._events.warning("pipeline.checkpoint-mended", folder=str(folder))
         folders = path.Folders(
             log=self._config.log.path,

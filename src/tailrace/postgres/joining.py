@@ -1,15 +1,19 @@
-"""Tables that join a publication while somebody writes to them.
+"""Tables that were added to a publication while transactions were writing to them.
 
-What a transaction wrote before its table was published is not in the stream, though the rest of
-the transaction is. A snapshot taken while that transaction is open does not have it either. So the
-first snapshot of a table since it joined waits for everybody who was writing to it; whoever begins
-later is in the stream from the first row on.
+What a transaction writes before its table is published is not in the stream, though the rest of the
+transaction is. A snapshot taken while that transaction is open does not contain it either. So the
+first snapshot of a newly published table waits for every transaction that is writing to the table.
+Transactions that begin later are in the stream from their first row.
+
+    BEGIN; INSERT row 1                                           row 1 is not in the stream
+                         ALTER PUBLICATION ... ADD TABLE
+                                        snapshot now              does not see row 1: it is lost
+    INSERT row 2; COMMIT                                          row 2 is in the stream
+                                                snapshot now      sees rows 1 and 2
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,8 +21,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import structlog
 
-from tailrace.log.store import LocalStore
 from tailrace.postgres.connection import connect, translate_error
+from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
     import threading
@@ -30,57 +34,54 @@ if TYPE_CHECKING:
     from tailrace.postgres.publication import TableName
 
 _FILE = "joined"
-_LOOK_S = 0.1
-_SAY_S = 10.0
+_POLL_S = 0.1
+_REPORT_S = 10.0
 
 
-class Joining:
-    """Remembers which tables have joined, by the catalog row that says so."""
+class JoinedTables:
+    """Remembers for which publication members the writers have already been waited for.
+
+    A member is known by the oid of its catalog row: a table that is removed and added again has a
+    new one.
+    """
 
     def __init__(self, dsn: str, publication: str, folder: Path) -> None:
         self._dsn = dsn
         self._publication = publication
-        self._folder = folder
+        self._file = StateFile(folder / _FILE, dict[str, int])
 
-    def wait(self, table: TableName, stopping: threading.Event) -> bool:
-        """Return when a snapshot of the table is safe; False if we are to stop before that."""
-        known = self._known()
+    def wait_for_writers(self, table: TableName, stopping: threading.Event) -> bool:
+        """Return when a snapshot of the table is safe; False if `stopping` is set before that."""
+        known = self._file.read_or({})
         with connect(self._dsn) as connection:
             try:
-                joined = self._joined(connection, table)
-                if joined in (_FROM_CREATION, known.get(str(table))):
+                member = self._member(connection, table)
+                if member in (_FROM_CREATION, known.get(str(table))):
                     return True
                 if not wait_for_writers(connection, table, stopping, partial(_warn, table)):
                     return False
             except psycopg.Error as refusal:
                 raise translate_error(connection, refusal) from refusal
-        content = json.dumps(known | {str(table): joined}).encode()
-        LocalStore(self._folder, create=True).write_atomic(_FILE, content)
+        self._file.write(known | {str(table): member})
         return True
 
-    def _joined(self, connection: Connection, table: TableName) -> int:
-        """The catalog row that made the table a member: a new one each time it is added."""
+    def _member(self, connection: Connection, table: TableName) -> int:
+        """The oid of the catalog row that publishes the table: a new one each time it is added."""
         members = _TABLES + (_SCHEMAS if connection.info.server_version >= 150000 else "")
         query = _JOINED.format(members=members).encode()
         row = connection.execute(query, (table.quoted, self._publication)).fetchone()
         return row[0] if row is not None else _FROM_CREATION
 
-    def _known(self) -> dict[str, int]:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            found = json.loads((self._folder / _FILE).read_text())
-            return found if isinstance(found, dict) else {}
-        return {}
 
-
-def _warn(table: TableName, left: list[Writer]) -> None:
+def _warn(table: TableName, writers: list[Writer]) -> None:
     structlog.get_logger().warning(
-        "snapshot.waiting-for-writers", table=str(table), writers=[str(each) for each in left]
+        "snapshot.waiting_for_writers", table=str(table), writers=[str(each) for each in writers]
     )
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Writer:
-    """A transaction that has a lock on a table. One that is prepared has no process."""
+    """A transaction that holds a lock on a table. A prepared transaction has no process."""
 
     transaction: str
     pid: int | None = field(compare=False)
@@ -88,31 +89,31 @@ class Writer:
     seconds: int | None = field(compare=False)
 
     def __str__(self) -> str:
-        who = "a prepared transaction" if self.pid is None else f"pid {self.pid}"
+        session = "a prepared transaction" if self.pid is None else f"pid {self.pid}"
         since = "" if self.seconds is None else f"writing for {self.seconds} s"
         details = ", ".join(filter(None, (self.application, since)))
-        return f"{who} ({details})" if details else who
+        return f"{session} ({details})" if details else session
 
 
 def wait_for_writers(
     connection: Connection,
     table: TableName,
     stopping: threading.Event,
-    say: Callable[[list[Writer]], None],
+    report: Callable[[list[Writer]], None],
 ) -> bool:
-    """Return when all who write to a table now are over; False if we are to stop before that.
+    """Return when every transaction that writes to a table now has ended; False if stopped.
 
-    `say` gets those who are waited for, at once and then every few seconds.
+    `report` gets the transactions that are still open, at once and then every few seconds.
     """
     try:
         waited_s = 0.0
-        writing = _writers(connection, table)
-        while left := [each for each in _writers(connection, table) if each in writing]:
-            if waited_s % _SAY_S < _LOOK_S:
-                say(left)
-            if stopping.wait(_LOOK_S):
+        writers = _writers(connection, table)
+        while left := [each for each in _writers(connection, table) if each in writers]:
+            if waited_s % _REPORT_S < _POLL_S:
+                report(left)
+            if stopping.wait(_POLL_S):
                 return False
-            waited_s += _LOOK_S
+            waited_s += _POLL_S
     except psycopg.Error as refusal:
         raise translate_error(connection, refusal) from refusal
     return True
@@ -123,7 +124,7 @@ def _writers(connection: Connection, table: TableName) -> list[Writer]:
     return sorted(Writer(*row) for row in rows)
 
 
-# A publication of all tables has no such row: there a table is published from its creation on.
+# A publication FOR ALL TABLES has no such row: it publishes a table from its creation.
 _FROM_CREATION = 0
 _JOINED = """
 SELECT coalesce(max(j.oid::int8), 0) FROM pg_publication p
@@ -133,7 +134,8 @@ WHERE p.pubname = %s
 """
 _TABLES = "SELECT oid, prpubid AS publication, prrelid AS member FROM pg_publication_rel"
 _SCHEMAS = " UNION ALL SELECT oid, pnpubid, pnnspid FROM pg_publication_namespace"
-# A writer keeps its lock until it is over. What others do is not for every role to see.
+# A writer holds its lock until its transaction ends. pg_stat_activity hides other roles' sessions
+# from an unprivileged role; pg_locks does not.
 _WRITERS = """
 SELECT DISTINCT ON (l.virtualtransaction) l.virtualtransaction, l.pid,
        coalesce(a.application_name, ''),

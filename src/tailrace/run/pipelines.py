@@ -14,9 +14,9 @@ from tailrace.run import status
 if TYPE_CHECKING:
     from types import FrameType
 
-    from tailrace.backfill.service import Service as Backfills
+    from tailrace.backfill.service import BackfillService as Backfills
     from tailrace.config import Config
-    from tailrace.snapshot.service.service import Service as Snapshots
+    from tailrace.snapshot.service.service import SnapshotService as Snapshots
 
 _POLL_S = 0.5
 _STOP_S = 5.0

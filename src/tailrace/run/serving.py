@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tailrace.backfill import queue as desk
+from tailrace.backfill import queue
 from tailrace.creek import service as creek
 from tailrace.errors import ConfigError, ProcessError, SinkError
 from tailrace.jetstream import client as jetstream
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-    from tailrace.backfill.order import Wish
+    from tailrace.backfill.order import DesiredState
     from tailrace.config import Config
     from tailrace.postgres.publication import TableName
 
@@ -65,7 +65,7 @@ _ENDPOINTS = {
 }
 
 
-_WISHES: dict[str, Wish] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+_WISHES: dict[str, DesiredState] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
 
 
 class _Asked(BaseModel):
@@ -138,7 +138,7 @@ class Endpoints:
         return reply(info)
 
     async def _backfills(self, _request: Request) -> Response:
-        return reply(await run_in_threadpool(desk.listing, self._config))
+        return reply(await run_in_threadpool(queue.list_backfills, self._config))
 
     async def _backfill(self, request: Request) -> Response:
         self._refuse_strangers(request)
@@ -150,7 +150,7 @@ class Endpoints:
             raise HTTPException(400, f"{place}: {first['msg']}") from error
         try:
             order = await run_in_threadpool(
-                desk.place, self._config, asked.pipeline, asked.table,
+                queue.submit, self._config, asked.pipeline, asked.table,
                 where=asked.where, rate=asked.rate,
             )  # fmt: skip
         except ConfigError as error:
@@ -164,11 +164,11 @@ class Endpoints:
             raise HTTPException(404, "a backfill can be asked to pause, resume or cancel")
         try:
             order = await run_in_threadpool(
-                desk.wish, self._config, request.path_params["id"], wish
+                queue.set_desired_state, self._config, request.path_params["id"], wish
             )
         except ConfigError as error:
             raise HTTPException(404, str(error)) from error
-        return reply({"id": order.id, "wish": order.wish}, 202)
+        return reply({"id": order.id, "desired_state": order.desired_state}, 202)
 
     def _refuse_strangers(self, request: Request) -> None:
         if not from_here(request.headers, self._config.http.host):
@@ -243,7 +243,7 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
 
 def _watcher(config: Config) -> Watcher:
     def fill(pipeline: str, table: TableName, reason: str) -> None:
-        desk.place(config, pipeline, table.quoted, again=reason)
+        queue.submit(config, pipeline, table.quoted, again=reason)
 
     policies = {name: pipeline.schema_changes for name, pipeline in config.pipelines.items()}
     return Watcher(config, policies=policies, backfill=fill)

@@ -1,4 +1,7 @@
-"""COPY: a stretch of a table as columns of cells, in the values of the stream; or as its text."""
+"""COPY … TO STDOUT: the rows of a query as columns of cells, or as COPY's own text.
+
+`tailrace.snapshot.receive` reads the rows from the socket where it can, libpq elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -26,61 +29,61 @@ if TYPE_CHECKING:
     from tailrace.snapshot.table import Stretch
 
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 30, 1 << 22
-_GULP_ROWS = 64
-_GULPS_BYTES = 1 << 22
-_AT_ONCE = 1
+_READ_ROWS = 64
+_READ_BYTES = 1 << 22
+_ASYNC = 1
 _NOTHING_YET, _END = (0, b""), (-1, b"")
-# TLS may hold back bytes that have come: not to be waited for.
-_PATIENCE_MS = 1000
+# A limit, because TLS may already hold received bytes that poll() does not see.
+_POLL_MS = 1000
 _DATA = itemgetter(1)
 
 
 def query(stretch: Stretch, columns: Sequence[str], conditions: Sequence[str] = ()) -> str:
-    """The SELECT for a stretch. Conditions are SQL of our own making."""
-    wanted = ", ".join(map(quote_ident, columns))
-    found = list(conditions)
+    """The SELECT for a stretch. Conditions are trusted SQL: row filters from the catalog."""
+    names = ", ".join(map(quote_ident, columns))
+    terms = list(conditions)
     if stretch.first is not None:
-        found.append(f"ctid >= '({stretch.first},0)'::tid")
+        terms.append(f"ctid >= '({stretch.first},0)'::tid")
     if stretch.end is not None:
-        found.append(f"ctid < '({stretch.end},0)'::tid")
-    where = f" WHERE {' AND '.join(found)}" if found else ""
-    return f"SELECT {wanted} FROM ONLY {stretch.leaf.quoted}{where}"  # noqa: S608 - quoted, ours
+        terms.append(f"ctid < '({stretch.end},0)'::tid")
+    where = f" WHERE {' AND '.join(terms)}" if terms else ""
+    return f"SELECT {names} FROM ONLY {stretch.leaf.quoted}{where}"  # noqa: S608 - quoted, ours
 
 
 def copy(connection: Connection, select: str, columns: int) -> Iterator[tuple[int, Image]]:
-    """The rows of a query in the order PostgreSQL sends them: how many, and their cells.
+    """The rows of a query in PostgreSQL's order, in blocks: count and cells.
 
-    Until the last has come, or it is closed, nobody else may use the connection.
+    The connection must not be used otherwise until the iterator is exhausted or closed.
     """
-    for found in _copied(connection, select):
-        yield len(found), cells(found, columns)
+    for block in _lines(connection, select):
+        yield len(block), cells(block, columns)
 
 
 def lines(
     connection: Connection,
     select: str,
     *,
-    most_rows: int = _BLOCK_ROWS,
-    most_bytes: int = _BLOCK_BYTES,
+    max_rows: int = _BLOCK_ROWS,
+    max_bytes: int = _BLOCK_BYTES,
 ) -> Iterator[tuple[int, bytearray]]:
-    """The rows of a query as COPY writes them, some at a time: how many, and their text."""
-    return cut(_copied(connection, select), most_rows=most_rows, most_bytes=most_bytes)
+    """The rows of a query as COPY writes them, in blocks: count and text."""
+    return cut(_lines(connection, select), max_rows=max_rows, max_bytes=max_bytes)
 
 
 def cut(
-    found: Iterable[Lines], *, most_rows: int, most_bytes: int
+    received: Iterable[Lines], *, max_rows: int, max_bytes: int
 ) -> Iterator[tuple[int, bytearray]]:
-    """The text of as many lines at a time as there may be; one that is too large comes alone.
+    """Blocks of at most `max_rows` lines and `max_bytes`; a longer line is a block of its own.
 
-    The same lines in the same order are cut in the same places, however they came.
+    The blocks depend on the lines alone, not on how they were received.
     """
     block, rows = bytearray(), 0
-    for each in found:
-        text, ends = each.text(), np.cumsum(each.ends - each.begins)
+    for some in received:
+        text, ends = some.text(), np.cumsum(some.ends - some.begins)
         done = begin = 0
         while done < len(ends):
-            room = begin + most_bytes - len(block)
-            fit = min(int(np.searchsorted(ends, room, "right")) - done, most_rows - rows)
+            limit = begin + max_bytes - len(block)
+            fit = min(int(np.searchsorted(ends, limit, "right")) - done, max_rows - rows)
             if fit <= 0 and rows:
                 yield rows, block
                 block, rows = bytearray(), 0
@@ -94,42 +97,42 @@ def cut(
         yield rows, block
 
 
-def _copied(connection: Connection, select: str) -> Iterator[Lines]:
+def _lines(connection: Connection, select: str) -> Iterator[Lines]:
     session, statement = connection.pgconn, f"COPY ({select}) TO STDOUT"
-    way = receive if possible(session) else by_libpq
-    return way(session, statement)
+    reader = receive if possible(session) else by_libpq
+    return reader(session, statement)
 
 
 def by_libpq(session: pq.abc.PGconn, statement: str) -> Iterator[Lines]:
-    """The rows of COPY … TO STDOUT, some megabytes at a time, over whatever line libpq has."""
+    """The rows of COPY … TO STDOUT, some megabytes at a time, on any connection of libpq."""
     _expect(session.exec_(statement.encode()), pq.ExecStatus.COPY_OUT)
     text, sizes = bytearray(), list[int]()
-    for found in _gulps(session):
-        text += b"".join(found)
-        sizes += map(len, found)
-        if len(text) >= _GULPS_BYTES:
+    for rows in _received(session):
+        text += b"".join(rows)
+        sizes += map(len, rows)
+        if len(text) >= _READ_BYTES:
             yield Lines.of(text, sizes)
             text, sizes = bytearray(), []
-    # All of them first: only then is the session at rest.
+    # All results are read before the first is checked: the session is idle only then.
     for result in list(iter(session.get_result, None)):
         _expect(result, pq.ExecStatus.COMMAND_OK)
     if sizes:
         yield Lines.of(text, sizes)
 
 
-def _gulps(session: pq.abc.PGconn) -> Iterator[list[memoryview]]:
-    """What COPY sends, some rows at a time; no statement of Python's runs for each of them."""
-    line = poll()
-    line.register(session.socket, POLLIN)
-    received = iter(partial(session.get_copy_data, _AT_ONCE), _END)
+def _received(session: pq.abc.PGconn) -> Iterator[list[memoryview]]:
+    """The rows of a COPY, up to 65 per list. No Python statement runs per row."""
+    socket = poll()
+    socket.register(session.socket, POLLIN)
+    received = iter(partial(session.get_copy_data, _ASYNC), _END)
     try:
         while (first := next(received, _END)) != _END:
             if first == _NOTHING_YET:
-                # Waits here and not in libpq, which would hold up all other threads.
-                line.poll(_PATIENCE_MS)
+                # Waits here, not in libpq, which would keep the GIL and block all other threads.
+                socket.poll(_POLL_MS)
                 session.consume_input()
             else:
-                yield [*map(_DATA, chain([first], takewhile(_DATA, islice(received, _GULP_ROWS))))]
+                yield [*map(_DATA, chain([first], takewhile(_DATA, islice(received, _READ_ROWS))))]
     except psycopg.Error as error:
         raise translate(error) from error
 

@@ -1,9 +1,10 @@
-"""An exported snapshot: taken and held by one session, imported by others.
+"""Exported snapshots: one session takes and holds a snapshot, other sessions import it.
 
-The order of the first two commands matters, for the one who takes it and for those who read. The
-lock keeps the table from being rewritten or emptied under those who read it page by page; the
-snapshot is taken after it is granted, so nothing of the kind can have happened in between. A reader
-that has the lock finds the snapshot alive, and so the table as it was, or gone.
+Both the exporting and the importing session first lock the table, then take or import the snapshot;
+this order matters. The lock keeps ALTER, VACUUM FULL and TRUNCATE from rewriting the table while
+sessions read it page by page. Because the snapshot comes after the lock, no rewrite can happen in
+between. A reader that has the lock can either import the snapshot, and then the table is unchanged,
+or the snapshot is gone.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _LOCK_S = 10
-# Whoever waits for a table also holds up all who come after him. Those who build an index wait for
-# the end of old transactions, which holds up nobody.
-_IN_THE_WAY = """
+# A session that waits for a lock on the table blocks every later session. CREATE INDEX CONCURRENTLY
+# waits for old transactions instead, which blocks no other session.
+_BLOCKS_OTHERS = """
 SELECT EXISTS (
     SELECT FROM pg_locks
     WHERE locktype = 'relation' AND NOT granted
       AND pg_backend_pid() = ANY(pg_blocking_pids(pid))
 )
 """
-# Whoever writes here now, and may not be over when the snapshot is taken. A role without rights is
-# shown that there are others, and not what they do.
-_OLDEST = """
+# The transactions that write now and may still be open when the snapshot is taken. An unprivileged
+# role sees that other sessions exist, but not their transactions.
+_OLDEST_WRITER = """
 SELECT min(begun), bool_or(hidden) FROM (
     SELECT xact_start, query = '<insufficient privilege>' FROM pg_stat_activity
     WHERE datname = current_database()
@@ -55,8 +56,7 @@ SELECT pg_export_snapshot(), pg_current_snapshot()::text,
             ELSE pg_current_wal_insert_lsn() END::text,
        extract(epoch FROM now())::float8
 """
-# Indexes, workers that read side by side and whoever reads the table at the same time would each
-# give rows another order.
+# Indexes, parallel workers and synchronized scans would each return rows in another order.
 _PAGE_ORDER = """
 SET synchronize_seqscans TO off; SET max_parallel_workers_per_gather TO 0;
 SET enable_indexscan TO off; SET enable_indexonlyscan TO off; SET enable_bitmapscan TO off;
@@ -66,25 +66,26 @@ SET enable_seqscan TO on; SET enable_tidscan TO on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A snapshot that others may import as long as the session that took it lives."""
+    """A snapshot that sessions can import while the session that took it is open."""
 
     name: str
     table: TableName
     visibility: Visibility
     lsn: Lsn
-    """Everything the snapshot sees was committed before."""
+    """Everything that the snapshot sees was committed before this LSN."""
     taken_at: datetime
     since: datetime | None
-    """Changes it does not see were committed after this, even those that stand in the write-ahead
-    log before `lsn`. None: not known, because the role may not see what others do."""
+    """Every change that the snapshot does not see was committed after this time, also if it stands
+    in the write-ahead log before `lsn`. None: unknown, because the role may not see other sessions'
+    transactions."""
 
     @property
     def session(self) -> str:
-        """The name of the sessions that read from it, by which it is known that some do."""
+        """The application name of the sessions that read it: the keeper looks for it."""
         return f"tailrace snapshot {self.name}"
 
     def fields(self) -> dict[str, str]:
-        """As text, to hand on."""
+        """As texts, for JSON."""
         return {
             "name": self.name,
             "table": self.table.quoted,
@@ -96,7 +97,7 @@ class Exported:
 
     @classmethod
     def of(cls, fields: dict[str, str]) -> Self:
-        """Read what `fields` wrote."""
+        """Parse the output of `fields`."""
         return cls(
             name=fields["name"],
             table=TableName.parse(fields["table"]),
@@ -108,13 +109,12 @@ class Exported:
 
 
 def export(connection: Connection, table: TableName) -> Exported:
-    """Take a snapshot; it lives until the connection's transaction ends.
+    """Take a snapshot; it is valid until the connection's transaction ends.
 
-    The table is locked against what would rewrite it (ALTER, VACUUM FULL, TRUNCATE), and against
-    nothing else.
+    The table is locked in ACCESS SHARE mode: against ALTER, VACUUM FULL and TRUNCATE only.
     """
     try:
-        # Before the snapshot: what begins in between begins later than what is found here.
+        # Before the snapshot: a transaction that begins in between begins later than this one.
         since = oldest_writer(connection)
         _begin(connection, table)
         row = connection.execute(_TAKE).fetchone()
@@ -132,8 +132,8 @@ def export(connection: Connection, table: TableName) -> Exported:
 
 
 def oldest_writer(connection: Connection) -> datetime | None:
-    """Since when somebody has been writing that is not over yet; now, if nobody is."""
-    row = connection.execute(_OLDEST).fetchone()
+    """When the oldest open writing transaction began; now if there is none; None if unknown."""
+    row = connection.execute(_OLDEST_WRITER).fetchone()
     assert row is not None
     return None if row[1] else row[0]
 
@@ -145,41 +145,41 @@ def _begin(connection: Connection, table: TableName) -> None:
         connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
     except psycopg.errors.LockNotAvailable as refusal:
         raise PostgresUnreachableError(
-            f"{table} is locked by another session for more than {_LOCK_S} s",
-            hint="Wait for the ALTER TABLE or VACUUM FULL that holds it, and try again.",
+            f"cannot lock {table}: another session has held a lock on it for more than {_LOCK_S} s",
+            hint="Wait for the ALTER TABLE or VACUUM FULL that holds the lock, then retry.",
         ) from refusal
 
 
 def in_page_order(connection: Connection) -> None:
-    """Have a session read tables in the order of their pages, the same each time."""
+    """Make a session read tables in page order: the same rows in the same order each time."""
     try:
         connection.execute(_PAGE_ORDER)
     except psycopg.Error as refusal:
         raise translate_error(connection, refusal) from refusal
 
 
-def in_the_way(connection: Connection) -> bool:
-    """Whether somebody waits for a table that this session has locked."""
-    row = connection.execute(_IN_THE_WAY).fetchone()
+def blocks_others(connection: Connection) -> bool:
+    """Whether another session waits for a table that this session has locked."""
+    row = connection.execute(_BLOCKS_OTHERS).fetchone()
     return row is not None and bool(row[0])
 
 
 @contextmanager
 def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
-    """A session that sees what the snapshot sees, and prints values as the stream does."""
+    """A session that has imported the snapshot, and prints values as the stream does."""
     with closing(connect(dsn)) as connection:
         try:
             connection.execute(VALUES_SQL)
-            named = quote_literal(snapshot.session)
-            connection.execute(f"SET application_name TO {named}".encode())
+            session = quote_literal(snapshot.session)
+            connection.execute(f"SET application_name TO {session}".encode())
             _begin(connection, snapshot.table)
-            wanted = quote_literal(snapshot.name)
-            connection.execute(f"SET TRANSACTION SNAPSHOT {wanted}".encode())
+            name = quote_literal(snapshot.name)
+            connection.execute(f"SET TRANSACTION SNAPSHOT {name}".encode())
         except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue) as refusal:
             raise PostgresRefusedError(
-                f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} is gone",
-                hint="It ends when somebody wants to alter or empty the table, or when nobody has "
-                "read from it for a while. Read again for a new one.",
+                f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} no longer exists",
+                hint="It ends when another session wants to alter or truncate the table, or when "
+                "no session has read from it for a while. Read again: a new snapshot is taken.",
             ) from refusal
         except psycopg.Error as refusal:
             raise translate_error(connection, refusal) from refusal

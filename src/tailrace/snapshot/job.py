@@ -1,4 +1,7 @@
-"""A snapshot on its way into a stream, and what became of it."""
+"""A snapshot that is being published to a stream: the job, its waves and their result.
+
+Values only. `tailrace.snapshot.service` creates them, `tailrace.pipeline.publish` runs them.
+"""
 
 from __future__ import annotations
 
@@ -12,63 +15,63 @@ if TYPE_CHECKING:
     from tailrace.snapshot.table import Stretch, Table
 
 Form = Literal["rows", "copy"]
-"""What chunks hold: messages with rows, or the text that COPY writes and reads."""
+"""The content of chunks: rows in the pipeline's encoding, or the text form of COPY."""
 FormatName = Literal["rows", "copy", "creek"]
-_PLACES: dict[Form, tuple[str, str]] = {
+_PREFIXES: dict[Form, tuple[str, str]] = {
     "rows": ("init.snap", "init.meta"),
     "copy": ("init.copy", "init.copymeta"),
 }
 
 
 def chunk_prefix(form: Form) -> str:
-    """What the subjects of chunks begin with."""
-    return _PLACES[form][0]
+    """The prefix of the chunks' subjects."""
+    return _PREFIXES[form][0]
 
 
 def meta_prefix(form: Form) -> str:
-    """What the subjects of metadata begin with."""
-    return _PLACES[form][1]
+    """The prefix of the metadata's subjects."""
+    return _PREFIXES[form][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotJob:
-    """A snapshot on its way into a stream: where rows come from, and how they are published."""
+    """One snapshot of one table: where its rows come from, and how they are published."""
 
     dsn: str
     snapshot: Exported
     table: Table
     conditions: tuple[str, ...] = ()
-    """The publication's own, which rows of the stream pass too."""
+    """The publication's row filter: the stream applies it too."""
     sink: JetStreamSettings
     format: Format
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns."""
+        """The names of the table's columns."""
         return [column.name for column in self.table.relation.columns]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wave:
-    """Stretches that are published side by side."""
+    """Stretches that are published in parallel."""
 
     stretches: list[Stretch]
     number: int
-    """The first number that is free; the stretches count from here on, by turns."""
+    """The first free chunk number. With n stretches, stretch i uses number + i, + i + n, ..."""
     after: int
-    """The last message of the stream when the wave was first begun."""
+    """The stream sequence of the last message before the first attempt at this wave."""
     again: bool = False
-    """Whether an earlier attempt at it may have left messages behind that."""
+    """Whether an earlier attempt may have stored some of the wave's messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What became of a wave."""
+    """The result of a wave."""
 
     chunks: int
     rows: int
     bytes: int
     beyond: int
-    """The first number that is free."""
+    """The first free chunk number."""
     last: int
-    """The last message of the stream: all of the wave is there, and nothing of the next one."""
+    """The stream sequence after the wave: the whole wave is before it, the next one after it."""

@@ -1,8 +1,8 @@
-"""Lines of COPY's text, where they lie in a buffer, and how they are found between their headers.
+"""Lines of COPY's text format in a buffer, and how to find them between message headers.
 
-PostgreSQL sends a message a row: `d`, a length of four bytes that counts itself, the line. A line
-has one newline, its last byte, as COPY's text format escapes all others; so the newlines of a
-buffer tell where messages end, and the lengths whether that is true.
+PostgreSQL sends one CopyData message per row: `d`, a four-byte length that includes itself, and the
+line. A line has exactly one newline, its last byte, because the text format escapes all others. So
+the newlines of a buffer are candidates for message ends, and the lengths confirm them.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ class Lines:
     data: NDArray[np.uint8]
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
-    """Behind their newlines."""
+    """After the newlines."""
 
     def __len__(self) -> int:
         return len(self.begins)
 
     @classmethod
     def of(cls, text: bytearray, sizes: Sequence[int]) -> Lines:
-        """Lines of these sizes, one behind another."""
-        taken = np.array(sizes, np.int64)
-        ends = np.cumsum(taken)
-        return cls(np.frombuffer(text, np.uint8), ends - taken, ends)
+        """Adjacent lines of these sizes."""
+        widths = np.array(sizes, np.int64)
+        ends = np.cumsum(widths)
+        return cls(np.frombuffer(text, np.uint8), ends - widths, ends)
 
     def text(self) -> memoryview:
         """The lines with nothing between them."""
         if np.array_equal(self.begins[1:], self.ends[:-1]):
             return self.data[self.begins[0] : self.ends[-1]].data
-        return memoryview(gathered(self.data, self.begins, self.ends).buffers()[2])
+        return memoryview(gather(self.data, self.begins, self.ends).buffers()[2])
 
 
-def gathered(
+def gather(
     data: NDArray[np.uint8],
     begins: NDArray[np.integer],
     ends: NDArray[np.integer],
     nulls: NDArray[np.int64] | None = None,
 ) -> pa.BinaryArray:
-    """What lies between these places, in a column of its own; null at the indexes in `nulls`."""
+    """The slices `data[begin:end]` as a column; null at the indexes in `nulls`."""
     count = len(begins)
-    # Every other value is what lies between two that are wanted.
+    # An Arrow column over `data` itself: even values are the slices, odd ones the bytes in between.
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[:-1:2], offsets[1::2] = begins, ends
     offsets[-1] = ends[-1]
@@ -73,40 +73,40 @@ def gathered(
         valid[2 * nulls] = False
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-    every_other = pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+    even = pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
     values = pa.BinaryArray.from_buffers(pa.binary(), 2 * count, buffers)
-    return pc.take(values, every_other, boundscheck=False)
+    return pc.take(values, even, boundscheck=False)
 
 
-def places(data: NDArray[np.uint8], first: int, last: int) -> NDArray[np.int32]:
-    """Where bytes from `first` to `last` are. By pieces: what is made on the way stays in cache."""
-    found = []
+def find_bytes(data: NDArray[np.uint8], first: int, last: int) -> NDArray[np.int32]:
+    """The offsets of bytes from `first` to `last`. In pieces: the temporaries stay in cache."""
+    offsets = []
     for begin in range(0, len(data), _PIECE_BYTES):
         above = data[begin : begin + _PIECE_BYTES] - np.uint8(first)
         within = np.less_equal(above, last - first, out=above.view(np.bool_))
-        found.append(np.flatnonzero(within).astype(np.int32) + np.int32(begin))
-    return np.concatenate(found) if found else np.empty(0, np.int32)
+        offsets.append(np.flatnonzero(within).astype(np.int32) + np.int32(begin))
+    return np.concatenate(offsets) if offsets else np.empty(0, np.int32)
 
 
 def lengths(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The number that begins at each byte."""
+    """The big-endian 32-bit number at each byte offset."""
     return np.ndarray(max(len(data) - 3, 0), _LENGTH, data, strides=(1,))
 
 
-def framed(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where messages of a line each begin, and where the last of them ends.
+def message_edges(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The begins of the CopyData messages at the start of `data`, and the end of the last one.
 
-    From the start of `data`, where one begins, up to the first that is something else or not whole.
+    Ends before the first message that is incomplete or of another type.
     """
-    newlines = places(data, _NEWLINE, _NEWLINE)
+    newlines = find_bytes(data, _NEWLINE, _NEWLINE)
     edges = np.empty(len(newlines) + 1, np.int64)
     edges[0], edges[1:] = 0, newlines + 1
-    # A newline in a header is a byte of its length, so at most four bytes behind the last true one.
-    # A message is longer, and one whose length has such a byte has ten bytes and more: what is
-    # near the one before is in a header, and what is not is none.
+    # A byte of a length may look like a newline. Such an edge is at most five bytes after the one
+    # before, and an edge between messages is not: a message has at least six bytes. Nor is it that
+    # near to a false edge in its own header: a length with a byte 10 is at least 10.
     near = np.diff(edges) <= HEADER_BYTES
     if near.any():
         edges = edges[np.concatenate([[True], ~near])]
     begins, ends = edges[:-1], edges[1:]
-    right = (data[begins] == ROW) & (begins + lengths(data)[begins + 1] + 1 == ends)
-    return edges if right.all() else edges[: np.argmin(right) + 1]
+    valid = (data[begins] == ROW) & (begins + lengths(data)[begins + 1] + 1 == ends)
+    return edges if valid.all() else edges[: np.argmin(valid) + 1]

@@ -1,4 +1,4 @@
-"""Rows of a snapshot as a group, so that they go where changes go."""
+"""Rows of a snapshot as a group of changes with operation `read`: encoders take both alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def read_group(
     table: Table, snapshot: Exported, image: Image, count: int, *, first: int = 0
 ) -> Group:
-    """So many rows as of the snapshot, numbered from `first` on."""
+    """`count` rows of the snapshot, with ordinals from `first`."""
     taken_us = int(snapshot.taken_at.timestamp() * 1_000_000)
     return Group(
         op=Op.READ,

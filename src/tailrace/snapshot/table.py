@@ -1,7 +1,7 @@
-"""What there is to read of a table: its columns as the stream describes them, and its pages.
+"""A table to read: its columns as the stream describes them, and its ranges of pages.
 
-A partitioned table is read leaf by leaf. Each stretch of pages is read by one session, so stretches
-are the unit of parallel work; the last one of a table has no upper end.
+A partitioned table is read leaf by leaf. One session reads one stretch of pages, so stretches are
+the unit of parallel work. The last stretch of a leaf has no upper end.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with its columns, and the types among them that are not built in."""
+    """A table with its columns, and the names of the columns' types that are not built in."""
 
     relation: Relation
     types: dict[int, TypeName]
 
     @property
     def name(self) -> TableName:
-        """Its name."""
+        """The table's name."""
         return TableName(self.relation.namespace, self.relation.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Pages of one table or leaf: from `first` up to `end`. None: from or to wherever it goes."""
+    """The pages `first` to `end` (excluded) of one table or leaf. None: no limit on that side."""
 
     leaf: TableName
     first: int | None = None
@@ -44,7 +44,7 @@ class Stretch:
 
 
 def read_names(connection: Connection) -> list[TableName]:
-    """All tables there are."""
+    """The names of all user tables, views and foreign tables."""
     try:
         rows = connection.execute(_NAMES).fetchall()
     except psycopg.Error as refusal:
@@ -77,7 +77,7 @@ def read_table(connection: Connection, name: TableName) -> Table:
 
 
 def described(connection: Connection, relation: Relation) -> Table:
-    """A relation with the types it uses."""
+    """A relation with the names of the types it uses."""
     used = sorted({column.type_oid for column in relation.columns})
     try:
         rows = connection.execute(_TYPES, (used,)).fetchall()
@@ -88,35 +88,35 @@ def described(connection: Connection, relation: Relation) -> Table:
 
 
 def stretches(
-    connection: Connection, table: Table, *, most_bytes: int, together: int = 1
+    connection: Connection, table: Table, *, max_bytes: int, together: int = 1
 ) -> list[Stretch]:
-    """The table in stretches of at most so many bytes; `together` are read at a time."""
+    """The table in stretches of at most `max_bytes`, of which `together` are read in parallel."""
     try:
         leaves = connection.execute(_LEAVES, {"oid": table.relation.oid}).fetchall()
     except psycopg.Error as refusal:
         raise translate_error(connection, refusal) from refusal
-    # Before PostgreSQL 14 each stretch would read the whole table.
+    # PostgreSQL 14 added TID range scans: before, each stretch would scan the whole table.
     ranges = connection.info.server_version >= 140000
-    found = []
+    result = []
     for namespace, name, pages, page_bytes, has_pages in leaves:
         leaf = TableName(namespace, name)
-        step = _step(pages, max(most_bytes // page_bytes, 1), together)
+        step = _step(pages, max(max_bytes // page_bytes, 1), together)
         firsts = range(0, pages, step) if ranges and has_pages else ()
         if len(firsts) < 2:
-            found.append(Stretch(leaf))
+            result.append(Stretch(leaf))
             continue
         ends = [*firsts[1:], None]
-        found += [Stretch(leaf, first, end) for first, end in zip(firsts, ends, strict=True)]
-    return found
+        result += [Stretch(leaf, first, end) for first, end in zip(firsts, ends, strict=True)]
+    return result
 
 
-def _step(pages: int, most: int, together: int) -> int:
-    """Pages for each of equal stretches, in whole rounds of readers: all of them end together.
+def _step(pages: int, max_pages: int, together: int) -> int:
+    """Pages per stretch: equal stretches in whole rounds of readers, so that all end together.
 
     >>> [_step(pages, 10, 4) for pages in (0, 8, 30, 41, 79, 81)]
     [1, 8, 10, 6, 10, 7]
     """
-    count = ceil(pages / most)
+    count = ceil(pages / max_pages)
     if count > together:
         count = ceil(count / together) * together
     return ceil(pages / max(count, 1)) or 1
@@ -148,7 +148,7 @@ WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'm', 'v', 'f
 GROUP BY c.oid
 """
 
-# As in the stream: a domain has the name of the type it stands on.
+# As in the stream: a domain has the name of its base type.
 _TYPES = """
 WITH RECURSIVE base(oid, kind) AS (
     SELECT t.oid, t.oid FROM pg_catalog.pg_type t WHERE t.oid = ANY(%s::oid[]) AND t.oid >= 16384

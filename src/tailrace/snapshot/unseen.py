@@ -1,8 +1,8 @@
-"""Transactions that stand in the log and that the next snapshot may not see.
+"""Transactions in the log that a snapshot does not see.
 
-Commits become visible in another order than they stand in the log, so changes from before a
-snapshot may be newer than its rows. The log is read once, along with the backfill, for those of its
-table; what a snapshot sees every later one sees too, so hardly any is kept.
+Commits become visible in another order than they are in the log, so a change that stands in the log
+before a snapshot may be newer than the snapshot's rows. The log is read once, also for a series of
+snapshots: what a snapshot sees, every later snapshot sees too, so few transactions are remembered.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tailrace.visibility import Visibility
 
 
-class Unseen:
-    """The transactions of one table that stand in the log behind a position."""
+class UnseenTransactions:
+    """The transactions of one table that are in the log after a position."""
 
     def __init__(self, log: Log, table: Relation, after: Position) -> None:
         self._log = log
@@ -34,15 +34,18 @@ class Unseen:
         self._xids: NDArray[np.uint32] = np.empty(0, np.uint32)
 
     def first(self, visibility: Visibility, upto: Position) -> Lsn | None:
-        """The commit of the first one up to a position that is not seen; None if all are."""
+        """The LSN of the first commit up to a position that is not seen; None if all are seen.
+
+        Every call takes a snapshot that is not older than the last one.
+        """
         lsns, xids = [self._lsns], [self._xids]
         for group in table_changes(self._log, self._table, self._upto, upto):
             hidden = ~visibility.sees(group.xid)
             lsns.append(group.lsn[hidden])
             xids.append(group.xid[hidden])
         self._upto = upto
-        found, first = np.unique(np.concatenate(lsns), return_index=True)
-        numbers = np.concatenate(xids)[first]
-        hidden = ~visibility.sees(numbers)
-        self._lsns, self._xids = found[hidden], numbers[hidden]
+        commits, first = np.unique(np.concatenate(lsns), return_index=True)
+        commit_xids = np.concatenate(xids)[first]
+        hidden = ~visibility.sees(commit_xids)
+        self._lsns, self._xids = commits[hidden], commit_xids[hidden]
         return Lsn(int(self._lsns[0])) if len(self._lsns) else None

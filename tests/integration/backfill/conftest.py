@@ -1,4 +1,4 @@
-"""A system for backfills."""
+"""The fixture `system`: a pipeline and its backfill service."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def system(
     nats_server: EmbeddedNats,
     tmp_path: Path,
 ) -> Iterator[System]:
-    made = System(spark, capture(database), nats_server, tmp_path)
+    system = System(spark, capture(database), nats_server, tmp_path)
     try:
-        yield made
+        yield system
     finally:
-        made.stop()
+        system.stop()

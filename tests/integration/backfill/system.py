@@ -1,4 +1,4 @@
-"""A pipeline at work, and the service that fills it, in the test's own process."""
+"""A running pipeline and its backfill service, in the test process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from nats.js.errors import NotFoundError
 
 from tailrace import checkpoint, config
-from tailrace.backfill import queue as desk
-from tailrace.backfill.order import OVER
-from tailrace.backfill.service import Service
+from tailrace.backfill import queue
+from tailrace.backfill.order import FINISHED
+from tailrace.backfill.service import BackfillService
 from tailrace.pipeline.running import Runner
 from tests.fix_pipeline import received
 from tests.integration.cases.running import Running
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class System:
-    """A database whose changes go to a stream of its own; rows from before do not."""
+    """A database whose changes go to its own stream, from the pipeline's start."""
 
     def __init__(
         self, spark: SparkSession, captured: Captured, server: EmbeddedNats, folder: Path
@@ -42,7 +42,7 @@ class System:
         self._folder = folder
         self._capture: Running | None = None
         self._runner: Runner | None = None
-        self.service: Service | None = None
+        self.service: BackfillService | None = None
 
     @property
     def config(self) -> config.Config:
@@ -77,7 +77,7 @@ class System:
         self._runner = Runner(self._spark, self.config, "test")
         self._runner.start()
         checkpoints = self.config.data / "checkpoints" / "test"
-        wait_for(lambda: checkpoint.began(checkpoints), "the pipeline begins")
+        wait_for(lambda: checkpoint.start(checkpoints), "the pipeline to start")
 
     def stop_pipeline(self) -> None:
         if self._runner is not None:
@@ -86,7 +86,7 @@ class System:
             self._runner = None
 
     def start_service(self) -> None:
-        self.service = Service(self.config, "test")
+        self.service = BackfillService(self.config, "test")
         self.service.start()
 
     def stop_service(self) -> None:
@@ -102,21 +102,21 @@ class System:
             self._capture.stop()
 
     def fill(self, table: str, **settings: Any) -> str:
-        return desk.place(self.config, "test", table, **settings).id
+        return queue.submit(self.config, "test", table, **settings).id
 
     def record(self, name: str) -> dict[str, Any]:
-        return next(found for found in desk.listing(self.config) if found["id"] == name)
+        return next(each for each in queue.list_backfills(self.config) if each["id"] == name)
 
-    def over(self, name: str) -> dict[str, Any]:
-        """What became of a backfill."""
+    def finished(self, name: str) -> dict[str, Any]:
+        """The progress of a backfill when it has finished."""
         deadline = time.monotonic() + _PATIENCE_S
-        while (record := self.record(name))["state"] not in OVER:
+        while (record := self.record(name))["state"] not in FINISHED:
             assert time.monotonic() < deadline, record
             time.sleep(0.05)
         return record
 
     def delivered(self) -> None:
-        """Wait until the stream has every change that is committed."""
+        """Wait until the stream has every committed change."""
         marker = self.database.query("SELECT pg_current_wal_insert_lsn()")[0][0]
         self.database.execute("CREATE TABLE IF NOT EXISTS marker (id text PRIMARY KEY)")
         self.database.execute("INSERT INTO marker VALUES (%s)", marker)
@@ -126,7 +126,7 @@ class System:
                 message.subject == subject and message.json["data"]["id"] == marker
                 for message in received(self.server.url, f"S{self.database.name}")
             ),
-            "everything arrives",
+            "every change to arrive",
         )
 
     def messages(self, table: str) -> list[Row]:
@@ -139,7 +139,7 @@ class System:
 
 
 def replayed(messages: list[Row], key: str = "id") -> dict[Any, Row]:
-    """The table as a consumer has it who knows nothing but the stream."""
+    """The table as a consumer builds it from the stream alone."""
     rows: dict[Any, Row] = {}
     for message in messages:
         data = message["data"]

@@ -1,4 +1,4 @@
-"""Backfills: the rows a table has arrive among its changes, each right where it stands."""
+"""Backfills: existing rows arrive among the changes, and each is current at its position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.backfill import queue as desk
+from tailrace.backfill import queue
 from tailrace.errors import ConfigError
 from tests.integration.backfill.system import System, replayed
 from tests.integration.cases.running import write_items
@@ -35,23 +35,23 @@ def test_rows_arrive_once_in_pages(system: System) -> None:
     items(system.database)
     system.start()
     name = system.fill("items")
-    record = system.over(name)
+    record = system.finished(name)
     assert (record["state"], record["rows"]) == ("complete", 1000), record
     found = system.messages("items")
     assert [message["operation"] for message in found] == ["READ"] * 1000
     assert [message["data"]["id"] for message in found] == list(range(1, 1001))
     assert len({message["msg_id"] for message in found}) == 1000
-    # A page is a transaction of its own.
+    # Each page is read in its own transaction.
     assert len({message["timestamp"] for message in found}) > 1
     system.database.execute("UPDATE items SET v = 'new' WHERE id = 7")
     system.delivered()
     assert replayed(system.messages("items")) == selected(system)
-    # It can be asked for again, and is another one then.
-    assert system.over(system.fill("items"))["state"] == "complete"
+    # A second request is another backfill.
+    assert system.finished(system.fill("items"))["state"] == "complete"
     assert len(system.messages("items")) == 2001
 
 
-def test_through_the_pipelines_own_stages(system: System) -> None:
+def test_rows_pass_where_select_and_route(system: System) -> None:
     system.pipeline |= {
         "where": "after.id > 900 or op <> 'read'",
         "select": ["id", "upper(v) AS v"],
@@ -60,7 +60,7 @@ def test_through_the_pipelines_own_stages(system: System) -> None:
     }
     items(system.database)
     system.start()
-    assert system.over(system.fill("items"))["state"] == "complete"
+    assert system.finished(system.fill("items"))["state"] == "complete"
     found = sorted(system.messages("items"), key=lambda message: message["data"]["id"])
     assert [message["data"] for message in found] == [
         {"id": number, "v": f"V{number}"} for number in range(901, 1001)
@@ -69,7 +69,7 @@ def test_through_the_pipelines_own_stages(system: System) -> None:
 
 
 def test_under_load(system: System) -> None:
-    """Writers change, move, delete and insert rows while pages are read."""
+    """Transactions update, move, delete and insert rows while pages are read."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     items(system.database, 2000)
@@ -84,7 +84,7 @@ def test_under_load(system: System) -> None:
         writer.start()
     try:
         for _ in range(2):
-            assert system.over(system.fill("items"))["state"] == "complete"
+            assert system.finished(system.fill("items"))["state"] == "complete"
     finally:
         stopping.set()
         for writer in writers:
@@ -98,13 +98,13 @@ def test_under_load(system: System) -> None:
 def test_a_change_that_is_delivered_and_not_yet_visible(
     system: System, request: pytest.FixtureRequest
 ) -> None:
-    """P41: the page still has the old row; the stream has passed it."""
+    """P41: the page has the old row, and the stream already has the new one."""
     items(system.database, 300)
     system.start()
     name = system.fill("items", rate=100.0)
     wait_for(lambda: system.record(name)["rows_read"] == 100, "the first page")
-    desk.wish(system.config, name, "pause")
-    wait_for(lambda: system.record(name)["state"] == "paused", "it pauses")
+    queue.set_desired_state(system.config, name, "pause")
+    wait_for(lambda: system.record(name)["state"] == "paused", "the pause")
     request.getfixturevalue("hanging")
     with system.database.connect() as connection:
         thread = threading.Thread(
@@ -118,8 +118,8 @@ def test_a_change_that_is_delivered_and_not_yet_visible(
             )
             assert system.record(name)["rows_read"] < 250
             assert system.database.query("SELECT v FROM items WHERE id = 250") == [("v250",)]
-            desk.wish(system.config, name, "run")
-            assert system.over(name)["state"] == "complete"
+            queue.set_desired_state(system.config, name, "run")
+            assert system.finished(name)["state"] == "complete"
         finally:
             connection.cancel()
             thread.join()
@@ -129,10 +129,10 @@ def test_a_change_that_is_delivered_and_not_yet_visible(
     assert replayed(found) == selected(system)
 
 
-def test_a_hanging_commit_from_before_the_pipeline_is_waited_for(
+def test_waits_for_an_invisible_commit_from_before_the_pipeline(
     system: System, request: pytest.FixtureRequest
 ) -> None:
-    """Nobody has delivered it, and the page does not have it."""
+    """The pipeline has not delivered it, and the page does not contain it."""
     items(system.database, 10)
     request.getfixturevalue("hanging")
     with system.database.connect() as connection:
@@ -144,7 +144,7 @@ def test_a_hanging_commit_from_before_the_pipeline_is_waited_for(
             lambda: system.database.query(
                 "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
             ),
-            "the commit hangs",
+            "the commit to wait for its standby",
         )
         system.start()
         name = system.fill("items")
@@ -153,7 +153,7 @@ def test_a_hanging_commit_from_before_the_pipeline_is_waited_for(
         assert not system.record(name)["rows_read"]
         connection.cancel()
         thread.join()
-    assert system.over(name)["state"] == "complete"
+    assert system.finished(name)["state"] == "complete"
     assert replayed(system.messages("items")) == selected(system)
 
 
@@ -162,42 +162,42 @@ def test_pause_resume_and_cancel(system: System) -> None:
     system.start()
     name = system.fill("items", rate=500.0)
     wait_for(lambda: system.record(name)["rows_read"], "a page")
-    desk.wish(system.config, name, "pause")
-    wait_for(lambda: system.record(name)["state"] == "paused", "it pauses")
+    queue.set_desired_state(system.config, name, "pause")
+    wait_for(lambda: system.record(name)["state"] == "paused", "the pause")
     read = system.record(name)["rows_read"]
     assert read < 1000
     time.sleep(1)
     assert system.record(name)["rows_read"] == read
-    desk.wish(system.config, name, "run")
-    assert system.over(name)["rows"] == 1000
+    queue.set_desired_state(system.config, name, "run")
+    assert system.finished(name)["rows"] == 1000
     other = system.fill("items", rate=100.0)
     assert other != name
     assert system.fill("items", rate=100.0) == other
     wait_for(lambda: system.record(other)["rows_read"], "a page")
-    desk.wish(system.config, other, "cancel")
-    assert system.over(other)["state"] == "cancelled"
-    with pytest.raises(ConfigError, match="is over"):
-        desk.wish(system.config, other, "run")
+    queue.set_desired_state(system.config, other, "cancel")
+    assert system.finished(other)["state"] == "cancelled"
+    with pytest.raises(ConfigError, match="has already finished"):
+        queue.set_desired_state(system.config, other, "run")
     with pytest.raises(ConfigError, match="there is no backfill"):
-        desk.wish(system.config, "fill-0", "run")
+        queue.set_desired_state(system.config, "fill-0", "run")
 
 
-def test_goes_on_after_the_engine_and_the_pipeline_were_gone(system: System) -> None:
+def test_resumes_after_restarts_of_service_and_pipeline(system: System) -> None:
     items(system.database)
     system.start()
     name = system.fill("items", rate=1000.0)
-    for wanted in (200, 400, 600):
-        wait_for(lambda: system.record(name)["rows_read"] >= wanted, "it goes on")  # noqa: B023
+    for rows in (200, 400, 600):
+        wait_for(lambda: system.record(name)["rows_read"] >= rows, "more pages")  # noqa: B023
         system.stop_service()
         system.stop_pipeline()
         system.start_pipeline()
         system.start_service()
-    assert system.over(name)["state"] == "complete"
+    assert system.finished(name)["state"] == "complete"
     found = system.messages("items")
     assert sorted(message["data"]["id"] for message in found) == list(range(1, 1001))
 
 
-def test_a_chunk_that_no_record_knows_of(system: System) -> None:
+def test_a_page_that_is_not_in_the_record(system: System) -> None:
     """A crash right after a page was written does not read it twice."""
     items(system.database)
     system.start()
@@ -207,7 +207,7 @@ def test_a_chunk_that_no_record_knows_of(system: System) -> None:
     path = system.config.data / "backfills" / "test" / f"{name}.record.json"
     path.unlink()
     system.start_service()
-    assert system.over(name)["state"] == "complete"
+    assert system.finished(name)["state"] == "complete"
     ids = [message["data"]["id"] for message in system.messages("items")]
     assert ids == list(range(1, 1001))
 
@@ -220,7 +220,7 @@ def test_a_table_without_a_key(system: System, identity: str) -> None:
         "INSERT INTO items VALUES (NULL, NULL), (NULL, '')"
     )
     system.start()
-    assert system.over(system.fill("items"))["rows"] == 1002
+    assert system.finished(system.fill("items"))["rows"] == 1002
     found = system.messages("items")
     assert sorted((m["data"]["id"] or -1, m["data"]["v"]) for m in found if m["data"]["v"]) == [
         (g // 2 or -1, "v") for g in range(1000)
@@ -234,16 +234,16 @@ def test_a_table_without_a_key(system: System, identity: str) -> None:
 def test_a_condition_and_a_bad_one(system: System) -> None:
     items(system.database)
     system.start()
-    record = system.over(system.fill("items", where="id % 2 = 0 -- even"))
+    record = system.finished(system.fill("items", where="id % 2 = 0 -- even"))
     assert (record["state"], record["rows"]) == ("complete", 500)
     for bad in ("nowhere = 1", "true) OR (true", "true); DELETE FROM items; --", "true; SELECT 1"):
-        failed = system.over(system.fill("items", where=bad))
+        failed = system.finished(system.fill("items", where=bad))
         assert failed["state"] == "failed"
-        assert "does not take the condition" in str(failed["error"])
+        assert "refuses the condition" in str(failed["error"])
     assert len(selected(system)) == 1000
 
 
-def test_a_key_that_changes_on_the_way(system: System) -> None:
+def test_the_key_changes_during_a_backfill(system: System) -> None:
     items(system.database)
     system.start()
     name = system.fill("items", rate=1000.0)
@@ -252,26 +252,26 @@ def test_a_key_that_changes_on_the_way(system: System) -> None:
         "ALTER TABLE items ADD COLUMN k int GENERATED BY DEFAULT AS IDENTITY;"
         "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (k)"
     )
-    assert system.over(name)["state"] == "complete"
+    assert system.finished(name)["state"] == "complete"
     system.delivered()
     whole = [m["data"] for m in system.messages("items") if "k" in m["data"]]
     assert sorted(row["id"] for row in whole) == list(range(1, 1001))
 
 
-def test_what_can_not_be_filled(system: System) -> None:
+def test_unknown_pipelines_and_tables_are_refused(system: System) -> None:
     system.database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     system.pipeline["tables"] = ["public.*"]
     with pytest.raises(ConfigError, match="there is no pipeline 'other'"):
-        desk.place(system.config, "other", "items")
+        queue.submit(system.config, "other", "items")
     with pytest.raises(ConfigError, match="not among the tables"):
-        desk.place(system.config, "test", "private.items")
+        queue.submit(system.config, "test", "private.items")
     system.start()
-    assert system.over(system.fill("items"))["state"] == "complete"
-    failed = system.over(system.fill("nowhere"))
+    assert system.finished(system.fill("items"))["state"] == "complete"
+    failed = system.finished(system.fill("nowhere"))
     assert (failed["state"], "nowhere" in str(failed["error"])) == ("failed", True)
 
 
-def test_from_the_settings_once(system: System) -> None:
+def test_configured_backfills_run_once(system: System) -> None:
     items(system.database, 10)
     system.pipeline["backfill"] = {"tables": [{"table": "items", "where": "id < 5"}]}
     system.start()

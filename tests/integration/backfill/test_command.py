@@ -1,4 +1,4 @@
-"""`tailrace backfill` and HTTP against a `tailrace run` with everything real."""
+"""`tailrace backfill` and the HTTP API against a real `tailrace run`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Shop:
-    """A running system, and the command beside it."""
+    """A `tailrace run`, and commands on its data folder."""
 
     def __init__(self, folder: Path, database: Database, url: str) -> None:
         self.folder = folder
@@ -65,10 +65,10 @@ class Shop:
 
     def status(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = httpx.get(f"{self.http}/status").json()
+            status: dict[str, Any] = httpx.get(f"{self.http}/status").json()
         except httpx.TransportError:
             return {}
-        return found
+        return status
 
     def stop(self) -> int:
         self.process.terminate()
@@ -83,13 +83,13 @@ def shop(tmp_path: Path, database: Database, nats_server: EmbeddedNats) -> Itera
         "CREATE PUBLICATION tailrace FOR ALL TABLES"
     )
     database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", database.name)
-    made = Shop(tmp_path, database, nats_server.url)
+    shop = Shop(tmp_path, database, nats_server.url)
     try:
-        yield made
+        yield shop
     finally:
-        if made.process.poll() is None:
-            made.process.kill()
-            made.process.wait()
+        if shop.process.poll() is None:
+            shop.process.kill()
+            shop.process.wait()
 
 
 def test_by_command_and_over_http(shop: Shop) -> None:
@@ -104,11 +104,11 @@ def test_by_command_and_over_http(shop: Shop) -> None:
     found = received(shop.nats, shop.stream)
     assert [message.json["data"]["id"] for message in found] == list(range(1, 2001))
 
-    asked = httpx.post(
+    submitted = httpx.post(
         f"{shop.http}/backfills", json={"pipeline": "shop", "table": "orders", "rate": 100}
     )
-    assert asked.status_code == 202, asked.text
-    name = asked.json()["id"]
+    assert submitted.status_code == 202, submitted.text
+    name = submitted.json()["id"]
     for refused, code in (
         ({"pipeline": "nope", "table": "orders"}, 400),
         ({"pipeline": "shop"}, 400),
@@ -130,7 +130,7 @@ def test_by_command_and_over_http(shop: Shop) -> None:
     assert "cancelled" in shop.command("backfills").stdout
     states = [("public.orders", "complete"), ("public.orders", "cancelled")]
     while [(each["table"], each["state"]) for each in shop.status()["backfills"]] != states:
-        # The status is written once a second.
+        # The status is written once per second.
         assert time.monotonic() < deadline + 60
         time.sleep(0.1)
     metrics = httpx.get(f"{shop.http}/metrics").text
@@ -140,7 +140,7 @@ def test_by_command_and_over_http(shop: Shop) -> None:
     assert "elsewhere.nothing" in unknown.stdout + unknown.stderr
     assert shop.stop() == 0
     queued = shop.command("backfill", "shop", "orders")
-    assert "No engine runs" in queued.stdout
+    assert "No pipelines run" in queued.stdout
 
 
 def _states(shop: Shop) -> dict[str, str]:

@@ -103,7 +103,7 @@ def test_old_records_are_committed_at_intervals(
     monkeypatch.setattr("tailrace.shadow.sink._COMMIT_ROWS", 10)
     bench.make()
     bench.produce(300)
-    defaults = {"most_rows": 25, "most_bytes": 1 << 20}
+    defaults = {"max_rows": 25, "max_bytes": 1 << 20}
     monkeypatch.setattr(lines, "__kwdefaults__", defaults)
     sink = bench.sink()
     sink.open(ORIGIN)

@@ -1,12 +1,12 @@
-"""A snapshot service in the test's own process, which may die in the middle."""
+"""A snapshot service in the test process, which can stop at any wave as if it were killed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import TailraceError
+from tailrace.errors import UnexpectedError
 from tailrace.pipeline.publish import publish
-from tailrace.snapshot.service.service import Service
+from tailrace.snapshot.service.service import SnapshotService
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 class Serving:
-    """Counts the waves of stretches. After the wave `cut_after`, and before that is noted, it ends
-    as if the process had died; `fault` is raised instead of the next wave; `before` is called
-    before each."""
+    """Counts the waves of stretches.
+
+    After wave `cut_after`, before the record is saved, it stops as if the process had been killed.
+    `fault` is raised in place of the next wave. `before` is called before each wave.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -28,24 +30,24 @@ class Serving:
         self.cut_after = -1
         self.fault: Exception | None = None
         self.before: Callable[[int], None] = lambda _: None
-        self.service: Service | None = None
+        self.service: SnapshotService | None = None
 
     def serve(self, config: Config, name: str) -> None:
-        self.service = Service(config, name, self._publish)
+        self.service = SnapshotService(config, name, self._publish)
         self.service.start()
 
-    def _publish(self, edition: SnapshotJob, wave: Wave) -> Published:
+    def _publish(self, job: SnapshotJob, wave: Wave) -> Published:
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
         self.before(self.waves)
         self.waves += 1
-        found = publish(self._spark, edition, wave)
+        result = publish(self._spark, job, wave)
         if self.waves == self.cut_after:
             assert self.service is not None
             self.service.stop()
-            raise TailraceError("cut")
-        return found
+            raise UnexpectedError("cut")
+        return result
 
     def stop_service(self) -> None:
         if self.service is not None:

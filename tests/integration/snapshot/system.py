@@ -1,4 +1,4 @@
-"""Snapshots on request: a database, a NATS server, and the service between them."""
+"""Snapshots on request: a database, a NATS server and the snapshot service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class System(Serving):
-    """A database, a NATS server and the service between them."""
+    """A database, a NATS server and the snapshot service."""
 
     def __init__(
         self, spark: SparkSession, database: Database, server: EmbeddedNats, folder: Path
@@ -57,7 +57,7 @@ class System(Serving):
         decode: Callable[[bytes], Any] = msgspec.json.decode,
         body: bytes = b"",
     ) -> list[dict[str, Any]]:
-        """The answers to requests that go out together."""
+        """The replies to requests that are sent together."""
 
         async def request() -> list[bytes]:
             client = await nats.connect(self.server.url)
@@ -66,8 +66,10 @@ class System(Serving):
                 deadline = time.monotonic() + 20
                 while True:
                     try:
-                        asked = [client.request(subject, body, timeout=20) for subject in subjects]
-                        return [answer.data for answer in await asyncio.gather(*asked)]
+                        requests = [
+                            client.request(subject, body, timeout=20) for subject in subjects
+                        ]
+                        return [answer.data for answer in await asyncio.gather(*requests)]
                     except nats.errors.NoRespondersError:
                         assert time.monotonic() < deadline
                         await asyncio.sleep(0.1)
@@ -77,7 +79,7 @@ class System(Serving):
         return [decode(data) for data in asyncio.run(request())]
 
     def finished(self) -> dict[str, object]:
-        """The last snapshot, once it is over."""
+        """The last snapshot, when it has finished."""
         assert self.service is not None
         deadline = time.monotonic() + 120
         while True:
@@ -101,7 +103,7 @@ class System(Serving):
         return asyncio.run(read())
 
     def published(
-        self, most_rows: int = 100
+        self, max_rows: int = 100
     ) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
         """The rows in the stream by snapshot, and the metadata."""
         rows: dict[str, list[dict[str, Any]]] = {}
@@ -116,6 +118,6 @@ class System(Serving):
             chunk = message.json
             assert message.subject.endswith(f".{chunk['snapshot_id']}.{chunk['chunk']}")
             assert message.id == f"{chunk['snapshot_id']}-{chunk['chunk']}"
-            assert 0 < len(chunk["data"]) <= most_rows
+            assert 0 < len(chunk["data"]) <= max_rows
             rows.setdefault(chunk["snapshot_id"], []).extend(chunk["data"])
         return rows, metas

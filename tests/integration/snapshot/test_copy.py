@@ -31,7 +31,7 @@ Row = tuple[bytes | None, ...]
 
 @pytest.fixture
 def take(database: Database) -> Iterator[Callable[[str], Exported]]:
-    """`take(table)` → a snapshot that lives as long as the test."""
+    """`take(table)` exports a snapshot for the duration of the test."""
     held: list[psycopg.Connection] = []
 
     def taken(table: str) -> Exported:
@@ -44,14 +44,14 @@ def take(database: Database) -> Iterator[Callable[[str], Exported]]:
 
 
 def rows_of(
-    database: Database, snapshot: Exported, table: str, *, most_bytes: int = 8192
+    database: Database, snapshot: Exported, table: str, *, max_bytes: int = 8192
 ) -> tuple[Table, list[Row]]:
-    """A table read page by page."""
+    """Read a table page by page."""
     rows: list[Row] = []
     with imported(database.dsn, snapshot) as connection:
         found = read_table(connection, TableName.parse(table))
         names = [column.name for column in found.relation.columns]
-        for stretch in stretches(connection, found, most_bytes=most_bytes):
+        for stretch in stretches(connection, found, max_bytes=max_bytes):
             for count, image in copy(connection, query(stretch, names), len(names)):
                 columns = [cells.values.to_pylist() for cells in image if cells is not None]
                 block = list(zip(*columns, strict=True)) if columns else [()] * count
@@ -135,7 +135,7 @@ def test_awkward_rows(
 
 
 def test_any_text(database: Database, take: Callable[[str], Exported]) -> None:
-    """Whatever COPY writes with a backslash, and what looks as if it had."""
+    """Everything that COPY escapes with a backslash, and text that looks like an escape."""
     parts = [
         "\\",
         "N",
@@ -212,7 +212,7 @@ def test_a_partitioned_table_is_read_leaf_by_leaf(
     assert sorted(rows, key=lambda row: int(row[0] or 0)) == expected
 
 
-def test_a_snapshot_sees_neither_later_changes_nor_twice(
+def test_a_snapshot_has_each_row_once_and_no_later_change(
     database: Database, take: Callable[[str], Exported]
 ) -> None:
     database.execute(
@@ -248,7 +248,7 @@ def test_the_snapshot_is_described_exactly(
     assert Exported.of(snapshot.fields()) == snapshot
 
 
-def test_since_when_there_may_be_changes_it_does_not_see(
+def test_since_is_the_start_of_the_oldest_writer(
     database: Database, take: Callable[[str], Exported]
 ) -> None:
     database.execute("CREATE TABLE seen (id int)")
@@ -264,7 +264,7 @@ def test_since_when_there_may_be_changes_it_does_not_see(
     assert after > begun
 
 
-def test_since_is_not_known_to_a_role_that_sees_nothing(database: Database) -> None:
+def test_since_is_unknown_to_an_unprivileged_role(database: Database) -> None:
     role = f"blind_{database.name}"
     database.execute(f"CREATE TABLE seen (id int); CREATE ROLE {role} LOGIN")
     database.execute(f"GRANT SELECT ON seen TO {role}")
@@ -279,7 +279,7 @@ def test_since_is_not_known_to_a_role_that_sees_nothing(database: Database) -> N
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_the_table_cannot_be_emptied_or_rewritten_under_a_snapshot(
+def test_a_snapshot_blocks_truncate_and_rewrites(
     database: Database, take: Callable[[str], Exported]
 ) -> None:
     database.execute("CREATE TABLE held (id int); INSERT INTO held VALUES (1)")
@@ -292,18 +292,18 @@ def test_the_table_cannot_be_emptied_or_rewritten_under_a_snapshot(
     assert rows_of(database, snapshot, "held")[1] == [(b"1",)]
 
 
-def test_a_snapshot_that_is_gone_says_so(database: Database) -> None:
+def test_a_lost_snapshot_is_refused(database: Database) -> None:
     database.execute("CREATE TABLE gone (id int)")
     with connect(database.dsn) as connection:
         snapshot = export(connection, TableName("public", "gone"))
     with (
-        pytest.raises(PostgresRefusedError, match="is gone"),
+        pytest.raises(PostgresRefusedError, match="no longer exists"),
         imported(database.dsn, snapshot),
     ):
         pass
 
 
-def test_a_session_that_is_ended_says_so(
+def test_a_terminated_session_is_an_error(
     database: Database, take: Callable[[str], Exported]
 ) -> None:
     database.execute(
@@ -319,7 +319,7 @@ def test_a_session_that_is_ended_says_so(
             list(blocks)
 
 
-def test_a_query_that_fails_says_why(database: Database, take: Callable[[str], Exported]) -> None:
+def test_a_failed_query_has_its_reason(database: Database, take: Callable[[str], Exported]) -> None:
     database.execute("CREATE TABLE divided (id int); INSERT INTO divided VALUES (1), (0)")
     snapshot = take("divided")
     with imported(database.dsn, snapshot) as connection:
@@ -328,6 +328,6 @@ def test_a_query_that_fails_says_why(database: Database, take: Callable[[str], E
             list(copy(connection, select, 1))
 
 
-def test_no_such_table(database: Database) -> None:
+def test_a_missing_table(database: Database) -> None:
     with connect(database.dsn) as connection, pytest.raises(ConfigError, match="no table"):
         read_table(connection, TableName("public", "nowhere"))

@@ -1,4 +1,4 @@
-"""A stretch that is read again has its rows in the same order."""
+"""A stretch that is read again returns its rows in the same order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRETCHES = [Stretch(LEAF), Stretch(LEAF, 0, 500), Stretch(LEAF, 500, None)]
 
 @pytest.fixture
 def items(database: Database) -> Database:
-    """A table that PostgreSQL would rather read by its index, or with several workers."""
+    """A table that PostgreSQL would otherwise read by its index, or with several workers."""
     database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, wide text) WITH (parallel_workers = 2);"
         "INSERT INTO items SELECT g, repeat('x', 400) FROM generate_series(20000, 1, -1) g"
@@ -32,7 +32,7 @@ def items(database: Database) -> Database:
 @pytest.mark.parametrize("stretch", STRETCHES)
 @pytest.mark.parametrize("columns", [["id"], ["id", "wide"]])
 @pytest.mark.parametrize("conditions", [(), ("(id % 100 = 0)",), ("(id < 50)",)])
-def test_pages_one_after_another(
+def test_rows_are_in_page_order(
     items: Database, stretch: Stretch, columns: list[str], conditions: tuple[str, ...]
 ) -> None:
     with items.connect() as keeper:

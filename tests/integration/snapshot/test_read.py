@@ -1,4 +1,4 @@
-"""`spark.read.format("tailrace")`: a table in parallel, as of one moment."""
+"""`spark.read.format("tailrace")`: a table in parallel, from one snapshot."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 
 def transfer(database: Database, over: threading.Event, seed: int) -> None:
-    """Move money about, one transaction after another."""
+    """Transfer money, one transaction after another."""
     with database.connect() as connection:
         step = seed
         while not over.is_set():
@@ -52,7 +52,7 @@ def transfer(database: Database, over: threading.Event, seed: int) -> None:
             time.sleep(0.001)
 
 
-def test_many_tasks_see_one_moment(spark: SparkSession, database: Database) -> None:
+def test_many_tasks_read_one_snapshot(spark: SparkSession, database: Database) -> None:
     database.execute(
         "CREATE TABLE account (id int PRIMARY KEY, sum int, filler text);"
         "INSERT INTO account SELECT g, 100, repeat('x', 200) FROM generate_series(0, 4999) g"
@@ -108,7 +108,7 @@ def test_columns(spark: SparkSession, database: Database) -> None:
         read(spark, database, "wide", columns="a,d")
 
 
-def test_the_tables_own_columns_alone(spark: SparkSession, database: Database) -> None:
+def test_only_the_columns_of_the_table(spark: SparkSession, database: Database) -> None:
     database.execute(
         "CREATE TABLE plain (a int, d date); INSERT INTO plain VALUES (1, '2026-01-01')"
     )
@@ -170,8 +170,8 @@ def test_filters_pushed_down_change_nothing(spark: SparkSession, database: Datab
 
 
 @pytest.mark.usefixtures("pushdown")
-def test_what_is_filtered_does_not_leave_postgres(spark: SparkSession, database: Database) -> None:
-    """A division by zero shows that PostgreSQL did not even look at the other rows."""
+def test_filtered_rows_do_not_leave_postgres(spark: SparkSession, database: Database) -> None:
+    """A division by zero would show that PostgreSQL had read the other rows."""
     database.execute(
         "CREATE TABLE big (id int PRIMARY KEY); INSERT INTO big SELECT generate_series(1, 10);"
         "CREATE VIEW trapped AS SELECT id, 1 / (id - 5) AS trap FROM big"
@@ -199,7 +199,7 @@ def test_clear_errors(spark: SparkSession, database: Database) -> None:
         spark.read.format("tailrace").option("dsn", database.dsn).load().collect()
 
 
-def test_a_keeper_stays_while_somebody_reads_and_then_goes(database: Database) -> None:
+def test_a_keeper_stays_while_a_session_reads_and_then_ends(database: Database) -> None:
     database.execute("CREATE TABLE kept (id int); INSERT INTO kept VALUES (1)")
     snapshot = keep(database.dsn, TableName("public", "kept"), idle_s=1)
     holders = (
@@ -217,7 +217,7 @@ def test_a_keeper_stays_while_somebody_reads_and_then_goes(database: Database) -
         time.sleep(0.2)
 
 
-def test_a_keeper_hands_errors_on(database: Database) -> None:
+def test_a_keeper_returns_errors(database: Database) -> None:
     with pytest.raises(PostgresUnreachableError):
         keep("host=127.0.0.1 port=1 connect_timeout=2", TableName("public", "kept"))
     with pytest.raises(PostgresRefusedError, match="does not exist"):

@@ -1,4 +1,4 @@
-"""COPY past libpq gives what libpq gives, errors and all, and leaves the session in step."""
+"""COPY without libpq returns the same rows and errors as libpq, and leaves the session usable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def value(connection: Connection, query: str) -> object:
 
 
 def status(connection: Connection) -> TransactionStatus:
-    """What libpq thinks."""
+    """The session's state according to libpq."""
     return connection.info.transaction_status
 
 
@@ -70,7 +70,7 @@ def status(connection: Connection) -> TransactionStatus:
         "SELECT n, repeat('x', (n % 3) * 1500000) FROM generate_series(1, 20) n",
     ],
 )
-def test_both_ways_are_the_same(session: Connection, select: str) -> None:
+def test_both_readers_return_the_same(session: Connection, select: str) -> None:
     assert text(receive, session, select) == text(by_libpq, session, select)
     assert value(session, "SELECT 7") == 7
 
@@ -91,7 +91,7 @@ def test_every_type(database: Database, session: Connection) -> None:
     assert len(ours) == len(values)
 
 
-def test_the_transaction_goes_on(session: Connection) -> None:
+def test_the_transaction_continues(session: Connection) -> None:
     session.execute("BEGIN")
     before = value(session, "SELECT pg_current_xact_id()::text")
     assert sum(count for count, _ in copy(session, MANY, 2)) == 200_000
@@ -127,7 +127,7 @@ def test_an_error_of_the_statement(
     assert value(session, "SELECT 7") == 7
 
 
-def test_errors_read_alike(session: Connection) -> None:
+def test_both_readers_have_the_same_error_texts(session: Connection) -> None:
     session.execute("CREATE TEMP TABLE t (id int, v text); INSERT INTO t VALUES (1, 'x')")
     for select in ("SELECT v::int FROM t", "SELECT id / 0 FROM t", "SELECT '{'::json FROM t"):
         found = []
@@ -141,7 +141,9 @@ def test_errors_read_alike(session: Connection) -> None:
 
 
 @WAYS
-def test_a_session_that_is_ended_midway(database: Database, session: Connection, way: Way) -> None:
+def test_a_session_that_is_terminated_during_copy(
+    database: Database, session: Connection, way: Way
+) -> None:
     found = way(session.pgconn, f"COPY ({MANY}) TO STDOUT")
     next(found)
     database.query("SELECT pg_terminate_backend(%s, 10000)", session.info.backend_pid)
@@ -151,7 +153,9 @@ def test_a_session_that_is_ended_midway(database: Database, session: Connection,
 
 
 @WAYS
-def test_a_session_that_is_ended_before(database: Database, session: Connection, way: Way) -> None:
+def test_a_session_that_is_terminated_before_copy(
+    database: Database, session: Connection, way: Way
+) -> None:
     database.query("SELECT pg_terminate_backend(%s, 10000)", session.info.backend_pid)
     with pytest.raises(PostgresUnreachableError):
         text(way, session, MANY)
@@ -159,7 +163,7 @@ def test_a_session_that_is_ended_before(database: Database, session: Connection,
 
 
 @WAYS
-def test_a_line_that_is_cut(database: Database, way: Way) -> None:
+def test_a_connection_that_is_cut(database: Database, way: Way) -> None:
     server = database.server
     with TcpProxy("127.0.0.1", server.port) as proxy:
         through = database.dsn.replace(f"port={server.port}", f"port={proxy.port}")
@@ -172,7 +176,7 @@ def test_a_line_that_is_cut(database: Database, way: Way) -> None:
             assert session.broken
 
 
-def test_messages_beside_the_rows(session: Connection) -> None:
+def test_other_messages_between_rows(session: Connection) -> None:
     session.execute(
         """
         CREATE FUNCTION pg_temp.told(n int) RETURNS int LANGUAGE plpgsql AS $$
@@ -191,7 +195,7 @@ def test_messages_beside_the_rows(session: Connection) -> None:
     assert value(session, "SELECT current_setting('application_name')") == "row 100000"
 
 
-def test_a_session_that_is_left_midway_is_closed(session: Connection) -> None:
+def test_a_session_that_is_left_during_copy_is_closed(session: Connection) -> None:
     found = copy(session, MANY, 2)
     next(found)
     found.close()  # type: ignore[attr-defined]
@@ -200,7 +204,7 @@ def test_a_session_that_is_left_midway_is_closed(session: Connection) -> None:
         session.execute("SELECT 7")
 
 
-def test_left_at_the_end_it_can_be_used(session: Connection) -> None:
+def test_a_session_that_is_left_at_the_end_can_be_used(session: Connection) -> None:
     found = copy(session, "SELECT 1", 1)
     next(found)
     found.close()  # type: ignore[attr-defined]
@@ -222,7 +226,7 @@ def test_waiting_can_be_interrupted(session: Connection) -> None:
     assert session.broken
 
 
-def test_not_with_something_under_way(session: Connection) -> None:
+def test_not_possible_during_another_statement(session: Connection) -> None:
     session.pgconn.send_query(b"SELECT 1")
     assert not possible(session.pgconn)
     while session.pgconn.get_result() is not None:

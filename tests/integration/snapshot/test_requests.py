@@ -1,4 +1,4 @@
-"""Snapshots on request: asked for over NATS, whole in the stream, whatever dies on the way."""
+"""Snapshots on request over NATS: complete in the stream, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import zstandard
 
-from tailrace.errors import PostgresUnreachableError, TailraceError
+from tailrace.errors import PostgresUnreachableError, UnexpectedError
 from tailrace.snapshot.service import maker
 from tailrace.snapshot.service.catalog import PublishedTables
 from tailrace.testing import EmbeddedNats
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 @pytest.fixture
 def system(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[System]:
     with EmbeddedNats() as server:
-        made = System(spark, database, server, tmp_path)
-        yield made
-        made.stop_service()
+        system = System(spark, database, server, tmp_path)
+        yield system
+        system.stop_service()
 
 
 def items(database: Database, count: int = 1000) -> list[dict[str, Any]]:
-    """A table of several pages, published; its rows as messages have them."""
+    """Create and publish a table of several pages; its rows as they are in messages."""
     database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, name text, at timestamptz);"
         "INSERT INTO items SELECT g, CASE WHEN g % 7 > 0 THEN 'né ' || g END,"
@@ -74,7 +74,7 @@ def test_a_table_on_request(system: System) -> None:
     assert 0 < Visibility.parse(meta["visibility"]).xmax <= now.xmax
     assert meta["supersedes"] is None
     assert not list((system.folder / "snapshots" / "p").glob("*.json"))
-    # Nothing holds the table any more, and the stream that consumers go on with is there.
+    # The table is unlocked, and the stream of changes exists.
     system.database.execute("SET lock_timeout TO '10s'; ALTER TABLE items ADD more int")
     assert received(system.server.url, "CDC") == []
 
@@ -91,11 +91,11 @@ def test_requests_for_one_table_share_a_snapshot(system: System) -> None:
     assert len({meta["snapshot_id"] for meta in system.published()[1]}) == 2
 
 
-def test_who_asks_behind_the_metadata_gets_another_snapshot(
+def test_a_request_after_the_metadata_gets_another_snapshot(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN the metadata is out WHEN somebody asks before the snapshot is put away, or before a
-    service that died there has seen that THEN there is a snapshot that he can wait for."""
+    """GIVEN the metadata are published WHEN a request arrives before the record is removed, or
+    before a restarted service notices it THEN the reply names a snapshot that is still to come."""
     items(system.database)
     answers: list[dict[str, Any]] = []
 
@@ -103,7 +103,7 @@ def test_who_asks_behind_the_metadata_gets_another_snapshot(
         answers.extend(system.ask("items"))
         assert system.service is not None
         system.service.stop()
-        raise TailraceError("died")
+        raise UnexpectedError("killed")
 
     monkeypatch.setattr(maker.Maker, "_complete", late)
     system.start()
@@ -111,25 +111,25 @@ def test_who_asks_behind_the_metadata_gets_another_snapshot(
     wait_for(lambda: answers, "the second answer")
     system.stop_service()
     monkeypatch.undo()
-    asked, ended = threading.Event(), maker.Maker._ended
+    requested, has_tail = threading.Event(), maker.Maker._has_tail
 
     def slow(self: maker.Maker, record: Record) -> bool:
-        assert asked.wait(60)
-        return ended(self, record)
+        assert requested.wait(60)
+        return has_tail(self, record)
 
-    monkeypatch.setattr(maker.Maker, "_ended", slow)
+    monkeypatch.setattr(maker.Maker, "_has_tail", slow)
     system.start()
     answers += system.ask("items")
-    asked.set()
+    requested.set()
     assert system.finished()["state"] == "complete"
-    made = [meta["snapshot_id"] for meta in system.published()[1]]
-    assert made[0] == first["snapshot_id"]
-    assert {answer["snapshot_id"] for answer in answers} == {made[1]}
+    published = [meta["snapshot_id"] for meta in system.published()[1]]
+    assert published[0] == first["snapshot_id"]
+    assert {answer["snapshot_id"] for answer in answers} == {published[1]}
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_as_copy_writes_it(system: System, compression: str) -> None:
-    """For those who hand the rows to another COPY; whoever waits for rows does not see them."""
+def test_format_copy(system: System, compression: str) -> None:
+    """COPY text for another COPY; its messages are separate from those of format `rows`."""
     items(system.database)
     system.settings["pipelines"]["p"]["snapshots"]["compression"] = compression
     system.start()
@@ -162,7 +162,7 @@ def test_as_copy_writes_it(system: System, compression: str) -> None:
     assert (meta["row_count"], meta["batch_count"]) == (1000, len(chunks))
 
 
-def test_nobody_is_left_without_an_answer(system: System) -> None:
+def test_requests_for_unknown_tables_are_refused(system: System) -> None:
     items(system.database)
     system.database.execute("CREATE TABLE hidden (id int)")
     system.start()
@@ -171,7 +171,7 @@ def test_nobody_is_left_without_an_answer(system: System) -> None:
         assert "items" in answer["hint"]
 
 
-def test_odd_names_columns_and_rows_of_the_publication(system: System) -> None:
+def test_quoted_names_and_the_publications_columns_and_row_filter(system: System) -> None:
     system.database.execute(
         """
         CREATE SCHEMA "Odd.One";
@@ -189,7 +189,7 @@ def test_odd_names_columns_and_rows_of_the_publication(system: System) -> None:
     assert (meta["schema"], meta["table"]) == ("Odd.One", "a *>b")
 
 
-def test_an_empty_table_has_its_metadata(system: System) -> None:
+def test_an_empty_table_has_metadata(system: System) -> None:
     items(system.database, 0)
     system.start()
     system.ask("items")
@@ -200,9 +200,9 @@ def test_an_empty_table_has_its_metadata(system: System) -> None:
 
 
 @pytest.mark.parametrize("wave", [1, 2])
-def test_after_a_crash_it_goes_on_with_what_is_missing(system: System, wave: int) -> None:
+def test_resumes_after_a_crash_with_the_missing_chunks(system: System, wave: int) -> None:
     expected = items(system.database)
-    # What keeps a chunk from coming twice is not the server's window for repeated ids.
+    # The duplicate window is too short to reject repeated chunks.
     stream = {"name": "INIT", "subjects": ["init.>"], "duplicate_window_s": 0.1}
     system.settings["pipelines"]["p"]["snapshots"]["stream"] = stream
     system.cut_after = wave
@@ -223,8 +223,8 @@ def test_after_a_crash_it_goes_on_with_what_is_missing(system: System, wave: int
 
 
 @pytest.mark.parametrize("changed", [{"parallel": 5}, {"chunk_rows": 170}])
-def test_after_a_crash_other_settings(system: System, changed: dict[str, int]) -> None:
-    """What is stored under a chunk's number has the rows of that number."""
+def test_resumes_after_a_crash_with_other_settings(system: System, changed: dict[str, int]) -> None:
+    """A chunk that is stored under a number holds the rows of that number."""
     expected = items(system.database)
     system.cut_after = 1
     system.start()
@@ -237,14 +237,14 @@ def test_after_a_crash_other_settings(system: System, changed: dict[str, int]) -
     system.settings["pipelines"]["p"]["snapshots"] |= changed
     system.start()
     assert system.finished()["state"] == "complete"
-    rows, (meta,) = system.published(most_rows=170)
+    rows, (meta,) = system.published(max_rows=170)
     assert by_id(rows[meta["snapshot_id"]]) == expected
 
 
-def test_postgres_fails_right_behind_the_snapshot(
+def test_postgres_fails_right_after_the_snapshot(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot of which nothing is known yet is not an empty one."""
+    """A snapshot without known stretches is not taken for an empty table."""
     expected = items(system.database)
     published, failures = PublishedTables.published, [PostgresUnreachableError("gone for a moment")]
 
@@ -262,7 +262,7 @@ def test_postgres_fails_right_behind_the_snapshot(
     assert meta["row_count"] == len(expected)
 
 
-def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
+def test_a_new_snapshot_replaces_one_that_is_lost(system: System) -> None:
     items(system.database)
     system.cut_after = 1
     system.start()
@@ -284,9 +284,9 @@ def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
     assert [row["id"] for row in by_id(rows[str(record["id"])])] == list(range(1, 501))
 
 
-def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
-    """He waits for the snapshot's lock, and all who come to the table wait for him: readers of the
-    snapshot would wait for ever, and nobody would be answered."""
+def test_truncate_ends_the_snapshot(system: System) -> None:
+    """TRUNCATE waits for the snapshot's lock, and all later sessions wait for TRUNCATE: without
+    ending the snapshot, its readers would wait for ever, and requests would get no reply."""
     items(system.database)
     system.database.execute("CREATE TABLE others (id int); ALTER PUBLICATION pub ADD TABLE others")
     emptying = threading.Thread(
@@ -316,7 +316,9 @@ def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
 
 
 @pytest.mark.parametrize("joining", ["TABLE items", "TABLES IN SCHEMA public"])
-def test_a_table_that_joins_while_somebody_writes_to_it(system: System, joining: str) -> None:
+def test_a_table_is_published_while_a_transaction_writes_to_it(
+    system: System, joining: str
+) -> None:
     """Row 1 is not in the stream: it was written before the table was published (P45)."""
     system.database.execute(
         "CREATE TABLE others (id int); CREATE PUBLICATION pub FOR TABLE others;"
@@ -336,7 +338,7 @@ def test_a_table_that_joins_while_somebody_writes_to_it(system: System, joining:
     assert system.finished()["state"] == "complete"
     rows, _ = system.published()
     assert [row["id"] for row in by_id(rows[answer["snapshot_id"]])] == [1, 2]
-    # From now on nobody is waited for: what is written is in the stream.
+    # Later snapshots do not wait for writers: their changes are in the stream.
     with system.database.connect() as writer:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO items VALUES (3)")
@@ -345,7 +347,7 @@ def test_a_table_that_joins_while_somebody_writes_to_it(system: System, joining:
         writer.execute("COMMIT")
 
 
-def test_a_fault_of_our_own_ends_one_snapshot_and_is_told(system: System) -> None:
+def test_a_bug_fails_one_snapshot_and_clients_get_the_error(system: System) -> None:
     items(system.database)
     system.start()
     system.fault = ValueError("odd")
@@ -357,11 +359,12 @@ def test_a_fault_of_our_own_ends_one_snapshot_and_is_told(system: System) -> Non
     assert system.finished()["state"] == "complete"
 
 
-def test_a_failure_that_nobody_has_a_name_for_is_not_tried_for_ever(
+def test_an_unexpected_error_is_not_retried_for_ever(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others wait behind it."""
-    monkeypatch.setattr(maker, "_BACK_OFF_S", (0.01,))
+    """Other snapshots wait for this one."""
+    monkeypatch.setattr(maker, "_FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(maker, "_MAX_RETRY_S", 0.01)
     items(system.database)
     failing = 9
 
@@ -369,7 +372,7 @@ def test_a_failure_that_nobody_has_a_name_for_is_not_tried_for_ever(
         nonlocal failing
         failing -= 1
         if failing >= 0:
-            raise TailraceError("odd")
+            raise UnexpectedError("odd")
 
     system.before = fail
     system.start()
@@ -383,7 +386,7 @@ def test_a_failure_that_nobody_has_a_name_for_is_not_tried_for_ever(
     assert metas[0]["error"] == "odd"
 
 
-def test_nats_comes_back(system: System) -> None:
+def test_nats_restarts(system: System) -> None:
     expected = items(system.database)
     system.start()
     (answer,) = system.ask("items")

@@ -1,4 +1,4 @@
-"""Chunks meet the stream, in a database whose commits become visible in another order."""
+"""Pages enter the stream of a database whose commits become visible in another order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.backfill.handover import handed_over, place, values
+from tailrace.backfill.handover import current_rows, page_position, row_values
 from tailrace.backfill.spool import Page, Spool
 from tailrace.change import Op
 from tailrace.decode.group import Cells
@@ -52,14 +52,14 @@ def table(*, keyed: bool) -> Relation:
 
 @dataclass
 class Simulated:
-    """Rows, transactions that are committed in the log and visible to nobody yet, and the log."""
+    """A table, its log, and transactions that are in the log but not visible yet."""
 
     relation: Relation
     chance: random.Random
     rows: list[Row] = field(default_factory=list)
-    """With everything that is committed."""
+    """The table with every committed transaction."""
     hidden: dict[int, list[tuple[str, Row, Row]]] = field(default_factory=dict)
-    """What each invisible transaction did: kind, old row, new row."""
+    """The changes of each invisible transaction: kind, old row, new row."""
     log: TestLog = field(default_factory=TestLog)
     lsn: int = int(START)
     xid: int = FIRST_XID
@@ -70,8 +70,8 @@ class Simulated:
         return self.relation.replica_identity is ReplicaIdentity.DEFAULT
 
     def transact(self) -> None:
-        """A transaction of rows that no invisible one holds; it is in the log and not visible."""
-        # Whoever has emptied the table keeps all others out.
+        """Commit a transaction on rows that no invisible one has locked. It is not visible yet."""
+        # TRUNCATE locks the whole table until it is visible.
         self.hidden.pop(self.locked, None)
         held = {row for done in self.hidden.values() for _, old, new in done for row in (old, new)}
         held_keys = {row[0] for row in held}
@@ -108,7 +108,7 @@ class Simulated:
 
     def truncate(self) -> None:
         if not self.hidden:
-            # Nobody writes who is not through: it takes the whole table.
+            # TRUNCATE waits until no transaction has a lock on the table.
             done = [("delete", row, row) for row in self.rows]
             self.rows.clear()
             self.locked = self.xid
@@ -127,12 +127,12 @@ class Simulated:
         self.xid += 1
 
     def show(self) -> None:
-        """An invisible transaction becomes visible, whichever."""
+        """Make one of the invisible transactions visible."""
         if self.hidden:
             del self.hidden[self.chance.choice(list(self.hidden))]
 
     def seen(self) -> list[Row]:
-        """The rows as a snapshot has them."""
+        """The rows that a snapshot sees."""
         rows = list(self.rows)
         for xid in sorted(self.hidden, reverse=True):
             for kind, old, new in reversed(self.hidden[xid]):
@@ -142,7 +142,7 @@ class Simulated:
                     rows.append(old)
         return rows
 
-    def chunk(self, number: int, spool: Spool) -> Page:
+    def page(self, number: int, spool: Spool) -> Page:
         rows = self.seen()
         image = tuple(Cells(pa.array([row[at] for row in rows], pa.binary())) for at in range(2))
         half = len(rows) // 2
@@ -151,7 +151,7 @@ class Simulated:
             (len(rows) - half, tuple(Cells(cells.values.slice(half)) for cells in image)),
         ]
         count, size = spool.write(number, cut)
-        made = Page(
+        page = Page(
             number=number,
             backfill="b",
             table=Table(relation=self.relation, types={}),
@@ -168,8 +168,8 @@ class Simulated:
             cursor=(),
             last=True,
         )
-        spool.add(made)
-        return made
+        spool.add(page)
+        return page
 
 
 def _step(message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, relation: Relation) -> Step:
@@ -178,7 +178,7 @@ def _step(message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, relation
 
 
 def consume(rows: Counter[Row], change: Change, *, keyed: bool) -> None:
-    """A consumer that starts with nothing; what it does not have it can not delete."""
+    """Apply a change to the rows of a consumer that started empty: missing rows are ignored."""
 
     def drop(row: Cellular) -> None:
         for held in [held for held in rows if held[0] == row[0]] if keyed else [row]:
@@ -198,22 +198,22 @@ def consume(rows: Counter[Row], change: Change, *, keyed: bool) -> None:
 @pytest.mark.parametrize("keyed", [True, False])
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_a_consumer_that_starts_with_nothing_has_every_row(
+def test_a_consumer_that_starts_empty_has_every_row(
     tmp_path_factory: pytest.TempPathFactory, keyed: bool, seed: int
 ) -> None:
-    """GIVEN any order of commits and visibility WHEN a chunk stands behind what it sees, anywhere,
-    THEN whoever reads the stream from anywhere before the unseen ones has the table."""
+    """GIVEN any order of commits and visibility WHEN a page is delivered anywhere after what it
+    sees THEN a consumer that reads from before the unseen changes has the whole table."""
     chance = random.Random(seed)
     simulated = Simulated(table(keyed=keyed), chance)
     spool = Spool(tmp_path_factory.mktemp("spool"))
     for _ in range(chance.randrange(6)):
         simulated.transact()
     simulated.hidden.clear()
-    # The consumer begins here: what was there before it has never seen.
+    # The consumer starts here and has not received earlier changes.
     begin = simulated.log.log().end().position
     for _ in range(chance.randrange(25)):
         chance.choice((simulated.transact, simulated.show, simulated.truncate))()
-    chunk = simulated.chunk(7, spool)
+    page = simulated.page(7, spool)
     simulated.log.progress(simulated.lsn)
     covered = simulated.log.log().end().position
     for _ in range(chance.randrange(12)):
@@ -224,16 +224,16 @@ def test_a_consumer_that_starts_with_nothing_has_every_row(
     upto = chance.choice([end for end in ends if end >= covered])
 
     rows: Counter[Row] = Counter()
-    at = place(chunk, upto)
+    at = page_position(page, upto)
     for change in changes:
-        # Without a key nobody can tell a row of the chunk from one that came before: there the
-        # consumer begins with the chunk, and has only what that does not see.
-        seen = chunk.visibility.sees(np.array([change.xid or 0], np.uint32))[0]
+        # Without a key a row of the page cannot be told from an earlier equal row. There the
+        # consumer starts with the page, and applies only changes that the page does not see.
+        seen = page.visibility.sees(np.array([change.xid or 0], np.uint32))[0]
         if begin < change.position <= at and (keyed or not seen):
             consume(rows, change, keyed=keyed)
         assert change.position <= upto or change.position > at
     last = max(upto, Position(at.lsn, READS))
-    for group in handed_over(spool, chunk, log, at):
+    for group in current_rows(spool, page, log, at):
         assert group.after is not None
         columns = [cells.values.to_pylist() for cells in group.after if cells is not None]
         for row, lsn, ordinal in zip(
@@ -252,24 +252,24 @@ def test_a_consumer_that_starts_with_nothing_has_every_row(
     assert +rows == Counter(simulated.rows)
 
 
-def test_values_tell_null_from_empty_and_know_where_one_ends() -> None:
+def test_row_values_differ_for_null_and_empty_and_for_other_cell_borders() -> None:
     one = Cells(pa.array([b"a", b"ab", None, b""], pa.binary()))
     other = Cells(pa.array([b"bc", b"c", b"", None], pa.binary()))
-    found = values((one, other), [0, 1], 4).to_pylist()
+    found = row_values((one, other), [0, 1], 4).to_pylist()
     assert len(set(found)) == 4
 
 
-def test_a_chunk_reads_as_it_was_written(tmp_path: Path) -> None:
+def test_a_page_is_read_as_it_was_written(tmp_path: Path) -> None:
     simulated = Simulated(table(keyed=True), random.Random(1))
     for _ in range(9):
         simulated.transact()
     spool = Spool(tmp_path / "spool")
     assert spool.numbers() == []
-    chunk = simulated.chunk(3, spool)
+    page = simulated.page(3, spool)
     assert spool.numbers() == [3]
-    assert spool.chunks(after=2) == [chunk]
-    assert spool.chunks(after=3) == []
-    assert sum(count for count, _ in spool.read(chunk)) == len(simulated.seen())
+    assert spool.pages(after=2) == [page]
+    assert spool.pages(after=3) == []
+    assert sum(count for count, _ in spool.read(page)) == len(simulated.seen())
     spool.write(4, [])
     spool.sweep(3)
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == [

@@ -32,7 +32,7 @@ def chunks(
     texts: list[str | None], cuts: list[int], encoding: Encoding, **limits: int
 ) -> list[EncodedChunk]:
     """The chunks of rows that come in several groups."""
-    made = Chunker(FACTS, encoding=encoding, **({"most_rows": 4, "most_bytes": 1 << 20} | limits))
+    made = Chunker(FACTS, encoding=encoding, **({"max_rows": 4, "max_bytes": 1 << 20} | limits))
     found: list[EncodedChunk] = []
     bounds = sorted({0, len(texts), *(cut % (len(texts) + 1) for cut in cuts)})
     for start, end in pairwise(bounds):
@@ -64,12 +64,12 @@ def test_all_rows_once_in_order(
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_chunks_keep_to_the_bytes(encoding: Encoding) -> None:
-    found = chunks(["x" * 300] * 20, [7], encoding, most_rows=1000, most_bytes=4000)
+    found = chunks(["x" * 300] * 20, [7], encoding, max_rows=1000, max_bytes=4000)
     assert len(found) > 1
     assert all(len(chunk.payload) <= 4000 for chunk in found)
     assert sum(chunk.rows for chunk in found) == 20
 
 
 def test_a_row_larger_than_a_chunk_stands_alone() -> None:
-    found = chunks(["a", "x" * 9000, "b"], [], "json", most_bytes=4000)
+    found = chunks(["a", "x" * 9000, "b"], [], "json", max_bytes=4000)
     assert [chunk.rows for chunk in found] == [1, 1, 1]

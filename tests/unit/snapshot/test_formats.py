@@ -1,4 +1,4 @@
-"""Messages that are in the stream already are left out, whatever tells them apart."""
+"""Messages that are already in the stream are not published again, in every format."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.publication import TableName
-from tailrace.snapshot.formats import Copied, CreekFormat, Rows, StoredChunks
+from tailrace.snapshot.formats import Copied, CreekFormat, Rows, StoredMessages
 
 ITEMS = TableName("public", "items")
 TOPIC = "CREEK.shop.snap.public.items.x"
 
 
 class Read:
-    """Stands for a stream that is read back."""
+    """A publisher that reads these ids back from the stream."""
 
     def __init__(self, ids: list[bytes]) -> None:
         self._ids = ids
@@ -33,7 +33,7 @@ def batch(ids: pa.BinaryArray) -> pa.RecordBatch:
 
 
 @given(st.data(), st.integers(0, 50), st.lists(st.integers(0, 50), max_size=3))
-def test_each_row_comes_once(data: st.DataObject, rows: int, cuts: list[int]) -> None:
+def test_each_row_is_published_once(data: st.DataObject, rows: int, cuts: list[int]) -> None:
     form = CreekFormat(id="s", table=ITEMS, topic=TOPIC)
     whole = [b"s-1-%d" % row for row in range(rows)]
     before = data.draw(st.lists(st.sampled_from(whole), unique=True) if whole else st.just([]))
@@ -42,23 +42,24 @@ def test_each_row_comes_once(data: st.DataObject, rows: int, cuts: list[int]) ->
     bounds = sorted({0, rows, *(min(cut, rows) for cut in cuts)})
     after: list[bytes] = []
     for first, end in pairwise(bounds):
-        made = batch(form._ids(1, first, end - first))
-        assert made["id"].to_pylist() == whole[first:end]
-        after += stored.missing(made)["id"].to_pylist()
+        messages = batch(form._ids(1, first, end - first))
+        assert messages["id"].to_pylist() == whole[first:end]
+        after += stored.missing(messages)["id"].to_pylist()
     assert sorted([*before, *after]) == sorted(whole)
 
 
 def test_nothing_stored() -> None:
     messages = batch(pa.array([b"a"], pa.binary()))
-    assert StoredChunks("id", pa.array([], pa.binary())).missing(messages) is messages
+    assert StoredMessages("id", pa.array([], pa.binary())).missing(messages) is messages
 
 
 def test_failures_of_all_formats() -> None:
     error = PostgresRefusedError("gone", hint="Ask again.")
-    told = CreekFormat(id="s", table=ITEMS, topic=TOPIC).failed(error)
-    assert told.destination == TOPIC
-    assert told.headers == (("Tailrace-Error", "REFUSED"),)
-    assert creek.unpacked(told.payload) == b'{"error":"gone","code":"REFUSED","hint":"Ask again."}'
+    creek_error = CreekFormat(id="s", table=ITEMS, topic=TOPIC).failed(error)
+    assert creek_error.destination == TOPIC
+    assert creek_error.headers == (("Tailrace-Error", "REFUSED"),)
+    expected = b'{"error":"gone","code":"REFUSED","hint":"Ask again."}'
+    assert creek.unpacked(creek_error.payload) == expected
     for kind, subject in ((Rows, "init.meta.items"), (Copied, "init.copymeta.items")):
         form = kind(id="s", table=ITEMS, encoding="json", chunk_rows=10)
         assert form.failed(error).destination == subject

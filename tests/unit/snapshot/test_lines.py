@@ -1,4 +1,4 @@
-"""Rows are found between their headers, whatever bytes those have."""
+"""Rows are found between their message headers, whatever bytes the headers contain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.snapshot.copy import cut
-from tailrace.snapshot.lines import Lines, framed
+from tailrace.snapshot.lines import Lines, message_edges
 
 LINES = st.binary(max_size=30).map(lambda each: each.replace(b"\n", b"") + b"\n")
 # Sizes whose lengths have the byte of a newline, or two, or a tab's, or just not.
@@ -23,7 +23,7 @@ def row(line: bytes) -> bytes:
 
 
 def walked(data: bytes) -> list[int]:
-    """The same, one by one."""
+    """The reference: one message at a time."""
     edges = [0]
     while True:
         begin = edges[-1]
@@ -36,7 +36,7 @@ def walked(data: bytes) -> list[int]:
 
 
 def found(data: bytes) -> list[int]:
-    return [*map(int, framed(np.frombuffer(data, np.uint8)))]
+    return [*map(int, message_edges(np.frombuffer(data, np.uint8)))]
 
 
 @given(st.lists(ROWS, max_size=20), st.sampled_from([b"", b"c\0\0\0\4", b"N\0\0\0\7a\n\n"]))
@@ -55,7 +55,7 @@ def test_newlines_in_lengths(size: int) -> None:
 
 
 @given(st.lists(ROWS, min_size=1, max_size=5), st.data())
-def test_a_row_that_is_not_whole_is_left(lines: list[bytes], data: st.DataObject) -> None:
+def test_an_incomplete_row_is_left(lines: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(map(row, lines))
     part = whole[: data.draw(st.integers(0, len(whole)))]
     assert found(part) == walked(part)
@@ -90,16 +90,16 @@ def test_text(lines: list[bytes], gap: bytes) -> None:
     st.integers(1, 10),
     st.integers(1, 60),
 )
-def test_cut_wherever_it_must_be(came: list[list[bytes]], most_rows: int, most_bytes: int) -> None:
+def test_cut_by_rows_and_bytes(received: list[list[bytes]], max_rows: int, max_bytes: int) -> None:
     expected: list[list[bytes]] = []
-    for line in (line for lines in came for line in lines):
+    for line in (line for lines in received for line in lines):
         block = expected[-1] if expected else []
-        if block and len(block) < most_rows and len(b"".join(block)) + len(line) <= most_bytes:
+        if block and len(block) < max_rows and len(b"".join(block)) + len(line) <= max_bytes:
             block.append(line)
         else:
             expected.append([line])
     blocks = cut(
-        [apart(lines, b"12345") for lines in came], most_rows=most_rows, most_bytes=most_bytes
+        [apart(lines, b"12345") for lines in received], max_rows=max_rows, max_bytes=max_bytes
     )
     assert [(rows, bytes(text)) for rows, text in blocks] == [
         (len(block), b"".join(block)) for block in expected

@@ -1,4 +1,4 @@
-"""What PostgreSQL answers to a COPY is read the same however it comes."""
+"""PostgreSQL's answer to a COPY is parsed alike, in whatever pieces it arrives."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ FAILED = message(b"E", b"SERROR\0VERROR\0C22012\0Mdivision by zero\0Dby naught\0
 
 
 def fed(inbox: Inbox, *pieces: bytes) -> list[bytes]:
-    """The rows of what comes in these pieces, each of which is read before the next."""
+    """The rows of these pieces, each of which is parsed before the next arrives."""
     found = []
     for piece in pieces:
         left = memoryview(piece)
         while left:
-            count = min(len(inbox.room), len(left))
-            inbox.room[:count] = left[:count]
+            count = min(len(inbox.space), len(left))
+            inbox.space[:count] = left[:count]
             inbox.received(count)
             left = left[count:]
-            if left and not inbox.ripe:
+            if left and not inbox.worth_parsing:
                 continue
             lines = inbox.lines()
             if len(lines):
@@ -64,7 +64,7 @@ def test_all_rows_in_any_pieces(sent: list[bytes], cuts: list[float], size: int)
     inbox = Inbox(size)
     pieces = [stream[begin:end] for begin, end in pairwise(places)]
     assert fed(inbox, *pieces) == [each[5:] for each in sent if each.startswith(b"d")]
-    assert inbox.over
+    assert inbox.complete
     assert inbox.error is None
 
 
@@ -75,41 +75,41 @@ def test_torn_at_every_byte(size: int) -> None:
     for place in range(len(stream) + 1):
         inbox = Inbox(size)
         assert fed(inbox, stream[:place], stream[place:]) == [*lines, b"3\n"]
-        assert inbox.over
+        assert inbox.complete
     assert fed(Inbox(size), *(bytes([byte]) for byte in stream)) == [*lines, b"3\n"]
 
 
 def test_no_rows() -> None:
     inbox = Inbox()
     assert fed(inbox, BEGIN + END) == []
-    assert inbox.over
+    assert inbox.complete
 
 
-def test_memory_of_a_large_row_is_let_go() -> None:
+def test_the_memory_of_a_large_row_is_released() -> None:
     inbox = Inbox(1 << 10)
     large = b"x" * 100_000 + b"\n"
     assert fed(inbox, BEGIN + row(large) + row(b"1\n")) == [large, b"1\n"]
-    assert len(inbox.room) == 1 << 10
+    assert len(inbox.space) == 1 << 10
 
 
 @pytest.mark.parametrize("before", [b"", BEGIN, BEGIN + row(b"1\n")])
 def test_an_error_of_the_statement(before: bytes) -> None:
     inbox = Inbox()
     fed(inbox, before + FAILED)
-    assert not inbox.over
+    assert not inbox.complete
     fed(inbox, READY)
-    assert inbox.over
+    assert inbox.complete
     assert isinstance(inbox.error, PostgresRefusedError)
     assert "division by zero: by naught (SQLSTATE 22012)" in str(inbox.error)
 
 
-def test_what_comes_behind_the_end_is_awaited() -> None:
+def test_messages_after_the_end_are_awaited() -> None:
     inbox = Inbox()
     late = message(b"A", b"\0\0\0\1channel\0payload\0")
     fed(inbox, BEGIN + END + late[:7])
-    assert not inbox.over
+    assert not inbox.complete
     fed(inbox, late[7:])
-    assert inbox.over
+    assert inbox.complete
 
 
 @pytest.mark.parametrize(

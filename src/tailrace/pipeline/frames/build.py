@@ -68,6 +68,6 @@ def read(
     if log is None:
         log = _logs[options.log] = Log.open(options.log)
     spool = Spool(options.spool) if options.spool else None
-    chunks = tuple(spool.chunk(number) for number in numbers) if spool else ()
+    chunks = tuple(spool.page(number) for number in numbers) if spool else ()
     yield from frame.batches(Slice(log=log, after=after, upto=upto, chunks=chunks, spool=spool))
     freeze_gc()

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tailrace.backfill.handover import handed_over
+from tailrace.backfill.handover import current_rows
 from tailrace.decode.decoder import Decoder
 from tailrace.decode.merge import merged
 
@@ -62,7 +62,7 @@ class Slice:
                 yield found
         for chunk in self.chunks:
             assert self.spool is not None
-            for group in handed_over(self.spool, chunk, self.log, self.upto):
+            for group in current_rows(self.spool, chunk, self.log, self.upto):
                 if len(group):
                     yield [group]
 

@@ -62,7 +62,7 @@ class SnapshotReader(DataSourceReader):
             cut = stretches(
                 connection,
                 table,
-                most_bytes=options.partition_bytes,
+                max_bytes=options.partition_bytes,
                 # What Spark runs at a time on one machine; in a cluster nobody tells.
                 together=os.cpu_count() or 1,
             )

@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tailrace.backfill.handover import place
+from tailrace.backfill.handover import page_position
 from tailrace.backfill.spool import Spool
 from tailrace.errors import ConfigError, ReplanError
 from tailrace.log import retention
@@ -172,7 +172,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _offset(upto, _chunk(start))
         last = chunks[-1]
         numbers = {"chunks": [chunk.number for chunk in chunks]}
-        return _offset(place(last, upto), last.number) | numbers
+        return _offset(page_position(last, upto), last.number) | numbers
 
     def _advanced(self, log: Log, after: Position, limit: ReadLimit) -> Position:
         """How far the next micro-batch goes in the log."""
@@ -188,7 +188,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.spool is None:
             return found
         spool = Spool(self._options.spool)
-        for chunk in map(spool.chunk, spool.numbers(delivered)):
+        for chunk in map(spool.page, spool.numbers(delivered)):
             mark = log.end()
             whole = mark.position <= upto and mark.end_lsn >= chunk.lsn
             if not whole and upto.lsn < chunk.lsn:

@@ -1,22 +1,22 @@
-"""How snapshots lie in their streams: one object says it all, and the rest of the way is shared.
+"""Formats: the messages of a snapshot in its stream. Everything else is shared by all formats.
 
-format   the seam
-chunked  chunks of many rows under subjects of their own, then metadata: `Rows` and `Copied`
-creek    a header, a message a row, EOF: all under one subject
+format   the contract
+chunked  chunks of many rows, one subject per chunk, then metadata: `Rows` and `Copied`
+creek    a header, one message per row, EOF, all on one subject: `CreekFormat`
 """
 
 from tailrace.snapshot.formats.chunked import Chunked, Copied, Rows
 from tailrace.snapshot.formats.creek import CreekFormat
-from tailrace.snapshot.formats.format import Format, Made, Part, Piece, StoredChunks
+from tailrace.snapshot.formats.format import Format, Part, Piece, SnapshotTotals, StoredMessages
 
 __all__ = [
     "Chunked",
     "Copied",
     "CreekFormat",
     "Format",
-    "Made",
     "Part",
     "Piece",
     "Rows",
-    "StoredChunks",
+    "SnapshotTotals",
+    "StoredMessages",
 ]

@@ -1,7 +1,7 @@
-"""Chunks: thousands of rows in a message, each chunk under a subject of its own; then metadata.
+"""Chunked snapshots: thousands of rows per message, one subject per chunk, then metadata.
 
-What an earlier attempt stored is known by its subjects. Consumers believe in a snapshot once its
-metadata say how many chunks it has, so another one may take its place at any time.
+Chunks that an earlier attempt stored are recognized by their subjects. Consumers use a snapshot
+once its metadata state the number of chunks, so another snapshot may replace it until then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.encode.chunks import Chunker, EncodedChunk
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
 from tailrace.jetstream.names import table_path
 from tailrace.snapshot.copy import copy, lines
-from tailrace.snapshot.formats.format import Format, Piece, StoredChunks
+from tailrace.snapshot.formats.format import Format, Piece, StoredMessages
 from tailrace.snapshot.job import chunk_prefix, meta_prefix
 from tailrace.snapshot.rows import read_group
 
@@ -30,60 +30,60 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
     from tailrace.jetstream.settings import JetStreamSettings
-    from tailrace.snapshot.formats.format import Made, Part
+    from tailrace.snapshot.formats.format import Part, SnapshotTotals
     from tailrace.snapshot.job import Form, SnapshotJob
 
 _HEADERS_BYTES = 512
 _OUTSTANDING = 16
-"""Chunks are large: this many fill any line."""
+"""Chunks are large: this many keep any connection busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked(Format):
-    """What chunks have in common, whatever is in them."""
+    """What all chunked formats share, independent of the chunks' content."""
 
     encoding: Literal["json", "msgpack"]
-    """Of the metadata, too."""
+    """Encoding of the rows and of the metadata."""
     chunk_rows: int
-    packing: Compression | None = None
+    compression: Compression | None = None
 
     form: ClassVar[Form]
     replaceable: ClassVar[bool] = True
 
     @property
     def path(self) -> str:
-        """The table in subjects."""
+        """The table as subject tokens."""
         return table_path(self.table.namespace, self.table.name)
 
     @property
     def subject(self) -> str:
-        """What the subjects of its chunks begin with."""
+        """The prefix of the chunks' subjects."""
         return f"{chunk_prefix(self.form)}.{self.path}.{self.id}."
 
     @property
     def dictionary(self) -> str:
         """The key of its dictionary in the bucket `dictionaries`."""
-        return f"{self.id}.{self.packing.number if self.packing else 0}"
+        return f"{self.id}.{self.compression.number if self.compression else 0}"
 
     def body(self, part: Part) -> Iterator[Piece]:
-        """A chunk at a time."""
+        """One message per chunk."""
         for chunk in self._chunks(part):
-            messages = self._parcel(part.edition, chunk).batch
+            messages = self._message(part.job, chunk).batch
             yield Piece(messages=messages, rows=chunk.rows, beyond=chunk.number + 1)
 
     @abstractmethod
     def _chunks(self, part: Part) -> Iterator[EncodedChunk]: ...
 
-    def _headers(self, edition: SnapshotJob) -> list[tuple[str, str]]:
-        del edition
+    def _headers(self, job: SnapshotJob) -> list[tuple[str, str]]:
+        del job
         return []
 
-    def _parcel(self, edition: SnapshotJob, chunk: EncodedChunk) -> SnapshotMessage:
-        payload, headers = chunk.payload, self._headers(edition)
-        if self.packing is not None:
-            payload = self.packing.compress(payload)
+    def _message(self, job: SnapshotJob, chunk: EncodedChunk) -> SnapshotMessage:
+        payload, headers = chunk.payload, self._headers(job)
+        if self.compression is not None:
+            payload = self.compression.compress(payload)
             headers.append(("Content-Encoding", "zstd"))
-            if self.packing.number:
+            if self.compression.number:
                 headers.append(("Tailrace-Dictionary", self.dictionary))
         return SnapshotMessage(
             destination=f"{self.subject}{chunk.number}",
@@ -92,39 +92,39 @@ class Chunked(Format):
             headers=tuple(headers),
         )
 
-    def stored(self, parcels: SnapshotPublisher, number: int, after: int) -> StoredChunks:
-        """All chunks that are there."""
+    def stored(self, publisher: SnapshotPublisher, number: int, after: int) -> StoredMessages:
+        """All chunks of the snapshot in the stream."""
         del number, after
-        subjects = [subject.encode() for subject in parcels.stored(f"{self.subject}>")]
-        return StoredChunks("destination", pa.array(subjects, pa.binary()))
+        subjects = [subject.encode() for subject in publisher.stored(f"{self.subject}>")]
+        return StoredMessages("destination", pa.array(subjects, pa.binary()))
 
-    def tail(self, edition: SnapshotJob, made: Made) -> SnapshotMessage:
-        """The metadata: how many chunks there are, and what the snapshot sees."""
-        snapshot = edition.snapshot
-        return self._told(
+    def tail(self, job: SnapshotJob, totals: SnapshotTotals) -> SnapshotMessage:
+        """The metadata: the number of chunks, and which transactions the snapshot sees."""
+        snapshot = job.snapshot
+        return self._control(
             "meta",
             {
                 "snapshot_id": self.id,
                 "lsn": str(snapshot.lsn),
                 "timestamp": int(snapshot.taken_at.timestamp()),
-                "batch_count": made.chunks,
-                "row_count": made.rows,
+                "batch_count": totals.chunks,
+                "row_count": totals.rows,
                 "table": self.table.name,
                 "schema": self.table.namespace,
                 "visibility": str(snapshot.visibility),
                 "since": snapshot.since.isoformat() if snapshot.since else None,
                 "format": self.form,
-                "supersedes": made.supersedes or None,
+                "supersedes": totals.supersedes or None,
             },
         )
 
-    def ended(self, parcels: SnapshotPublisher) -> bool:
-        """Whether the metadata are there, and nobody else's behind them."""
-        return parcels.last_id(self._meta) == f"{self.id}-meta"
+    def has_tail(self, publisher: SnapshotPublisher) -> bool:
+        """Whether the last metadata of the table are this snapshot's."""
+        return publisher.last_id(self._meta) == f"{self.id}-meta"
 
     def failed(self, error: TailraceError) -> SnapshotMessage:
         """An error in place of the metadata."""
-        return self._told(
+        return self._control(
             "failed",
             {
                 "snapshot_id": self.id,
@@ -136,7 +136,7 @@ class Chunked(Format):
             },
         )
 
-    def _told(self, kind: str, fields: dict[str, Any]) -> SnapshotMessage:
+    def _control(self, kind: str, fields: dict[str, Any]) -> SnapshotMessage:
         payload = orjson.dumps(fields) if self.encoding == "json" else ormsgpack.packb(fields)
         return SnapshotMessage(destination=self._meta, id=f"{self.id}-{kind}", payload=payload)
 
@@ -145,58 +145,60 @@ class Chunked(Format):
         return f"{meta_prefix(self.form)}.{self.path}"
 
     def outstanding(self, sink: JetStreamSettings) -> int:
-        """Few."""
+        """At most 16: chunks are large."""
         return min(_OUTSTANDING, sink.max_outstanding)
 
-    def fingerprint(self, edition: SnapshotJob) -> str:
-        """How rows are cut into chunks: one that is stored stands for the same rows."""
-        del edition
-        return f"{self.encoding} {self.chunk_rows} {self.packing is not None}"
+    def fingerprint(self, job: SnapshotJob) -> str:
+        """How rows are cut into chunks: a stored chunk must hold the same rows."""
+        del job
+        return f"{self.encoding} {self.chunk_rows} {self.compression is not None}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Chunked):
-    """Rows in the pipeline's encoding."""
+    """Chunks of rows in the pipeline's encoding."""
 
     form: ClassVar[Form] = "rows"
 
     def _chunks(self, part: Part) -> Iterator[EncodedChunk]:
-        edition = part.edition
+        job = part.job
         facts = {
             "table": self.table.name,
             "schema": self.table.namespace,
             "operation": "snapshot",
             "snapshot_id": self.id,
-            "lsn": str(edition.snapshot.lsn),
+            "lsn": str(job.snapshot.lsn),
         }
         chunker = Chunker(
             facts,
             encoding=self.encoding,
-            most_rows=self.chunk_rows,
-            most_bytes=part.most_bytes,
+            max_rows=self.chunk_rows,
+            max_bytes=part.max_bytes,
             number=part.number,
             step=part.step,
         )
-        for count, image in copy(part.connection, part.select, len(edition.columns)):
-            yield from chunker.take(read_group(edition.table, edition.snapshot, image, count))
+        for count, image in copy(part.connection, part.select, len(job.columns)):
+            yield from chunker.take(read_group(job.table, job.snapshot, image, count))
         yield from chunker.rest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied(Chunked):
-    """Rows as they come from COPY, for those who hand them to another one."""
+    """Chunks of COPY text, for consumers that pass them to another COPY."""
 
     form: ClassVar[Form] = "copy"
 
     def _chunks(self, part: Part) -> Iterator[EncodedChunk]:
-        edition = part.edition
+        job = part.job
         number = part.number
-        # Beside the headers there is the message's id.
-        room = part.most_bytes - _HEADERS_BYTES - len(json.dumps(edition.columns))
-        found = lines(part.connection, part.select, most_rows=self.chunk_rows, most_bytes=room)
-        for rows, text in found:
+        # The headers hold the message's id beside the columns.
+        payload_bytes = part.max_bytes - _HEADERS_BYTES - len(json.dumps(job.columns))
+        blocks = lines(
+            part.connection, part.select, max_rows=self.chunk_rows, max_bytes=payload_bytes
+        )
+        for rows, text in blocks:
             yield EncodedChunk(number=number, rows=rows, payload=bytes(text))
             number += part.step
 
-    def _headers(self, edition: SnapshotJob) -> list[tuple[str, str]]:
-        return [("Tailrace-Columns", json.dumps(edition.columns))]
+    def _headers(self, job: SnapshotJob) -> list[tuple[str, str]]:
+        return [("Tailrace-Columns", json.dumps(job.columns))]

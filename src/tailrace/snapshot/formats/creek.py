@@ -1,9 +1,9 @@
-"""Creek's snapshots: a header, a message a row, EOF, all under one subject, the topic.
+"""Creek's snapshots: a header, one message per row, EOF, all on one subject, the topic.
 
-A row's id says where it stands in the table, `{snapshot}-{stretch}-{row}`, so an attempt that is
-made again knows what is on the topic already, long after the server has forgotten the ids. Whoever
-reads the topic takes each message for the next row: no other snapshot can go on with it, and a
-message with the header `Tailrace-Error` says that the rest will not come.
+A row's message id is `{snapshot}-{stretch}-{row}`. A retry reads the ids back and so knows which
+rows are already on the topic, also after the server's duplicate window. Creek's clients take every
+message on the topic for the next row, so no other snapshot can continue on it. A message with the
+header `Tailrace-Error` tells clients that the snapshot has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.encode.creek import schema as creek
 from tailrace.encode.creek.layout import row_messages
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
 from tailrace.snapshot.copy import copy
-from tailrace.snapshot.formats.format import Format, Piece, StoredChunks
+from tailrace.snapshot.formats.format import Format, Piece, StoredMessages
 from tailrace.snapshot.rows import read_group
 
 if TYPE_CHECKING:
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
     from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
-    from tailrace.snapshot.formats.format import Made, Part
+    from tailrace.snapshot.formats.format import Part, SnapshotTotals
     from tailrace.snapshot.job import SnapshotJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreekFormat(Format):
-    """A message a row."""
+    """One message per row."""
 
     topic: str
 
     replaceable: ClassVar[bool] = False
 
-    def headed(self, parcels: SnapshotPublisher) -> bool:
-        """Whether there is anything on the topic: the header comes first."""
-        return parcels.last_id(self.topic) is not None
+    def has_head(self, publisher: SnapshotPublisher) -> bool:
+        """Whether the topic has any message: the header is the first."""
+        return publisher.last_id(self.topic) is not None
 
-    def head(self, edition: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage:
-        """The header: how to read the rows, and which changes to leave out."""
-        snapshot = edition.snapshot
-        schema = creek.row(edition.table.relation, edition.table.types)
+    def head(self, job: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage:
+        """The header: the rows' schema, and the LSN up to which clients skip changes."""
+        snapshot = job.snapshot
+        schema = creek.row(job.table.relation, job.table.types)
         fields = {
             "fingerprint": schema.name,
             "schema": schema.text,
@@ -62,16 +62,16 @@ class CreekFormat(Format):
             "visibility": str(snapshot.visibility),
             "since": _rfc3339(snapshot.since) if snapshot.since else None,
         }
-        return self._told("head", orjson.dumps(fields))
+        return self._control("head", orjson.dumps(fields))
 
     def body(self, part: Part) -> Iterator[Piece]:
-        """As many rows at a time as a block of COPY has. A stretch has one number."""
-        edition, number, first = part.edition, part.number, 0
-        for count, image in copy(part.connection, part.select, len(edition.columns)):
+        """One piece per block of COPY. All rows of a stretch have the same number."""
+        job, number, first = part.job, part.number, 0
+        for count, image in copy(part.connection, part.select, len(job.columns)):
             columns = {
                 "destination": _repeated(self.topic.encode(), count),
                 "id": self._ids(number, first, count),
-                "payload": _packets(edition, image, count),
+                "payload": _packets(job, image, count),
             }
             messages = pa.RecordBatch.from_pydict(columns)
             yield Piece(messages=messages, rows=count, beyond=number + 1)
@@ -79,59 +79,60 @@ class CreekFormat(Format):
 
     def _ids(self, number: int, first: int, count: int) -> pa.BinaryArray:
         rows = pc.cast(pa.array(np.arange(first, first + count)), pa.string()).cast(pa.binary())
-        lead = pa.scalar(f"{self.id}-{number}-".encode(), pa.binary())
-        return pc.binary_join_element_wise(lead, rows, pa.scalar(b"", pa.binary()))
+        prefix = pa.scalar(f"{self.id}-{number}-".encode(), pa.binary())
+        return pc.binary_join_element_wise(prefix, rows, pa.scalar(b"", pa.binary()))
 
-    def stored(self, parcels: SnapshotPublisher, number: int, after: int) -> StoredChunks:
+    def stored(self, publisher: SnapshotPublisher, number: int, after: int) -> StoredMessages:
         """The rows of the stretch that are on the topic."""
-        lead = f"{self.id}-{number}-".encode()
-        found = [each for each in parcels.ids(self.topic, after=after) if each.startswith(lead)]
-        return StoredChunks("id", pa.array(found, pa.binary()))
+        prefix = f"{self.id}-{number}-".encode()
+        ids = publisher.ids(self.topic, after=after)
+        found = [message_id for message_id in ids if message_id.startswith(prefix)]
+        return StoredMessages("id", pa.array(found, pa.binary()))
 
-    def tail(self, edition: SnapshotJob, made: Made) -> SnapshotMessage:
-        """EOF."""
-        del edition, made
-        return self._told("end", creek.END)
+    def tail(self, job: SnapshotJob, totals: SnapshotTotals) -> SnapshotMessage:
+        """The EOF message."""
+        del job, totals
+        return self._control("end", creek.END)
 
-    def ended(self, parcels: SnapshotPublisher) -> bool:
-        """Whether EOF is there: nothing comes behind it."""
-        return parcels.last_id(self.topic) == self._name("end")
+    def has_tail(self, publisher: SnapshotPublisher) -> bool:
+        """Whether EOF is the topic's last message: nothing follows it."""
+        return publisher.last_id(self.topic) == self._message_id("end")
 
     def failed(self, error: TailraceError) -> SnapshotMessage:
-        """An error in place of whatever is missing."""
+        """An error in place of the missing rows and EOF."""
         fields = {"error": str(error), "code": error.code, "hint": error.hint}
-        return self._told("failed", orjson.dumps(fields), ("Tailrace-Error", error.code))
+        return self._control("failed", orjson.dumps(fields), ("Tailrace-Error", error.code))
 
-    def _told(self, kind: str, content: bytes, *headers: tuple[str, str]) -> SnapshotMessage:
+    def _control(self, kind: str, content: bytes, *headers: tuple[str, str]) -> SnapshotMessage:
         return SnapshotMessage(
             destination=self.topic,
-            id=self._name(kind),
+            id=self._message_id(kind),
             payload=creek.packet(content),
             headers=headers,
         )
 
-    def _name(self, kind: str) -> str:
+    def _message_id(self, kind: str) -> str:
         return f"{self.id}-{kind}"
 
     def outstanding(self, sink: JetStreamSettings) -> int:
-        """As many as changes may be."""
+        """The sink's limit: rows are as small as changes."""
         return sink.max_outstanding
 
-    def fingerprint(self, edition: SnapshotJob) -> str:
-        """The schema's: the header has named it."""
-        return creek.row(edition.table.relation, edition.table.types).name
+    def fingerprint(self, job: SnapshotJob) -> str:
+        """The fingerprint of the schema in the header."""
+        return creek.row(job.table.relation, job.table.types).name
 
 
-def _packets(edition: SnapshotJob, image: Image, count: int) -> pa.BinaryArray:
+def _packets(job: SnapshotJob, image: Image, count: int) -> pa.BinaryArray:
     if not image:
-        # A row without columns has no bytes.
+        # A row without columns is encoded as no bytes.
         return _repeated(creek.packet(b""), count)
-    return row_messages(read_group(edition.table, edition.snapshot, image, count))
+    return row_messages(read_group(job.table, job.snapshot, image, count))
 
 
 def _repeated(value: bytes, count: int) -> pa.BinaryArray:
     return pa.repeat(pa.scalar(value, pa.binary()), count)
 
 
-def _rfc3339(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
+def _rfc3339(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")

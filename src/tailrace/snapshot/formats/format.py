@@ -1,8 +1,8 @@
-"""The seam between what makes a snapshot and what its messages are.
+"""The contract between publishing a snapshot and the messages it consists of.
 
-A format knows where messages go and what is in them: perhaps one before all rows, the rows, one
-behind them, or one that says that there will be no such message. It knows nothing of waves, crashes
-and Spark, but for one thing: what an earlier attempt has left in the stream.
+A format defines the subjects and contents of messages: an optional head before all rows, the rows,
+and a tail after them, or an error in its place. It knows nothing of waves, crashes and Spark. But
+it recognizes messages that an earlier attempt left in the stream.
 """
 
 from __future__ import annotations
@@ -32,56 +32,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A stretch that is to be read, over a connection that sees the snapshot."""
+    """A stretch to read, with a connection that has imported the snapshot."""
 
-    edition: SnapshotJob
+    job: SnapshotJob
     connection: Connection
     stretch: Stretch
     number: int
-    """The first that its messages may have."""
+    """The number of its first chunk."""
     step: int = 1
-    """By how much numbers go up: others count in between."""
-    most_bytes: int
-    """What a message may have."""
+    """The increment between its chunks: parallel stretches use the numbers in between."""
+    max_bytes: int
+    """Max size of a message."""
 
     @property
     def select(self) -> str:
-        """What COPY reads."""
-        return query(self.stretch, self.edition.columns, self.edition.conditions)
+        """The query for COPY."""
+        return query(self.stretch, self.job.columns, self.job.conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Some messages, with the columns `tailrace.sinks.nats.Parcels.publish` wants."""
+    """Some messages, with the columns of `SnapshotPublisher.publish`."""
 
     messages: pa.RecordBatch
     rows: int
     beyond: int
-    """The first number that is free behind them."""
+    """The first free chunk number after them."""
 
     @property
     def bytes(self) -> int:
-        """What the messages have without their headers."""
+        """The size of the messages without headers."""
         return int(pc.sum(pc.binary_length(self.messages["payload"]), min_count=0).as_py())
 
 
 @dataclass(frozen=True, slots=True)
-class StoredChunks:
-    """Messages that are in the stream already, as told by one of their columns."""
+class StoredMessages:
+    """Messages that are already in the stream, recognized by one of their columns."""
 
     column: Literal["destination", "id"]
     values: pa.BinaryArray
 
     def missing(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """Those that are not."""
+        """The messages that are not in the stream."""
         if not len(self.values):
             return messages
         return messages.filter(pc.invert(pc.is_in(messages[self.column], self.values)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """What a whole snapshot came to."""
+class SnapshotTotals:
+    """The totals of a whole snapshot."""
 
     chunks: int
     rows: int
@@ -96,42 +96,42 @@ class Format(ABC):
     table: TableName
 
     replaceable: ClassVar[bool]
-    """Whether another snapshot may take its place, under another id, when it is gone."""
+    """Whether a snapshot with another id may replace it if the exported snapshot is lost."""
 
     @abstractmethod
     def body(self, part: Part) -> Iterator[Piece]:
-        """The rows of a stretch, the same each time."""
+        """The messages of a stretch: the same ones each time the stretch is read."""
 
     @abstractmethod
-    def stored(self, parcels: SnapshotPublisher, number: int, after: int) -> StoredChunks:
-        """What is in the stream of a stretch and its number, all of it behind a message."""
+    def stored(self, publisher: SnapshotPublisher, number: int, after: int) -> StoredMessages:
+        """The messages of the stretch with this number that are in the stream after `after`."""
 
-    def headed(self, parcels: SnapshotPublisher) -> bool:
-        """Whether rows may follow: there is a message before them, or none is needed."""
-        del parcels
+    def has_head(self, publisher: SnapshotPublisher) -> bool:
+        """Whether rows may follow: the head is in the stream, or the format has none."""
+        del publisher
         return True
 
-    def head(self, edition: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage | None:
-        """The message before all rows, if there is one. Every change up to `lsn` is in them."""
-        del edition, lsn, approximate_rows
+    def head(self, job: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage | None:
+        """The message before all rows, if any. The rows contain every change up to `lsn`."""
+        del job, lsn, approximate_rows
         return None
 
     @abstractmethod
-    def tail(self, edition: SnapshotJob, made: Made) -> SnapshotMessage:
-        """The message that says that all rows are there."""
+    def tail(self, job: SnapshotJob, totals: SnapshotTotals) -> SnapshotMessage:
+        """The message after all rows: the snapshot is complete."""
 
     @abstractmethod
-    def ended(self, parcels: SnapshotPublisher) -> bool:
-        """Whether that message is there."""
+    def has_tail(self, publisher: SnapshotPublisher) -> bool:
+        """Whether the tail is in the stream."""
 
     @abstractmethod
     def failed(self, error: TailraceError) -> SnapshotMessage:
-        """The message that says that there will be none."""
+        """The message in place of the tail: the snapshot has failed."""
 
     @abstractmethod
     def outstanding(self, sink: JetStreamSettings) -> int:
-        """How many messages may be on their way."""
+        """Max number of unacknowledged messages."""
 
     @abstractmethod
-    def fingerprint(self, edition: SnapshotJob) -> str:
-        """What must not change while it is made: the rest would not fit what is in the stream."""
+    def fingerprint(self, job: SnapshotJob) -> str:
+        """What messages depend on. If it changes, new messages do not fit those in the stream."""

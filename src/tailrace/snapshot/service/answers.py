@@ -1,6 +1,6 @@
-"""What is asked for, and what is answered: in Tailrace's own words, or in Creek's.
+"""Requests for snapshots and their replies, in Tailrace's form or in Creek's.
 
-Several who ask for one table while its snapshot is on its way get the same one.
+Requests for a table whose snapshot is queued or running share that snapshot.
 """
 
 from __future__ import annotations
@@ -34,67 +34,69 @@ if TYPE_CHECKING:
     from tailrace.snapshot.service.catalog import Listing, PublishedTables
     from tailrace.snapshot.service.record import Record
 
-    Take = Callable[[TableName, FormatName, Listing], Record]
+    Submit = Callable[[TableName, FormatName, Listing], Record]
 
-_LOOKS = 4
-_PATIENCE_S = 0.5
-"""Creek's clients wait for a second."""
-_OTHERS_S = 0.5
-"""The first answer counts, and somebody else may have a better one."""
-_NAMED, _TEXT = 50, 1000
+_CATALOG_THREADS = 4
+_CATALOG_TIMEOUT_S = 0.5
+"""Creek's clients wait one second for a reply."""
+_REFUSAL_DELAY_S = 0.5
+"""A client takes the first reply: a producer that has the table must be able to reply before."""
+_MAX_NAMES, _MAX_TEXT = 50, 1000
 _STATUS: dict[type[TailraceError], int] = {MalformedError: 400, ConfigError: 404}
 
 
 class Answers(ABC):
-    """Answers to requests. `take` writes an order down, or finds the one that is on its way."""
+    """Replies to requests. `submit` queues a snapshot, or returns one that can be shared."""
 
     subjects: tuple[str, ...]
-    """Where requests come in."""
+    """The subjects of requests."""
 
-    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, take: Take) -> None:
+    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, submit: Submit) -> None:
         assert pipeline.snapshots is not None
         self._pipeline = pipeline
         self._request = pipeline.snapshots.request
         self._catalog = catalog
-        self._take = take
+        self._submit = submit
 
     @abstractmethod
     def open(self) -> None:
-        """Somebody may ask from now on."""
+        """Prepare for requests."""
 
     @abstractmethod
-    async def answer(self, subject: str, said: bytes) -> Reply:
-        """What to tell whoever asks."""
+    async def answer(self, subject: str, body: bytes) -> Reply:
+        """The reply to a request."""
 
     @abstractmethod
     def refusal(self, error: TailraceError) -> Reply:
-        """How an error is told."""
+        """An error as a reply."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nobody will ask any more."""
+        """Release what `open` acquired: no request follows."""
 
 
-class Plain(Answers):
-    """The table is in the subject, and the answer has the snapshot's id."""
+class PlainAnswers(Answers):
+    """Tailrace's form: the table is in the subject, and the reply holds the snapshot's id."""
 
-    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, take: Take) -> None:
-        super().__init__(pipeline, catalog, take)
+    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, submit: Submit) -> None:
+        super().__init__(pipeline, catalog, submit)
         self.subjects = (f"{self._request}.>",)
 
     def open(self) -> None:
-        """Nothing is needed."""
+        """Nothing to prepare."""
 
-    async def answer(self, subject: str, said: bytes) -> Reply:
-        """The snapshot that there will be. It may take its time.
+    async def answer(self, subject: str, body: bytes) -> Reply:
+        """The id and the state of the snapshot. The reply waits for PostgreSQL.
 
-        A message that is no request of ours asks for rows: anything will do for that.
+        The body is optional: `{"format": "copy"}` requests COPY text, anything else rows.
         """
         path = subject.removeprefix(f"{self._request}.")
         try:
-            record = await asyncio.to_thread(self._requested, path, _form(said))
+            record = await asyncio.to_thread(self._requested, path, _form(body))
         except TailraceError as error:
-            structlog.get_logger().warning("snapshot.refused", asked=path, reason=str(error))
+            structlog.get_logger().warning(
+                "snapshot.request_refused", table=path, code=error.code, reason=str(error)
+            )
             return self.refusal(error)
         return self._encoded(
             {
@@ -111,65 +113,74 @@ class Plain(Answers):
         tables = {table_path(name.namespace, name.name): name for name in listing.tables}
         if path not in tables:
             raise ConfigError(
-                f"there is no table {path} to take a snapshot of",
-                hint=_there_are(tables),
+                f"the pipeline has no published table {path}",
+                hint=_available(tables),
             )
-        return self._take(tables[path], form, listing)
+        return self._submit(tables[path], form, listing)
 
     def _listing(self) -> Listing:
         try:
             return self._catalog.listing()
         except PostgresUnreachableError:
-            if self._catalog.known is None:
+            if self._catalog.last_listing is None:
                 raise
-            return self._catalog.known
+            return self._catalog.last_listing
 
     def refusal(self, error: TailraceError) -> Reply:
-        """The error instead of an id."""
+        """The error in place of the id."""
         return self._encoded({"error": str(error), "code": error.code, "hint": error.hint})
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing to release."""
 
     def _encoded(self, fields: dict[str, Any]) -> Reply:
-        plain = self._pipeline.format == "json"
-        return Reply(orjson.dumps(fields) if plain else ormsgpack.packb(fields))
+        json = self._pipeline.format == "json"
+        return Reply(orjson.dumps(fields) if json else ormsgpack.packb(fields))
 
 
-def _there_are(names: Iterable[str]) -> str:
-    """A hint that fits in a message, however many there are."""
-    found = sorted(names)
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f"There are {', '.join(found[:_NAMED]) or 'none'}{more}."
+def _available(names: Iterable[str]) -> str:
+    """A hint with the available tables, short enough for a message.
+
+    >>> _available(["b", "a"]), _available([])
+    ('Available tables: a, b.', 'Available tables: none.')
+    """
+    tables = sorted(names)
+    more = f" and {len(tables) - _MAX_NAMES} more" if len(tables) > _MAX_NAMES else ""
+    return f"Available tables: {', '.join(tables[:_MAX_NAMES]) or 'none'}{more}."
 
 
-def _form(said: bytes) -> Form:
+def _form(body: bytes) -> Form:
+    """The requested format.
+
+    >>> _form(b'{"format": "copy"}'), _form(b'{"format": "csv"}'), _form(b""), _form(b"[1]")
+    ('copy', 'rows', 'rows', 'rows')
+    """
     try:
-        asked = orjson.loads(said)
+        request = orjson.loads(body)
     except orjson.JSONDecodeError:
         return "rows"
-    return "copy" if isinstance(asked, dict) and asked.get("format") == "copy" else "rows"
+    return "copy" if isinstance(request, dict) and request.get("format") == "copy" else "rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request of Creek's."""
+class CreekRequest:
+    """The body of a Creek client's request."""
 
     database: str
     table: TableName
 
     @classmethod
-    def of(cls, said: bytes) -> Self:
-        """Read one.
+    def parse(cls, body: bytes) -> Self:
+        """Read a request; MalformedError for anything else.
 
-        >>> Asked.of(b'{"database": "shop", "namespace": "public", "table": "items"}')
-        Asked(database='shop', table=TableName(namespace='public', name='items'))
+        >>> CreekRequest.parse(b'{"database": "shop", "namespace": "public", "table": "items"}')
+        CreekRequest(database='shop', table=TableName(namespace='public', name='items'))
         """
         hint = 'Send {"database": "...", "namespace": "...", "table": "..."}.'
         try:
-            fields = orjson.loads(said)
+            fields = orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise MalformedError(f"the request is no JSON: {error}", hint=hint) from error
+            raise MalformedError(f"the request is not JSON: {error}", hint=hint) from error
         match fields:
             case {"database": str(database), "namespace": str(namespace), "table": str(table)}:
                 return cls(database, TableName(namespace, table))
@@ -177,73 +188,80 @@ class Asked:
 
 
 class CreekAnswers(Answers):
-    """The table is in the message, and the answer is the topic; all of it within a second.
+    """Creek's form: the table is in the body, and the reply is the topic, within one second.
 
-    Several producers may hear one request. The one whose database it is answers at once; the others
-    wait until that one must have answered, so that nobody is left without an answer.
+    Several producers may receive one request. The producer of the requested database replies at
+    once. The others send their refusal later, so that the client gets it only if no producer has
+    the database.
     """
 
-    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, take: Take) -> None:
-        super().__init__(pipeline, catalog, take)
+    def __init__(self, pipeline: Pipeline, catalog: PublishedTables, submit: Submit) -> None:
+        super().__init__(pipeline, catalog, submit)
         self.subjects = (self._request,)
-        self._looking = ThreadPoolExecutor(_LOOKS, thread_name_prefix="snapshots catalog")
+        self._executor = ThreadPoolExecutor(
+            _CATALOG_THREADS, thread_name_prefix="snapshots catalog"
+        )
 
     def open(self) -> None:
-        """Have something that is known, for when PostgreSQL is too busy to tell."""
-        self._looking.submit(self._catalog.listing)
+        """Read the catalog once: its listing is used while PostgreSQL does not answer in time."""
+        self._executor.submit(self._catalog.listing)
 
-    async def answer(self, subject: str, said: bytes) -> Reply:
-        """The topic that the snapshot will be on."""
+    async def answer(self, subject: str, body: bytes) -> Reply:
+        """The topic of the snapshot."""
         del subject
         clock = asyncio.get_running_loop().time
-        others = clock() + _OTHERS_S
+        refuse_at = clock() + _REFUSAL_DELAY_S
         try:
-            asked = Asked.of(said)
+            request = CreekRequest.parse(body)
             listing, fresh = await self._listing()
-            if asked.database == listing.database:
-                _check(asked, listing, fresh=fresh)
-                record = await asyncio.to_thread(self._take, asked.table, "creek", listing)
+            if request.database == listing.database:
+                _check(request, listing, fresh=fresh)
+                record = await asyncio.to_thread(self._submit, request.table, "creek", listing)
                 return Reply(record.topic.encode())
             error: TailraceError = ConfigError(
-                f"there is no database {asked.database} here",
-                hint=f"This producer has {listing.database}.",
+                f"unknown database {request.database}",
+                hint=f"This producer serves the database {listing.database}.",
             )
-        except (MalformedError, ConfigError) as found:
-            return self.refusal(found)
-        except TailraceError as found:
-            error = found
-        await asyncio.sleep(others - clock())
+        except (MalformedError, ConfigError) as refused:
+            return self.refusal(refused)
+        except TailraceError as refused:
+            error = refused
+        await asyncio.sleep(refuse_at - clock())
         return self.refusal(error)
 
     async def _listing(self) -> tuple[Listing, bool]:
-        """What is published now, or else was when PostgreSQL last answered; whether it is now."""
+        """The listing and True; the last listing and False if PostgreSQL does not answer."""
         loop = asyncio.get_running_loop()
-        look = loop.run_in_executor(self._looking, self._catalog.listing)
+        reading = loop.run_in_executor(self._executor, self._catalog.listing)
         try:
-            return await asyncio.wait_for(look, _PATIENCE_S), True
+            return await asyncio.wait_for(reading, _CATALOG_TIMEOUT_S), True
         except (TimeoutError, PostgresUnreachableError) as error:
-            if self._catalog.known is None:
-                said = str(error) or f"PostgreSQL has not answered for {_PATIENCE_S} s"
-                raise PostgresUnreachableError(said) from error
-            return self._catalog.known, False
+            if self._catalog.last_listing is None:
+                reason = str(error) or f"PostgreSQL did not answer within {_CATALOG_TIMEOUT_S} s"
+                raise PostgresUnreachableError(reason) from error
+            return self._catalog.last_listing, False
 
     def close(self) -> None:
-        """Leave those alone that wait for PostgreSQL."""
-        self._looking.shutdown(wait=False, cancel_futures=True)
+        """Cancel pending catalog reads, without waiting for running ones."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def refusal(self, error: TailraceError) -> Reply:
-        """The error in Creek's words, and in those of NATS services."""
-        structlog.get_logger().warning("snapshot.refused", code=error.code, reason=str(error))
+        """The error as a reply of a NATS service."""
+        structlog.get_logger().warning(
+            "snapshot.request_refused", code=error.code, reason=str(error)
+        )
         status = _STATUS.get(type(error), 503)
-        return refusal(str(error)[:_TEXT], code=error.code, status=status, hint=error.hint)
+        return refusal(str(error)[:_MAX_TEXT], code=error.code, status=status, hint=error.hint)
 
 
-def _check(asked: Asked, listing: Listing, *, fresh: bool) -> None:
-    if asked.table in listing.tables:
+def _check(request: CreekRequest, listing: Listing, *, fresh: bool) -> None:
+    if request.table in listing.tables:
         return
     if not fresh:
-        raise PostgresRefusedError(f"{asked.table} was not published when PostgreSQL last answered")
+        raise PostgresRefusedError(
+            f"{request.table} was not published when PostgreSQL last answered"
+        )
     raise ConfigError(
-        f"there is no table {asked.table} to take a snapshot of",
-        hint=_there_are(map(str, listing.tables)),
+        f"the pipeline has no published table {request.table}",
+        hint=_available(map(str, listing.tables)),
     )

@@ -1,4 +1,4 @@
-"""What PostgreSQL publishes of a pipeline's tables, now or when it last said."""
+"""Which of a pipeline's tables PostgreSQL publishes, now or at its last answer."""
 
 from __future__ import annotations
 
@@ -21,50 +21,53 @@ if TYPE_CHECKING:
     from tailrace.postgres.publication import PublicationState, PublishedTable
     from tailrace.schema import Relation
 
-# Catalog functions lock the tables they tell of.
+# Catalog functions such as pg_get_publication_tables lock the tables that they describe.
 _LOCK_TIMEOUT = "SET lock_timeout TO '2s'"
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The tables of a database that may be asked for."""
+    """The tables of a database that clients can request."""
 
     database: str
     tables: frozenset[TableName]
 
 
 class PublishedTables:
-    """Asks PostgreSQL, and remembers the last answer."""
+    """Reads the publication, and remembers the last listing."""
 
     def __init__(self, config: Config, pipeline: str) -> None:
         self._dsn = config.source.dsn.get_secret_value()
         self._publication = config.source.publication
         self._timeout_s = config.capture.connect_timeout_s
-        self._wanted = Tables(config.pipelines[pipeline].tables)
-        self.known: Listing | None = None
-        """For when PostgreSQL can not tell: it reads no publication whose tables somebody alters,
-        and whoever asks shall have an answer."""
+        self._tables = Tables(config.pipelines[pipeline].tables)
+        self.last_listing: Listing | None = None
+        """For replies while PostgreSQL does not answer: it cannot list a publication while ALTER
+        TABLE holds a lock on one of its tables."""
 
     def listing(self) -> Listing:
-        """What is published and taken by the pipeline."""
+        """The tables that are published and selected by the pipeline."""
         with self._source() as connection:
-            names = [listed.table for listed in self._state(connection).tables]
-            wanted = [name for name in names if self._wanted.match(name.namespace, name.name)]
-            self.known = Listing(connection.info.dbname, frozenset(wanted))
-        return self.known
+            published = [member.table for member in self._state(connection).tables]
+            tables = [name for name in published if self._tables.match(name.namespace, name.name)]
+            self.last_listing = Listing(connection.info.dbname, frozenset(tables))
+        return self.last_listing
 
     def published(self, table: TableName) -> tuple[Relation, PublishedTable]:
-        """The table as the stream describes it, and what the publication holds back of it."""
+        """The table as the stream describes it, and its row filter and columns."""
         with self._source() as connection:
             state = self._state(connection)
             relations = {
                 TableName(each.relation.namespace, each.relation.name): each.relation
                 for each in read_published(connection, state)
             }
-        listed = {each.table: each for each in state.tables}
-        if table not in listed or table not in relations:
-            raise ConfigError(f"{table} is not published any more")
-        return relations[table], listed[table]
+        members = {member.table: member for member in state.tables}
+        if table not in members or table not in relations:
+            raise ConfigError(
+                f"{table} is no longer in publication {self._publication}",
+                hint=f"Add it again: tailrace table add {table.quoted}",
+            )
+        return relations[table], members[table]
 
     @contextlib.contextmanager
     def _source(self) -> Iterator[Connection]:
@@ -76,5 +79,7 @@ class PublishedTables:
     def _state(self, connection: Connection) -> PublicationState:
         state = read_publication(connection, self._publication)
         if state is None:
-            raise PostgresRefusedError(f"there is no publication {self._publication!r}")
+            raise PostgresRefusedError(
+                f"there is no publication {self._publication!r}", hint="Run: tailrace init"
+            )
         return state

@@ -1,4 +1,4 @@
-"""Dictionaries of compressed snapshots: trained on a sample, kept in a bucket for consumers."""
+"""Dictionaries of compressed snapshots: trained on a sample, stored in a bucket for consumers."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ _STRETCHES, _ROWS = 20, 4000
 
 
 def train(
-    connection: Connection, edition: SnapshotJob, form: Rows, found: list[Stretch]
+    connection: Connection, job: SnapshotJob, form: Rows, stretches: list[Stretch]
 ) -> Compression:
-    """A compression for rows like those of the table, some from all over it."""
-    names = edition.columns
+    """A compression with a dictionary that is trained on rows from the whole table."""
+    names = job.columns
     samples: list[bytes] = []
-    looked_at = found[:: max(len(found) // _STRETCHES, 1)]
-    for stretch in looked_at:
-        select = query(stretch, names, edition.conditions)
-        select += f" LIMIT {_ROWS // len(looked_at)}"
+    sampled = stretches[:: max(len(stretches) // _STRETCHES, 1)]
+    for stretch in sampled:
+        select = query(stretch, names, job.conditions)
+        select += f" LIMIT {_ROWS // len(sampled)}"
         for count, image in copy(connection, select, len(names)):
-            rows = read_group(edition.table, edition.snapshot, image, count)
+            rows = read_group(job.table, job.snapshot, image, count)
             samples += row_objects(rows, form.encoding).to_pylist()
     return Compression.trained(samples)
 
 
 def store(sink: JetStreamSettings, form: Rows) -> None:
-    """Put the dictionary of a snapshot where its chunks say it is."""
-    if form.packing is not None and form.packing.number:
-        asyncio.run(_store(sink, form.dictionary, form.packing.dictionary))
+    """Store the dictionary of a snapshot under the key that its chunks' headers name."""
+    if form.compression is not None and form.compression.number:
+        asyncio.run(_store(sink, form.dictionary, form.compression.dictionary))
 
 
 async def _store(sink: JetStreamSettings, key: str, dictionary: bytes) -> None:
     stream = sink.stream
     settings = KeyValueConfig(
         bucket=BUCKET,
-        description="What the chunks of snapshots are compressed with.",
+        description="Compression dictionaries of snapshot chunks.",
         ttl=stream.max_age_hours * 3600,
         replicas=stream.replicas,
     )

@@ -1,67 +1,67 @@
-"""One snapshot from its beginning to its end.
+"""Runs one snapshot from start to end.
 
-The table is published in waves of a few stretches. After each the record is saved, so a crash costs
-a wave at most; messages of that wave which are in the stream already are not published twice. When
-the exported snapshot is gone, nothing that was published fits anything new: where the format allows
-it a new snapshot takes its place, under an id of its own, and says so; else it has failed.
+The maker publishes the table in waves of a few stretches and saves the record after each wave. A
+crash so costs at most one wave; messages of that wave that are already in the stream are not
+published twice. If the exported snapshot is lost, published chunks do not fit a new snapshot. A new
+snapshot then replaces the old one under a new id and names it in its metadata, where the format
+allows that; otherwise the snapshot fails.
+
+    queued -> running -> ending -> complete
+                 \\         \\-> failed
+                  \\-> queued again, if the exported snapshot is lost and can be replaced
 """
 
 from __future__ import annotations
 
-import base64
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace import checkpoint
-from tailrace.encode.compression import Compression
+from tailrace.backoff import Backoff
 from tailrace.errors import (
     PostgresRefusedError,
-    PostgresUnreachableError,
-    Retry,
     SchemaChangedError,
     SinkError,
     SinkRefusedError,
+    SnapshotLostError,
     TailraceError,
     UnexpectedError,
 )
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
-from tailrace.postgres.joining import Joining
+from tailrace.postgres.joining import JoinedTables
 from tailrace.snapshot.export import imported
-from tailrace.snapshot.formats import Copied, CreekFormat, Made, Rows
-from tailrace.snapshot.job import SnapshotJob, Wave
+from tailrace.snapshot.formats import SnapshotTotals
+from tailrace.snapshot.job import Wave
 from tailrace.snapshot.keeper import keep, release
-from tailrace.snapshot.service import dictionary
 from tailrace.snapshot.service.bound import approximate_rows, bound
-from tailrace.snapshot.table import described, stretches
+from tailrace.snapshot.service.jobs import JobFactory
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
     from pathlib import Path
 
-    from tailrace.config import Config, Pipeline, Snapshots
+    from tailrace.config import Config
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
-    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
     from tailrace.snapshot.export import Exported
-    from tailrace.snapshot.formats import Format
-    from tailrace.snapshot.job import Published
+    from tailrace.snapshot.job import Published, SnapshotJob
     from tailrace.snapshot.service.catalog import PublishedTables
     from tailrace.snapshot.service.record import Record
 
     Publish = Callable[[SnapshotJob, Wave], Published]
 
-_HOLD_S = 180.0
-_BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0)
-_FAULTS = 4
-"""How often a failure that nobody has a name for is tried again: other snapshots wait behind it."""
+_KEEP_S = 180.0
+"""How long the keeper holds an unused snapshot: enough for a restart after a crash."""
+_FIRST_RETRY_S, _MAX_RETRY_S = 1.0, 20.0
+_MAX_UNEXPECTED = 4
+"""Retries of an unexpected error, at most: other snapshots wait for this one."""
 
 
 class Maker:
-    """Makes snapshots of one pipeline's tables, one at a time."""
+    """Runs the snapshots of one pipeline's tables, one at a time. `now` is Unix time."""
 
     def __init__(
         self,
@@ -70,102 +70,115 @@ class Maker:
         catalog: PublishedTables,
         publish: Publish,
         stopping: threading.Event,
+        *,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        pipeline: Pipeline = config.pipelines[name]
-        assert pipeline.snapshots is not None
-        self._name = name
-        self.folder: Path = config.data / "snapshots" / name
         self._config = config
-        self._pipeline = pipeline
-        self._settings: Snapshots = pipeline.snapshots
-        self._sink = _sink(pipeline)
-        self._catalog = catalog
-        self._joining = Joining(self._dsn, config.source.publication, self.folder)
+        self._name = name
+        self._pipeline = config.pipelines[name]
+        self.folder: Path = config.data / "snapshots" / name
+        self._jobs = JobFactory(config, name, catalog)
+        self._sink = self._jobs.sink
+        self._dsn = config.source.dsn.get_secret_value()
+        self._joined = JoinedTables(self._dsn, config.source.publication, self.folder)
         self._publish = publish
         self._stopping = stopping
+        self._now = now
         self._events = structlog.get_logger()
 
     def run(self, record: Record) -> None:
-        """Make the snapshot; returns when it is over, or we are to stop."""
-        failures = 0
+        """Run a snapshot; returns when it has finished, or when the service stops."""
+        backoff = Backoff(first_s=_FIRST_RETRY_S, max_s=_MAX_RETRY_S)
         while not self._stopping.is_set():
             done = record.done
             try:
                 self._advance(record)
             except TailraceError as error:
                 record.error = str(error)
-                failures = 1 if record.done > done else failures + 1
-                if self._final(record, error, failures):
+                if record.done > done:
+                    backoff.reset()
+                delay_s = backoff.next_s()
+                if self._is_final(record, error, backoff.failures):
                     self.give_up(record, error)
                     return
-                delay_s = _BACK_OFF_S[min(failures, len(_BACK_OFF_S)) - 1]
                 self._events.warning(
                     "snapshot.retrying", id=record.id, code=error.code, reason=str(error),
-                    again_in_s=delay_s,
+                    retry_in_s=delay_s,
                 )  # fmt: skip
                 self._stopping.wait(delay_s)
             else:
                 return
 
     def give_up(self, record: Record, error: TailraceError) -> None:
-        """Tell whoever waits for the rest that it will not come."""
+        """End a snapshot as failed. Clients that wait for it get the error as its last message."""
         record.error = str(error)
         self._events.error(
             "snapshot.failed", id=record.id, table=str(record.table),
             code=error.code, reason=str(error), hint=error.hint,
         )  # fmt: skip
         self._release(record.snapshot)
-        self._end(record)
-        if self._told(record, self._format(record).failed(error)):
-            record.forget(self.folder)
-            record.state, record.ended_at = "failed", time.time()
+        self._set_ending(record)
+        if self._publish_error(record, self._jobs.format(record).failed(error)):
+            record.remove(self.folder)
+            record.state, record.ended_at = "failed", self._now()
 
-    def _told(self, record: Record, parcel: SnapshotMessage) -> bool:
-        """Publish a last message, however long that takes; False if we are to stop before that."""
-        failures = 0
+    def _publish_error(self, record: Record, message: SnapshotMessage) -> bool:
+        """Publish the error until it is stored or the sink refuses it; False if stopped before."""
+        backoff = Backoff(first_s=_FIRST_RETRY_S, max_s=_MAX_RETRY_S)
         while True:
             try:
-                self._send(parcel)
-            except TailraceError as refusal:
-                self._events.warning("snapshot.untold", id=record.id, reason=str(refusal))
-                if refusal.retry is Retry.NEVER:
+                self._send(message)
+            except TailraceError as error:
+                self._events.warning(
+                    "snapshot.error_not_published", id=record.id, code=error.code,
+                    reason=str(error),
+                )  # fmt: skip
+                if not error.transient:
                     return True
-                if self._stopping.wait(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]):
+                if self._stopping.wait(backoff.next_s()):
                     return False
-                failures += 1
             else:
                 return True
 
     def _release(self, snapshot: Exported | None) -> None:
-        """Let PostgreSQL clean up, and the table be altered, without waiting for the keeper."""
+        """End the exported snapshot now: it blocks ALTER TABLE and holds back vacuum."""
         if snapshot is not None:
             try:
                 release(self._dsn, snapshot)
             except TailraceError as error:
-                self._events.warning("snapshot.kept", name=snapshot.name, reason=str(error))
+                self._events.warning(
+                    "snapshot.release_failed", name=snapshot.name, reason=str(error)
+                )
 
-    def _final(self, record: Record, error: TailraceError, failures: int) -> bool:
-        """Whether trying again is of no use. A snapshot that is gone may have a successor."""
+    def _is_final(self, record: Record, error: TailraceError, failures: int) -> bool:
+        """Whether the snapshot fails with this error.
+
+        error                                        final
+        unexpected                                   after _MAX_UNEXPECTED retries in a row
+        transient                                    no
+        other, the exported snapshot still exists    yes
+        other, the exported snapshot is lost         if no new snapshot can replace it
+        """
         if isinstance(error, UnexpectedError):
-            return failures > _FAULTS
+            return failures > _MAX_UNEXPECTED
         if error.transient:
             return False
-        if record.snapshot is None or self._lives(record.snapshot):
+        if record.snapshot is None or self._exists(record.snapshot):
             return True
         try:
-            return not self._replaceable(record)
+            return not self._is_replaceable(record)
         except SinkError:
             return False
 
-    def _replaceable(self, record: Record) -> bool:
-        """Whether another snapshot can do what this one was to do."""
-        form = self._format(record)
+    def _is_replaceable(self, record: Record) -> bool:
+        """Whether a new snapshot can replace this one."""
+        form = self._jobs.format(record)
         if form.replaceable:
             return True
-        with SnapshotPublisher(self._sink, name=form.id) as parcels:
-            return not form.headed(parcels)
+        with SnapshotPublisher(self._sink, name=form.id) as publisher:
+            return not form.has_head(publisher)
 
-    def _lives(self, snapshot: Exported) -> bool:
+    def _exists(self, snapshot: Exported) -> bool:
         try:
             with imported(self._dsn, snapshot):
                 return True
@@ -173,210 +186,150 @@ class Maker:
             return False
 
     def _advance(self, record: Record) -> None:
-        """From wherever it is to its end."""
-        if record.snapshot is not None and self._ended(record):
+        """Take a snapshot from its present state to its end; returns early if stopped."""
+        if record.snapshot is not None and self._has_tail(record):
             self._complete(record)
             return
-        edition = self._continued(record)
-        again = edition is not None
-        if edition is None:
-            if not self._joining.wait(record.table, self._stopping):
+        job = self._resume(record)
+        again = job is not None
+        if job is None:
+            if not self._joined.wait_for_writers(record.table, self._stopping):
                 return
-            edition = self._begun(record)
+            job = self._start(record)
         record.state, record.error = "running", ""
-        record.begun_at = record.begun_at or time.time()
-        self._open(record, edition)
+        record.begun_at = record.begun_at or self._now()
+        self._publish_head(record, job)
         while record.done < len(record.stretches):
             if self._stopping.is_set():
                 return
-            self._advance_by(record, edition, again=again)
+            self._publish_wave(record, job, again=again)
             again = False
-        if not self._ended(record):
-            self._end(record)
-            made = Made(chunks=record.chunks, rows=record.rows, supersedes=record.supersedes)
-            self._send(edition.format.tail(edition, made))
+        if not self._has_tail(record):
+            self._set_ending(record)
+            totals = SnapshotTotals(
+                chunks=record.chunks, rows=record.rows, supersedes=record.supersedes
+            )
+            self._send(job.format.tail(job, totals))
         self._complete(record)
 
-    def _end(self, record: Record) -> None:
-        """The last message follows: who asks from here on may miss it, and gets another one."""
+    def _set_ending(self, record: Record) -> None:
+        """Note that the last message follows: a later request does not share this snapshot.
+
+        A client that subscribes after the last message would wait for it in vain.
+        """
         record.state = "ending"
         record.save(self.folder)
 
-    def _ended(self, record: Record) -> bool:
-        """Whether the last message is there; we may have died right behind it."""
+    def _has_tail(self, record: Record) -> bool:
+        """Whether the last message is in the stream: a crash may have followed it at once."""
         if record.done < len(record.stretches):
             return False
-        form = self._format(record)
-        with SnapshotPublisher(self._sink, name=form.id) as parcels:
-            return form.ended(parcels)
+        form = self._jobs.format(record)
+        with SnapshotPublisher(self._sink, name=form.id) as publisher:
+            return form.has_tail(publisher)
 
     def _complete(self, record: Record) -> None:
-        record.forget(self.folder)
+        record.remove(self.folder)
         self._release(record.snapshot)
-        record.state, record.ended_at = "complete", time.time()
+        record.state, record.ended_at = "complete", self._now()
         self._events.info(
             "snapshot.complete", id=record.id, table=str(record.table), rows=record.rows,
-            chunks=record.chunks, seconds=round(time.time() - record.requested_at, 1),
+            chunks=record.chunks, seconds=round(record.ended_at - record.requested_at, 1),
         )  # fmt: skip
 
-    def _advance_by(self, record: Record, edition: SnapshotJob, *, again: bool) -> None:
-        """By a wave."""
+    def _publish_wave(self, record: Record, job: SnapshotJob, *, again: bool) -> None:
         wave = Wave(
             stretches=record.stretches[record.done : record.done + record.parallel],
             number=record.number,
             after=record.last,
             again=again,
         )
-        found = self._publish(edition, wave)
+        result = self._publish(job, wave)
         record.done += len(wave.stretches)
-        record.number = found.beyond
-        record.last = found.last
-        record.chunks += found.chunks
-        record.rows += found.rows
-        record.bytes += found.bytes
+        record.number = result.beyond
+        record.last = result.last
+        record.chunks += result.chunks
+        record.rows += result.rows
+        record.bytes += result.bytes
         record.save(self.folder)
 
-    def _continued(self, record: Record) -> SnapshotJob | None:
-        """The edition of a record whose exported snapshot still lives."""
+    def _resume(self, record: Record) -> SnapshotJob | None:
+        """The job of a snapshot that was started before; None if a new one must be started."""
         if record.snapshot is None:
             return None
         try:
-            return self._same(record, record.snapshot)
-        except (PostgresRefusedError, SchemaChangedError):
-            if not self._replaceable(record):
+            return self._jobs.resume(record, record.snapshot)
+        except (PostgresRefusedError, SchemaChangedError) as error:
+            if not self._is_replaceable(record):
                 raise
-        self._events.warning("snapshot.gone", id=record.id, table=str(record.table))
+            reason = str(error)
+        self._events.warning("snapshot.lost", id=record.id, table=str(record.table), reason=reason)
         self._release(record.snapshot)
-        record.forget(self.folder)
-        record.begin_anew(new_id() if self._format(record).replaceable else record.id)
+        record.remove(self.folder)
+        replaceable = self._jobs.format(record).replaceable
+        record.restart(new_id(self._now()) if replaceable else record.id)
         return None
 
-    def _same(self, record: Record, snapshot: Exported) -> SnapshotJob:
-        """The edition as it was before."""
-        with imported(self._dsn, snapshot):
-            pass
-        edition = self._edition(record, snapshot)
-        if edition.format.fingerprint(edition) != record.fingerprint:
-            raise SchemaChangedError(
-                f"messages of {record.table} are not what they were when its snapshot began",
-                hint="Ask for another one.",
-            )
-        return edition
-
-    def _begun(self, record: Record) -> SnapshotJob:
-        """Take the snapshot. It is the record's once all is there that a crash goes on with."""
-        snapshot = keep(self._dsn, record.table, idle_s=_HOLD_S)
+    def _start(self, record: Record) -> SnapshotJob:
+        """Take the snapshot. The record gets it when everything is known that a resume needs."""
+        snapshot = keep(self._dsn, record.table, idle_s=_KEEP_S)
         try:
-            edition = self._prepared(record, snapshot)
-            # Consumers follow the changes from before the snapshot on: the stream has to be there.
+            job = self._jobs.create(record, snapshot)
+            # Consumers read changes from before the snapshot: the stream of changes must exist.
             SnapshotPublisher(self._pipeline.jetstream, name=self._name, owner=self._name).close()
-            with SnapshotPublisher(self._sink, name=record.id) as parcels:
-                record.last = parcels.last()
+            with SnapshotPublisher(self._sink, name=record.id) as publisher:
+                record.last = publisher.last()
         except BaseException:
             self._release(snapshot)
             raise
-        record.fingerprint = edition.format.fingerprint(edition)
-        record.parallel = self._settings.parallel
         record.snapshot = snapshot
         record.save(self.folder)
-        self._events.info("snapshot.begun", id=record.id, table=str(record.table))
-        return edition
+        self._events.info("snapshot.started", id=record.id, table=str(record.table))
+        return job
 
-    def _prepared(self, record: Record, snapshot: Exported) -> SnapshotJob:
-        edition = self._edition(record, snapshot)
-        with imported(self._dsn, snapshot) as connection:
-            record.stretches = stretches(
-                connection,
-                edition.table,
-                most_bytes=self._settings.stretch_bytes,
-                together=self._settings.parallel,
-            )
-            form = edition.format
-            if isinstance(form, Rows) and form.packing is not None:
-                packing = dictionary.train(connection, edition, form, record.stretches)
-                form = replace(form, packing=packing)
-                edition = replace(edition, format=form)
-                record.dictionary = base64.b64encode(packing.dictionary).decode()
-                dictionary.store(self._sink, form)
-        return edition
-
-    def _edition(self, record: Record, snapshot: Exported) -> SnapshotJob:
-        relation, listed = self._catalog.published(record.table)
-        with imported(self._dsn, snapshot) as connection:
-            table = described(connection, relation)
-        return SnapshotJob(
-            dsn=self._dsn,
-            snapshot=snapshot,
-            table=table,
-            conditions=(f"({listed.row_filter})",) if listed.row_filter else (),
-            sink=self._sink,
-            format=self._format(record),
-        )
-
-    def _format(self, record: Record) -> Format:
-        if record.form == "creek":
-            return CreekFormat(id=record.id, table=record.table, topic=record.topic)
-        packed = self._settings.compression == "zstd"
-        encoding = self._pipeline.format
-        assert encoding != "avro"
-        return (Rows if record.form == "rows" else Copied)(
-            id=record.id,
-            table=record.table,
-            encoding=encoding,
-            chunk_rows=self._settings.chunk_rows,
-            packing=Compression(base64.b64decode(record.dictionary)) if packed else None,
-        )
-
-    def _open(self, record: Record, edition: SnapshotJob) -> None:
-        """Publish what comes before all rows, unless it is there."""
-        form = edition.format
-        with SnapshotPublisher(self._sink, name=form.id) as parcels:
-            if form.headed(parcels):
+    def _publish_head(self, record: Record, job: SnapshotJob) -> None:
+        """Publish the message before all rows, unless it is in the stream."""
+        form = job.format
+        with SnapshotPublisher(self._sink, name=form.id) as publisher:
+            if form.has_head(publisher):
                 return
         if record.done:
             raise SinkRefusedError(
-                f"stream {self._sink.stream.name} has lost the beginning of snapshot {form.id}",
-                hint="Ask for another one; look at the stream's limits.",
+                f"stream {self._sink.stream.name} no longer has the first message of snapshot "
+                f"{form.id}",
+                hint="Raise the limits of the stream, then request another snapshot.",
             )
-        relation, snapshot = edition.table.relation, edition.snapshot
-        with imported(self._dsn, snapshot) as connection:
-            lsn = self._bound(record, edition)
-            head = form.head(edition, lsn, approximate_rows(connection, relation))
+        with imported(self._dsn, job.snapshot) as connection:
+            lsn = self._bound(record, job)
+            head = form.head(job, lsn, approximate_rows(connection, job.table.relation))
         if head is not None:
             self._send(head)
 
-    def _bound(self, record: Record, edition: SnapshotJob) -> Lsn:
-        """Up to where the snapshot has all changes; if there is no such place, it is let go."""
-        relation, snapshot = edition.table.relation, edition.snapshot
-        begun = checkpoint.began(self._config.data / "checkpoints" / self._name)
+    def _bound(self, record: Record, job: SnapshotJob) -> Lsn:
+        """The LSN up to which the snapshot contains all changes.
+
+        If there is none, the snapshot is released, and the next attempt takes a new one.
+        """
+        start = checkpoint.start(self._config.data / "checkpoints" / self._name)
+        relation = job.table.relation
         try:
-            return bound(self._config.log.path, relation, snapshot, begun, self._stopping)
-        except PostgresUnreachableError:
+            return bound(self._config.log.path, relation, job.snapshot, start, self._stopping)
+        except SnapshotLostError:
             self._release(record.snapshot)
-            record.begin_anew(record.id)
+            record.restart(record.id)
             record.save(self.folder)
             raise
 
-    def _send(self, parcel: SnapshotMessage) -> None:
-        with SnapshotPublisher(self._sink, name=self._name) as parcels:
-            parcels.send(parcel)
-            parcels.flush()
-
-    @property
-    def _dsn(self) -> str:
-        return self._config.source.dsn.get_secret_value()
+    def _send(self, message: SnapshotMessage) -> None:
+        with SnapshotPublisher(self._sink, name=self._name) as publisher:
+            publisher.send(message)
+            publisher.flush()
 
 
-def _sink(pipeline: Pipeline) -> JetStreamSettings:
-    """The pipeline's NATS server with the stream that takes its snapshots."""
-    assert pipeline.snapshots is not None
-    subject = "init.snap.{table}.x.0"
-    if pipeline.shape == "creek":
-        subject = f"{pipeline.namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
-    changed = {"stream": pipeline.snapshots.stream, "subject": subject, "atomic": "none"}
-    return pipeline.jetstream.model_copy(update=changed)
+def new_id(now: float) -> str:
+    """The id of a snapshot that is requested at this time.
 
-
-def new_id() -> str:
-    """An id that no earlier snapshot has."""
-    return f"snap-{time.time_ns() // 1_000_000}"
+    >>> new_id(1794743604.038)
+    'snap-1794743604038'
+    """
+    return f"snap-{round(now * 1000)}"

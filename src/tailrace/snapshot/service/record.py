@@ -1,73 +1,87 @@
-"""What is known of a snapshot on its way, in a file of its own.
+"""The state of a requested snapshot, one file each.
 
-Written whole before each step that depends on it. After a crash the maker goes on with the chunks
-that are missing, if the exported snapshot still lives.
+The maker replaces the file before every step that depends on it. After a crash it resumes with the
+missing chunks, if the exported snapshot still exists.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import time
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Self
 
 import structlog
+from pydantic import PlainSerializer, PlainValidator
 
-from tailrace.log.store import LocalStore
-from tailrace.postgres.publication import TableName
+from tailrace.errors import CorruptError
+from tailrace.postgres.publication import TableName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.snapshot.export import Exported
-from tailrace.snapshot.table import Stretch
+from tailrace.snapshot.job import FormatName  # noqa: TC001 - pydantic reads the annotations
+from tailrace.snapshot.table import Stretch  # noqa: TC001 - pydantic reads the annotations
+from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace.snapshot.job import FormatName
+FINISHED = frozenset({"complete", "failed"})
+"""The states in which a snapshot stays."""
+
+
+def _parse(fields: dict[str, str] | Exported) -> Exported:
+    try:
+        return fields if isinstance(fields, Exported) else Exported.of(fields)
+    except (KeyError, TypeError) as error:
+        # pydantic turns a ValueError into an error that names the field.
+        raise ValueError(f"invalid exported snapshot: {error!r}") from error
+
+
+ExportedFields = Annotated[Exported, PlainValidator(_parse), PlainSerializer(Exported.fields)]
+"""An exported snapshot that is stored as texts."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """A snapshot: asked for, being published, or over."""
+    """A snapshot: requested, being published, or finished."""
 
     id: str
     table: TableName
     requested_at: float
     form: FormatName = "rows"
     topic: str = ""
-    """Where all of it goes, if it has one subject."""
+    """The subject of all its messages, for formats that use one subject."""
     state: str = "queued"
     """Then running, ending, and complete or failed."""
-    snapshot: Exported | None = None
+    snapshot: ExportedFields | None = None
     stretches: list[Stretch] = field(default_factory=list)
     parallel: int = 1
-    """How many of them go side by side: numbers of chunks depend on it."""
+    """How many stretches are published in parallel: chunk numbers depend on it."""
     done: int = 0
-    """Stretches that are published."""
+    """Number of stretches that are published."""
     number: int = 0
-    """The next free number of a chunk."""
+    """The next free chunk number."""
     chunks: int = 0
     rows: int = 0
     bytes: int = 0
     last: int = 0
-    """The last message of the stream when the next stretches had not begun."""
+    """The stream sequence before the next stretches."""
     fingerprint: str = ""
-    """What its messages depend on."""
+    """The format's fingerprint: what its messages depend on."""
     dictionary: str = ""
-    """What its chunks are compressed with, in base64."""
+    """The compression dictionary of its chunks, in base64."""
     supersedes: str = ""
+    """The id of the snapshot that this one replaces."""
     error: str = ""
     begun_at: float = 0.0
     ended_at: float = 0.0
 
-    def progress(self) -> dict[str, object]:
-        """What people want to know."""
+    def progress(self, now: float) -> dict[str, object]:
+        """The figures for status and metrics. `now` is in Unix seconds."""
         return {
             "id": self.id,
             "table": str(self.table),
             "format": self.form,
             "state": self.state,
             "requested_at": self.requested_at,
-            "seconds": (self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,
+            "seconds": (self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
             "chunks": self.chunks,
             "rows": self.rows,
             "bytes": self.bytes,
@@ -75,48 +89,39 @@ class Record:
             "error": self.error,
         }
 
-    def begin_anew(self, name: str) -> None:
-        """Be another snapshot of the same table, or the same one if nobody has seen any of it."""
-        self.supersedes = self.id if name != self.id else self.supersedes
-        self.id = name
+    def restart(self, new_id: str) -> None:
+        """Become a new snapshot of the same table.
+
+        The id stays the same if no message of the snapshot is in the stream yet.
+        """
+        self.supersedes = self.id if new_id != self.id else self.supersedes
+        self.id = new_id
         self.snapshot, self.stretches, self.dictionary, self.fingerprint = None, [], "", ""
         self.done = self.number = self.chunks = self.rows = self.bytes = self.last = 0
 
     def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all."""
-        content = asdict(self) | {"snapshot": self.snapshot.fields() if self.snapshot else None}
-        LocalStore(folder, create=True).write_atomic(self._file, json.dumps(content).encode())
+        """Replace the file, durably."""
+        self._file(folder).write(self)
 
-    def forget(self, folder: Path) -> None:
+    def remove(self, folder: Path) -> None:
         """Remove the file."""
-        with contextlib.suppress(FileNotFoundError):
-            (folder / self._file).unlink()
+        self._file(folder).remove()
 
-    @property
-    def _file(self) -> str:
-        return f"{self.id}.json"
+    def _file(self, folder: Path) -> StateFile[Self]:
+        return StateFile(folder / f"{self.id}.json", type(self))
 
     @classmethod
     def load(cls, folder: Path) -> list[Self]:
-        """The snapshots that are on their way, oldest first."""
-        found = []
-        for file in sorted(folder.glob("*.json")):
+        """The unfinished snapshots, oldest first. Invalid files are logged and skipped."""
+        records = []
+        for path in sorted(folder.glob("*.json")):
             try:
-                found.append(cls._read(json.loads(file.read_text())))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                record = StateFile(path, cls).read()
+            except CorruptError as error:
                 structlog.get_logger().warning(
-                    "snapshot.unreadable", file=str(file), reason=str(error)
+                    "snapshot.file_invalid", file=str(path), reason=str(error)
                 )
-        return found
-
-    @classmethod
-    def _read(cls, content: dict[str, Any]) -> Self:
-        parts = {
-            "table": TableName(**content["table"]),
-            "snapshot": Exported.of(content["snapshot"]) if content["snapshot"] else None,
-            "stretches": [
-                Stretch(TableName(**each["leaf"]), each["first"], each["end"])
-                for each in content["stretches"]
-            ],
-        }
-        return cls(**content | parts)
+                continue
+            if record is not None:
+                records.append(record)
+        return records

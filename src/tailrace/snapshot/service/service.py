@@ -1,4 +1,4 @@
-"""Snapshots of one pipeline's tables: requests in one thread, the work in another."""
+"""The snapshot service of one pipeline: one thread for requests, one that runs the snapshots."""
 
 from __future__ import annotations
 
@@ -14,37 +14,47 @@ import structlog
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import ConfigError, UnexpectedError
 from tailrace.jetstream.requests import Listener
-from tailrace.snapshot.service.answers import CreekAnswers, Plain
+from tailrace.snapshot.service.answers import CreekAnswers, PlainAnswers
 from tailrace.snapshot.service.catalog import PublishedTables
 from tailrace.snapshot.service.maker import Maker, new_id
-from tailrace.snapshot.service.record import Record
+from tailrace.snapshot.service.record import FINISHED, Record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.config import Config
     from tailrace.postgres.publication import TableName
     from tailrace.snapshot.job import FormatName
     from tailrace.snapshot.service.catalog import Listing
     from tailrace.snapshot.service.maker import Publish
 
-_REMEMBERED = 20
+_MAX_FINISHED = 20
+"""Finished snapshots that `progress` lists, at most."""
 _POLL_S = 0.2
 _SHARED = frozenset({"queued", "running"})
-_OVER = frozenset({"complete", "failed"})
 
 
-class Service:
-    """Takes requests and works them off, one after another."""
+class SnapshotService:
+    """Takes requests and runs their snapshots, one after another. `now` is Unix time."""
 
-    def __init__(self, config: Config, name: str, publish: Publish) -> None:
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        publish: Publish,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         pipeline = config.pipelines[name]
         self._pipeline = pipeline
         self._stopping = threading.Event()
         catalog = PublishedTables(config, name)
-        self._maker = Maker(config, name, catalog, publish, self._stopping)
-        form = CreekAnswers if pipeline.shape == "creek" else Plain
-        self._answers = form(pipeline, catalog, self.take)
+        self._now = now
+        self._maker = Maker(config, name, catalog, publish, self._stopping, now=now)
+        answers = CreekAnswers if pipeline.shape == "creek" else PlainAnswers
+        self._answers = answers(pipeline, catalog, self.submit)
         self._lock = threading.RLock()
-        self._known: list[Record] = []
+        self._records: list[Record] = []
         self._queue: queue.SimpleQueue[Record] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name=f"snapshots {name}", daemon=True)
@@ -52,18 +62,18 @@ class Service:
         ]
 
     def start(self) -> None:
-        """Go on with what a crash has left, and listen."""
+        """Resume the snapshots of the last run, and listen for requests."""
         for record in Record.load(self._maker.folder):
             if (record.form == "creek") != (self._pipeline.shape == "creek"):
-                structlog.get_logger().warning("snapshot.of-another-shape", id=record.id)
+                structlog.get_logger().warning("snapshot.shape_mismatch", id=record.id)
                 continue
-            structlog.get_logger().info("snapshot.found", id=record.id, table=str(record.table))
+            structlog.get_logger().info("snapshot.resuming", id=record.id, table=str(record.table))
             self._add(record)
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stop listening, and stop after the wave that is on its way."""
+        """Stop listening, and stop after the current wave."""
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
@@ -73,19 +83,21 @@ class Service:
                 thread.join(timeout_s)
 
     def progress(self) -> list[dict[str, object]]:
-        """The snapshots of this run, the youngest last."""
+        """The progress of the snapshots of this run, the latest last."""
+        now = self._now()
         with self._lock:
-            return [record.progress() for record in self._known]
+            return [record.progress(now) for record in self._records]
 
-    def take(self, table: TableName, form: FormatName, listing: Listing) -> Record:
-        """Write a request down; if such a snapshot is on its way, that one will do."""
+    def submit(self, table: TableName, form: FormatName, listing: Listing) -> Record:
+        """Queue a snapshot, durably; one that is queued or running is shared."""
         with self._lock:
-            for record in self._known:
+            for record in self._records:
                 if (record.table, record.form) == (table, form) and record.state in _SHARED:
                     return record
-            record = Record(id=new_id(), table=table, form=form, requested_at=time.time())
+            now = self._now()
+            record = Record(id=new_id(now), table=table, form=form, requested_at=now)
             if form == "creek":
-                record.id = _creek_id(datetime.now(UTC))
+                record.id = _creek_id(datetime.fromtimestamp(now, UTC))
                 names = listing.database, "snap", table.namespace, table.name
                 subject = creek.subject(self._pipeline.namespace, *names)
                 record.topic = f"{subject}.{record.id}"
@@ -94,11 +106,11 @@ class Service:
             return record
 
     def _add(self, record: Record) -> None:
-        """Whatever is on its way is remembered, and some of what is over."""
+        """Queue a record, and drop the oldest finished ones from the list."""
         with self._lock:
-            over = [each for each in self._known if each.state in _OVER]
-            gone = over[: max(len(over) + 1 - _REMEMBERED, 0)]
-            self._known = [each for each in self._known if each not in gone] + [record]
+            finished = [each for each in self._records if each.state in FINISHED]
+            dropped = finished[: max(len(finished) + 1 - _MAX_FINISHED, 0)]
+            self._records = [each for each in self._records if each not in dropped] + [record]
         self._queue.put(record)
 
     def _listen(self) -> None:
@@ -117,13 +129,13 @@ class Service:
             try:
                 self._maker.run(record)
             except Exception as error:
-                # A fault of our own ends this snapshot, not the ones that come after it.
-                structlog.get_logger().exception("snapshot.broken", id=record.id)
+                # A bug ends this snapshot, not the ones after it.
+                structlog.get_logger().exception("snapshot.unexpected_error", id=record.id)
                 self._maker.give_up(record, UnexpectedError.wrap(error))
 
 
 def _creek_id(now: datetime) -> str:
-    """When it was asked for, and four digits, in case somebody else asked at the same moment.
+    """The time of the request and four random digits, unique among producers.
 
     >>> _creek_id(datetime(2026, 1, 2, 3, 4, 5, 6, UTC))[:-4]
     '20260102030405_000006_'
@@ -131,8 +143,8 @@ def _creek_id(now: datetime) -> str:
     return f"{now:%Y%m%d%H%M%S_%f}_{secrets.token_hex(2)}"
 
 
-def services(config: Config, publish: Publish) -> list[Service]:
-    """One for each pipeline that serves requests, each under a subject of its own."""
+def services(config: Config, publish: Publish) -> list[SnapshotService]:
+    """One service per pipeline with `snapshots`. Each needs its own request subject."""
     subjects: dict[tuple[str, str], str] = {}
     for name, pipeline in config.pipelines.items():
         if pipeline.snapshots is not None:
@@ -140,7 +152,7 @@ def services(config: Config, publish: Publish) -> list[Service]:
             other = subjects.setdefault(subject, name)
             if other != name:
                 raise ConfigError(
-                    f"pipelines {other} and {name} both answer to {subject[1]}",
-                    hint="Give one of them another `snapshots.request`, and a stream of its own.",
+                    f"pipelines {other} and {name} have the same snapshots.request {subject[1]!r}",
+                    hint="Set another snapshots.request and snapshots.stream for one of them.",
                 )
-    return [Service(config, name, publish) for name in subjects.values()]
+    return [SnapshotService(config, name, publish) for name in subjects.values()]

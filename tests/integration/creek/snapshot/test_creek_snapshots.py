@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from tailrace.encode.creek import schema as creek
-from tailrace.errors import TailraceError
+from tailrace.errors import UnexpectedError
 from tailrace.snapshot.service.maker import Maker
 from tailrace.visibility import Visibility
 from tests.waiting import wait_for
@@ -171,7 +171,7 @@ def test_a_crash_between_a_message_and_the_note_of_it(
         if left == "head" or parcel.payload == creek.packet(b"EOF"):
             assert system.service is not None
             system.service.stop()
-            raise TailraceError("cut")
+            raise UnexpectedError("cut")
 
     monkeypatch.setattr(Maker, "_send", cut)
     system.start()
@@ -207,7 +207,7 @@ def test_without_its_snapshot_a_topic_ends_with_an_error(system: System) -> None
     *_, last = system.topic(topic).messages
     assert last.headers["Tailrace-Error"] == "REFUSED"
     told = msgspec.json.decode(creek.unpacked(last.payload) or b"")
-    assert "is gone" in told["error"]
+    assert "no longer exists" in told["error"]
     assert told["code"] == "REFUSED"
     assert not list((system.folder / "snapshots" / "p").glob("*.json"))
     again = system.ask().text

@@ -1,4 +1,4 @@
-"""Requests of Creek's clients are read or refused, and refusals fit in a message's header."""
+"""Requests of Creek's clients are parsed or refused, and a refusal fits in a message header."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.config import Pipeline
 from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
 from tailrace.postgres.publication import TableName
-from tailrace.snapshot.service.answers import Asked, CreekAnswers
+from tailrace.snapshot.service.answers import CreekAnswers, CreekRequest
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1)
 JSON = st.recursive(
@@ -29,16 +29,16 @@ def creek() -> CreekAnswers:
 
 
 @given(NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["more", "format"]), JSON))
-def test_what_clients_send(database: str, namespace: str, table: str, more: dict[str, Any]) -> None:
-    said = {"database": database, "namespace": namespace, "table": table, **more}
-    found = Asked.of(msgspec.json.encode(said))
-    assert found == Asked(database, TableName(namespace, table))
+def test_valid_requests(database: str, namespace: str, table: str, more: dict[str, Any]) -> None:
+    request = {"database": database, "namespace": namespace, "table": table, **more}
+    parsed = CreekRequest.parse(msgspec.json.encode(request))
+    assert parsed == CreekRequest(database, TableName(namespace, table))
 
 
 @given(st.binary() | st.builds(msgspec.json.encode, JSON))
-def test_whatever_else_is_malformed(said: bytes) -> None:
+def test_anything_else_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedError):
-        Asked.of(said)
+        CreekRequest.parse(body)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=3000))
@@ -46,8 +46,11 @@ def test_a_refusal_has_one_line(text: str) -> None:
     reply = creek().refusal(ConfigError(text, hint=text))
     assert not {"\r", "\n", "\0"} & set(reply.headers["Nats-Service-Error"])
     assert len(reply.headers["Nats-Service-Error"]) <= 1000
-    told = msgspec.json.decode(reply.data)
-    assert told == {"error": text[:1000], "code": "BAD_CONFIG", "hint": text}
+    assert msgspec.json.decode(reply.data) == {
+        "error": text[:1000],
+        "code": "BAD_CONFIG",
+        "hint": text,
+    }
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,6 @@ def test_a_refusal_has_one_line(text: str) -> None:
     [(MalformedError("x"), "400"), (ConfigError("x"), "404"), (SinkFullError("x"), "503"),
      (TailraceError("x"), "503")],
 )  # fmt: skip
-def test_what_kind_of_error_it_is(error: TailraceError, status: str) -> None:
+def test_the_status_of_a_refusal(error: TailraceError, status: str) -> None:
     headers = creek().refusal(error).headers
     assert headers["Nats-Service-Error-Code"] == status

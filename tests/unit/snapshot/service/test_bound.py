@@ -1,4 +1,4 @@
-"""What a snapshot does not see stands behind its bound, in any log."""
+"""Every change that a snapshot does not see is after its bound, in any log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import PostgresUnreachableError
+from tailrace.errors import SnapshotLostError
 from tailrace.position import Lsn, Position
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.export import Exported
-from tailrace.snapshot.service.bound import NOWHERE, bound_in
+from tailrace.snapshot.service.bound import UNKNOWN, bound_in
 from tailrace.visibility import Visibility
 from tests.fix_log import START, TestLog, random_log, relation
 
@@ -38,7 +38,7 @@ def snapshot(
     )
 
 
-def of_table(unit: Unit) -> bool:
+def changes_table(unit: Unit) -> bool:
     return any(
         change.relation is not None and change.relation.name == "t1" for change in unit.changes()
     )
@@ -52,15 +52,15 @@ def test_no_unseen_change_up_to_the_bound(chance: random.Random, data: st.DataOb
     hanging = data.draw(st.sets(st.sampled_from(xids)) if xids else st.just(set()), "hanging")
     running = tuple(sorted(each for each in hanging if each < xmax))
     seen = Visibility(min([xmax, *running]), xmax, running)
-    found = bound_in(log.log(), relation(1), snapshot(seen), None)
-    mine = [unit for unit in log.units if unit.xid and of_table(unit)]
-    unseen = [unit.lsn for unit in mine if not seen.sees(np.array([unit.xid], np.uint32))[0]]
-    assert all(lsn > found for lsn in unseen)
-    # And it is as high as it can be: whatever comes next may stand at the end of the log.
-    assert found == min([*unseen, log.log().end().end_lsn]) - 1
+    result = bound_in(log.log(), relation(1), snapshot(seen), None)
+    changing = [unit for unit in log.units if unit.xid and changes_table(unit)]
+    unseen = [unit.lsn for unit in changing if not seen.sees(np.array([unit.xid], np.uint32))[0]]
+    assert all(lsn > result for lsn in unseen)
+    # And it is the highest such LSN: the next change may be at the end of the log.
+    assert result == min([*unseen, log.log().end().end_lsn]) - 1
 
 
-def test_it_does_not_pass_the_snapshot() -> None:
+def test_the_bound_is_before_the_snapshots_lsn() -> None:
     log = random_log(random.Random(1))
     everything = Visibility(10_000, 10_000)
     assert bound_in(log.log(), relation(1), snapshot(everything, START + 9), None) == START + 8
@@ -69,14 +69,14 @@ def test_it_does_not_pass_the_snapshot() -> None:
 def test_an_empty_log() -> None:
     empty = TestLog().log()
     assert bound_in(empty, relation(1), snapshot(Visibility(3, 3)), None) == START - 1
-    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3), lsn=0), None) == NOWHERE
+    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3), lsn=0), None) == UNKNOWN
 
 
-def test_a_commit_that_hangs_from_before_the_pipeline() -> None:
+def test_an_invisible_commit_from_before_the_pipeline() -> None:
     log = random_log(random.Random(1))
     nothing = snapshot(Visibility(3, 3))
-    first = next(unit.lsn for unit in log.units if unit.xid and of_table(unit))
+    first = next(unit.lsn for unit in log.units if unit.xid and changes_table(unit))
     before = Position(Lsn(first - 1), 0)
     assert bound_in(log.log(), relation(1), nothing, before) == first - 1
-    with pytest.raises(PostgresUnreachableError, match="hangs"):
+    with pytest.raises(SnapshotLostError, match="is not visible yet"):
         bound_in(log.log(), relation(1), nothing, Position(first, 0))

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 def settings(data: Path, **pipelines: dict[str, Any]) -> config.Config:
     sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
-    made = {name: {"sink": sink, **given} for name, given in pipelines.items()}
-    return config.Config.model_validate({"data": str(data), "pipelines": made})
+    sections = {name: {"sink": sink, **section} for name, section in pipelines.items()}
+    return config.Config.model_validate({"data": str(data), "pipelines": sections})
 
 
-def test_those_that_say_so(tmp_path: Path) -> None:
-    given = settings(tmp_path, a={"snapshots": {}}, b={}, c={"snapshots": {"request": "other"}})
-    assert len(services(given, lambda *_, **__: None)) == 2  # type: ignore[arg-type]
+def test_pipelines_with_a_snapshots_section(tmp_path: Path) -> None:
+    configured = settings(
+        tmp_path, a={"snapshots": {}}, b={}, c={"snapshots": {"request": "other"}}
+    )
+    assert len(services(configured, lambda *_, **__: None)) == 2  # type: ignore[arg-type]
 
 
-def test_two_that_would_answer_the_same_request(tmp_path: Path) -> None:
-    given = settings(tmp_path, a={"snapshots": {}}, b={"snapshots": {}})
-    with pytest.raises(ConfigError, match="a and b both answer"):
-        services(given, lambda *_, **__: None)  # type: ignore[arg-type]
+def test_two_pipelines_with_the_same_request_subject(tmp_path: Path) -> None:
+    configured = settings(tmp_path, a={"snapshots": {}}, b={"snapshots": {}})
+    with pytest.raises(ConfigError, match="pipelines a and b have the same"):
+        services(configured, lambda *_, **__: None)  # type: ignore[arg-type]

@@ -1,0 +1,295 @@
+"""A filler reads a table into the spool page by page, whatever stops it in between.
+
+PostgreSQL is a list of rows, the log is in memory, and time passes only while the filler waits.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tailrace.backfill import filler as module
+from tailrace.backfill import page as pages
+from tailrace.backfill.filler import Filler
+from tailrace.backfill.order import Order, Record
+from tailrace.backfill.page import PageSnapshot
+from tailrace.backfill.spool import Page, Spool, spool_of
+from tailrace.config import Config
+from tailrace.decode.group import Cells
+from tailrace.log import awaited, retention
+from tailrace.log.reader import Log
+from tailrace.log.store import LocalStore
+from tailrace.position import Lsn, Position
+from tailrace.postgres.publication import TableName
+from tailrace.schema import Column, Relation, ReplicaIdentity
+from tailrace.snapshot.table import Table
+from tailrace.visibility import Visibility
+from tests.fix_log import START, TestLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ITEMS = TableName("public", "items")
+PAGE_ROWS = 100
+
+
+class System:
+    """A table, a pipeline that delivers the spool, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = 0
+        self.key: tuple[str, ...] = ("id",)
+        self.now_s = 0.0
+        self.waits: list[float] = []
+        self.delivering = True
+        self.max_waits = 10_000
+        self.unseen = 0
+        """How many pages to report as having an invisible commit."""
+        (folder / "log").mkdir()
+        self.config = Config.model_validate(
+            {
+                "data": str(folder / "data"),
+                "log": {"path": str(folder / "log")},
+                "pipelines": {
+                    "shop": {
+                        "sink": {"type": "nats", "url": "nats://127.0.0.1:1"},
+                        "backfill": {"page_rows": PAGE_ROWS},
+                    }
+                },
+            }
+        )
+        self.folder = self.config.data / "backfills" / "shop"
+        self.spool = Spool(spool_of(self.config.data, "shop"))
+        self.checkpoint = self.config.data / "checkpoints" / "shop"
+        self.record = Record(id="fill-1", table=ITEMS)
+        self.batch = 0
+
+    def start_pipeline(self) -> None:
+        for name in ("offsets", "commits"):
+            (self.checkpoint / name).mkdir(parents=True, exist_ok=True)
+        (self.checkpoint / "tailrace-start").write_text(f"{Position(START)}\n")
+
+    def deliver(self) -> None:
+        numbers = self.spool.numbers()
+        if self.delivering and numbers:
+            self.batch += 1
+            offset = f'{{"position": "{Position(START)}", "chunk": {numbers[-1]}}}'
+            (self.checkpoint / "offsets" / str(self.batch)).write_text(f"v1\n{{}}\n{offset}")
+            (self.checkpoint / "commits" / str(self.batch)).write_text("v1\n{}")
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.now_s += seconds
+        self.deliver()
+        return len(self.waits) < self.max_waits
+
+    def run(self, **order: Any) -> bool:
+        filler = Filler(
+            self.config, "shop", self.wait, clock=lambda: self.now_s, now=lambda: 1000 + self.now_s
+        )
+        return filler.run(Order(id="fill-1", table=ITEMS, **order), self.record)
+
+    def pages(self) -> list[Page]:
+        return self.spool.pages()
+
+    def ids(self) -> list[int]:
+        """The rows in the spool."""
+        return [
+            int(value)
+            for page in self.pages()
+            for _, image in self.spool.read(page)
+            for value in image[0].values.to_pylist()  # type: ignore[union-attr]
+        ]
+
+    @contextmanager
+    def snapshot(self, _connection: object, _publication: str, _name: TableName) -> Iterator[Any]:
+        relation = Relation(
+            oid=1,
+            namespace="public",
+            name="items",
+            replica_identity=ReplicaIdentity.DEFAULT,
+            columns=(Column(name="id", type_oid=23, key=True), Column(name="k", type_oid=23)),
+        )
+        yield PageSnapshot(
+            table=Table(relation=relation, types={}),
+            key=self.key,
+            partitioned=False,
+            condition=None,
+            visibility=Visibility(1000, 1000),
+            lsn=START,
+            taken_at=datetime(2026, 1, 1, tzinfo=UTC),
+            since=None,
+        )
+
+    def read(
+        self, _connection: object, _snapshot: PageSnapshot, *, where: str, cursor: Any, limit: int
+    ) -> Iterator[Any]:
+        assert not where
+        first = int(cursor[0]) + 1 if cursor else 1
+        last = min(self.rows, first + limit - 1) if limit else self.rows
+        values = pa.array([str(number).encode() for number in range(first, last + 1)], pa.binary())
+        yield len(values), (Cells(values), Cells(values))
+
+    def bound(self, log: Any, started: Position, report: Any) -> Any:
+        """A PageBound that finds nothing for the next `unseen` pages."""
+        assert started == Position(START)
+
+        def position(_snapshot: PageSnapshot) -> Position | None:
+            if self.unseen:
+                self.unseen -= 1
+                report("the commit at 0/7 is not visible yet")
+                return None
+            end: Position = log.end().position
+            return end
+
+        return SimpleNamespace(position=position)
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
+    system = System(tmp_path)
+    system.start_pipeline()
+    log = TestLog().log()
+    monkeypatch.setattr(module, "connect", lambda _: nullcontext())
+    monkeypatch.setattr(module, "closing", lambda connection: connection)
+    monkeypatch.setattr(Log, "open", lambda _: log)
+    monkeypatch.setattr(module, "PageBound", system.bound)
+    monkeypatch.setattr(pages, "snapshot", system.snapshot)
+    monkeypatch.setattr(pages, "rows", system.read)
+    monkeypatch.setattr(pages, "estimate", lambda *_: system.rows)
+    return system
+
+
+def test_a_table_is_read_in_pages(system: System) -> None:
+    system.rows = 250
+    assert system.run()
+    assert [(page.number, page.rows, page.read) for page in system.pages()] == [
+        (1, 100, 100),
+        (2, 100, 200),
+        (3, 50, 250),
+    ]
+    assert [page.cursor for page in system.pages()] == [("100",), ("200",), ("250",)]
+    assert [page.last for page in system.pages()] == [False, False, True]
+    assert system.ids() == list(range(1, 251))
+    record = system.record
+    assert (record.read, record.delivered, record.expected, record.whole) == (250, 250, 250, True)
+    assert record.begun_at == 1000
+    # The log may be trimmed again.
+    assert retention.pins(LocalStore(system.config.log.path)) == {}
+
+
+def test_a_table_without_a_key_is_one_page(system: System) -> None:
+    system.rows, system.key = 250, ()
+    assert system.run()
+    (page,) = system.pages()
+    assert (page.rows, page.last, page.cursor) == (250, True, ())
+
+
+def test_an_empty_table(system: System) -> None:
+    assert system.run()
+    (page,) = system.pages()
+    assert (page.rows, page.last) == (0, True)
+
+
+def test_waits_for_the_start_of_the_pipeline(system: System) -> None:
+    (system.checkpoint / "tailrace-start").unlink()
+    system.max_waits = 5
+    assert not system.run()
+    assert system.pages() == []
+    system.start_pipeline()
+    system.max_waits = 10_000
+    assert system.run()
+
+
+@pytest.mark.parametrize("stop_at", range(1, 12))
+def test_a_stopped_backfill_is_resumed(system: System, stop_at: int) -> None:
+    """GIVEN a backfill that stops at any wait WHEN it runs again THEN every row is read once."""
+    system.rows, system.max_waits = 450, stop_at
+    stopped = not system.run()
+    if stopped:
+        system.max_waits = 10_000
+        assert system.run()
+    assert system.ids() == list(range(1, 451))
+    assert [page.number for page in system.pages()] == [1, 2, 3, 4, 5]
+
+
+def test_pages_that_the_record_misses_are_not_read_again(system: System) -> None:
+    """A crash between writing a page and saving the record."""
+    system.rows, system.max_waits = 450, 3
+    assert not system.run()
+    read = len(system.ids())
+    assert 0 < read < 450
+    # Rows of a page whose facts were never written.
+    system.spool.write(9, [])
+    system.record, system.max_waits = Record(id="fill-1", table=ITEMS), 10_000
+    assert system.run()
+    assert system.ids() == list(range(1, 451))
+    assert system.record.number == 5
+
+
+def test_at_most_four_pages_wait_for_the_pipeline(system: System) -> None:
+    system.rows, system.delivering, system.max_waits = 1000, False, 50
+    assert not system.run()
+    assert [page.number for page in system.pages()] == [1, 2, 3, 4]
+    # The log keeps what handover reads.
+    assert list(retention.pins(LocalStore(system.config.log.path))) == ["shop-backfill"]
+
+
+def test_the_rate_is_kept(system: System) -> None:
+    system.rows = 300
+    assert system.run(rate=50.0)
+    assert [wait for wait in system.waits if wait > 0.02] == [2.0, 2.0, 2.0]
+
+
+def test_a_page_without_a_bound_is_read_again(system: System) -> None:
+    system.rows, system.unseen = 150, 3
+    assert system.run()
+    assert system.ids() == list(range(1, 151))
+    retries = [wait for wait in system.waits if wait > 0.02]
+    assert len(retries) == 3
+    # 0.5 s, 1 s, 2 s, each with a jitter of 20 %.
+    for wait, nominal in zip(retries, (0.5, 1.0, 2.0), strict=True):
+        assert 0.8 <= wait / nominal <= 1.2
+
+
+def test_starts_again_when_the_key_changes(system: System) -> None:
+    system.rows, system.max_waits = 250, 2
+    assert not system.run()
+    assert system.record.read
+    system.key, system.max_waits = ("k",), 10_000
+    assert system.run()
+    assert (system.record.key, system.record.read) == (("k",), 250)
+    assert system.ids()[-250:] == list(range(1, 251))
+
+
+def test_delivered_pages_are_removed_after_a_while(system: System) -> None:
+    system.rows = 1000
+    assert system.run(rate=5.0)
+    # A page takes 20 s and stays for 120 s after its delivery.
+    assert [page.number for page in system.pages()] == list(range(4, 12))
+    assert system.record.delivered == 1000
+
+
+def test_numbers_continue_after_other_backfills(system: System) -> None:
+    system.rows = 50
+    assert system.run()
+    system.record = Record(id="fill-1", table=ITEMS, number=1)
+    assert system.run()
+    assert [page.number for page in system.pages()] == [1, 2]
+
+
+def test_lsn_beyond_the_log_is_requested(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[Lsn] = []
+    monkeypatch.setattr(awaited, "ask", lambda _store, lsn: requested.append(lsn))
+    monkeypatch.setattr(
+        Log, "open", lambda _: SimpleNamespace(end=lambda: SimpleNamespace(end_lsn=Lsn(1)))
+    )
+    system.rows, system.max_waits = 10, 5
+    assert not system.run()
+    assert requested == [START]

@@ -1,0 +1,411 @@
+"""A snapshot reaches its end, or fails with an error that clients get.
+
+PostgreSQL, the stream and Spark are replaced by lists; nothing waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from structlog.testing import capture_logs
+
+from tailrace.config import Config
+from tailrace.errors import (
+    PostgresRefusedError,
+    PostgresUnreachableError,
+    SchemaChangedError,
+    SinkRefusedError,
+    SinkUnreachableError,
+    SnapshotLostError,
+    UnexpectedError,
+)
+from tailrace.position import Lsn
+from tailrace.postgres.publication import TableName
+from tailrace.snapshot.export import Exported
+from tailrace.snapshot.job import Published
+from tailrace.snapshot.service import maker as module
+from tailrace.snapshot.service.maker import Maker
+from tailrace.snapshot.service.record import Record
+from tailrace.snapshot.table import Stretch
+from tailrace.visibility import Visibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace.snapshot.job import Wave
+
+ITEMS = TableName("public", "items")
+STRETCHES = 5
+
+
+class Stopping(threading.Event):
+    """An event that notes how long was waited, and never waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout or 0.0)
+        return self.is_set()
+
+
+class Bench:
+    """A maker, its exported snapshots and its stream."""
+
+    def __init__(self, folder: Path) -> None:
+        sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+        pipeline = {"sink": sink, "snapshots": {"parallel": 2}}
+        self.config = Config.model_validate({"data": str(folder), "pipelines": {"p": pipeline}})
+        self.folder = folder / "snapshots" / "p"
+        self.replaceable = True
+        self.exports: list[Exported] = []
+        self.lost: set[str] = set()
+        self.released: list[str] = []
+        self.stream: list[str] = []
+        self.waves: list[Wave] = []
+        self.errors: list[Exception] = []
+        """Raised by the next waves, one each."""
+        self.send_errors: list[Exception] = []
+        self.bound_errors: list[Exception] = []
+        self.stop_after = -1
+        self.fingerprint = "f"
+        self.stopping = Stopping()
+
+    def maker(self) -> Maker:
+        self.stopping = Stopping()
+        maker = Maker(
+            self.config, "p", SimpleNamespace(), self.publish, self.stopping, now=lambda: 1000.0  # type: ignore[arg-type]
+        )  # fmt: skip
+        service: Any = maker
+        service._jobs = self
+        service._joined = SimpleNamespace(wait_for_writers=lambda *_: True)
+        return maker
+
+    def run(self, record: Record) -> Record:
+        self.maker().run(record)
+        return record
+
+    # The exported snapshots.
+
+    def keep(self, _dsn: str, table: TableName, *, idle_s: float) -> Exported:
+        assert idle_s > 60
+        self.exports.append(
+            Exported(
+                name=f"export-{len(self.exports)}",
+                table=table,
+                visibility=Visibility(3, 3),
+                lsn=Lsn(7),
+                taken_at=datetime(2026, 1, 1, tzinfo=UTC),
+                since=None,
+            )
+        )
+        return self.exports[-1]
+
+    @contextmanager
+    def imported(self, _dsn: str, snapshot: Exported) -> Iterator[None]:
+        if snapshot.name in self.lost:
+            raise PostgresRefusedError(f"snapshot {snapshot.name} no longer exists")
+        yield
+
+    def release(self, _dsn: str, snapshot: Exported) -> None:
+        self.released.append(snapshot.name)
+
+    def bound(self, *_: object) -> Lsn:
+        if self.bound_errors:
+            raise self.bound_errors.pop(0)
+        return Lsn(6)
+
+    # The jobs and their format.
+
+    def create(self, record: Record, snapshot: Exported) -> Any:
+        record.stretches = [Stretch(ITEMS, number) for number in range(STRETCHES)]
+        record.parallel, record.fingerprint = 2, self.fingerprint
+        return self._job(record, snapshot)
+
+    def resume(self, record: Record, snapshot: Exported) -> Any:
+        with self.imported("", snapshot):
+            if record.fingerprint != self.fingerprint:
+                raise SchemaChangedError("columns have changed")
+            return self._job(record, snapshot)
+
+    def _job(self, record: Record, snapshot: Exported) -> Any:
+        table = SimpleNamespace(relation=None)
+        return SimpleNamespace(format=self.format(record), snapshot=snapshot, table=table)
+
+    def format(self, record: Record) -> Any:
+        name, replaceable = record.id, self.replaceable
+        return SimpleNamespace(
+            id=name,
+            replaceable=replaceable,
+            has_head=lambda _: replaceable or f"{name}-head" in self.stream,
+            head=lambda *_: f"{name}-head",
+            tail=lambda _, totals: f"{name}-tail {totals.rows} {totals.supersedes}",
+            has_tail=lambda _: any(each.startswith(f"{name}-tail") for each in self.stream),
+            failed=lambda error: f"{name}-failed {error}",
+        )
+
+    @property
+    def sink(self) -> Any:
+        return SimpleNamespace(stream=SimpleNamespace(name="INIT"))
+
+    # The stream.
+
+    def publisher(self, *_: object, **__: object) -> Publisher:
+        return Publisher(self)
+
+    def publish(self, job: Any, wave: Wave) -> Published:
+        if self.errors:
+            error = self.errors.pop(0)
+            raise error
+        with self.imported("", job.snapshot):
+            self.waves.append(wave)
+        if len(self.waves) == self.stop_after:
+            self.stopping.set()
+        count = len(wave.stretches)
+        return Published(
+            chunks=count, rows=10 * count, bytes=100 * count, beyond=wave.number + count, last=9
+        )
+
+
+class Publisher:
+    """A connection to the stream."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def send(self, message: str) -> None:
+        if self._bench.send_errors:
+            raise self._bench.send_errors.pop(0)
+        self._bench.stream.append(message)
+
+    def last(self) -> int:
+        return 8
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path)
+    for name in ("keep", "release", "imported", "bound"):
+        monkeypatch.setattr(module, name, getattr(bench, name))
+    monkeypatch.setattr(module, "SnapshotPublisher", bench.publisher)
+    monkeypatch.setattr(module, "approximate_rows", lambda *_: 50)
+    return bench
+
+
+@pytest.fixture
+def record() -> Record:
+    return Record(id="snap-1", table=ITEMS, requested_at=990.0)
+
+
+@pytest.fixture(autouse=True)
+def events() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+def test_a_table_is_published_in_waves(bench: Bench, record: Record, events: list[Any]) -> None:
+    bench.run(record)
+    assert [len(wave.stretches) for wave in bench.waves] == [2, 2, 1]
+    assert [(wave.number, wave.after, wave.again) for wave in bench.waves] == [
+        (0, 8, False),
+        (2, 9, False),
+        (4, 9, False),
+    ]
+    assert (record.state, record.rows, record.chunks, record.bytes) == ("complete", 50, 5, 500)
+    assert (record.begun_at, record.ended_at) == (1000.0, 1000.0)
+    assert bench.stream == ["snap-1-tail 50 "]
+    assert bench.released == ["export-0"]
+    assert Record.load(bench.folder) == []
+    assert [event["event"] for event in events] == ["snapshot.started", "snapshot.complete"]
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3])
+def test_resumes_after_a_stop(bench: Bench, record: Record, waves: int) -> None:
+    bench.stop_after = waves
+    bench.run(record)
+    assert record.state == ("running" if waves < 3 else "complete")
+    if waves == 3:
+        return
+    (loaded,) = Record.load(bench.folder)
+    bench.run(loaded)
+    assert loaded.state == "complete"
+    assert [len(wave.stretches) for wave in bench.waves] == [2, 2, 1]
+    # Only the first wave after the stop may have left messages.
+    assert [wave.again for wave in bench.waves] == [number == waves for number in range(3)]
+    assert len(bench.exports) == 1
+    assert bench.stream == ["snap-1-tail 50 "]
+
+
+def test_a_crash_right_after_the_last_message(bench: Bench, record: Record) -> None:
+    """The message is not published twice, also if the exported snapshot is gone by then."""
+    bench.stop_after = 2
+    bench.run(record)
+    (loaded,) = Record.load(bench.folder)
+    loaded.done = STRETCHES
+    bench.stream.append("snap-1-tail 50 ")
+    bench.lost.add("export-0")
+    bench.run(loaded)
+    assert (loaded.id, loaded.state) == ("snap-1", "complete")
+    assert bench.stream == ["snap-1-tail 50 "]
+
+
+def test_transient_errors_are_retried_with_back_off(bench: Bench, record: Record) -> None:
+    bench.errors = [SinkUnreachableError("no answer"), PostgresUnreachableError("no answer")]
+    bench.run(record)
+    assert record.state == "complete"
+    for wait_s, nominal in zip(bench.stopping.waits, (1, 2), strict=True):
+        assert 0.8 <= wait_s / nominal <= 1.2
+
+
+def test_an_unexpected_error_is_retried_four_times(bench: Bench, record: Record) -> None:
+    bench.errors = [UnexpectedError("odd") for _ in range(9)]
+    bench.run(record)
+    assert len(bench.errors) == 4
+    assert (record.state, record.error) == ("failed", "odd")
+    assert bench.stream == ["snap-1-failed odd"]
+    assert bench.released == ["export-0"]
+    assert Record.load(bench.folder) == []
+
+
+def test_progress_resets_the_count_of_unexpected_errors(bench: Bench, record: Record) -> None:
+    publish = bench.publish
+    failures = iter([True] * 4 + [False] + [True] * 4)
+
+    def failing(job: Any, wave: Wave) -> Published:
+        if next(failures, False):
+            raise UnexpectedError("odd")
+        return publish(job, wave)
+
+    maker: Any = bench.maker()
+    maker._publish = failing
+    maker.run(record)
+    assert record.state == "complete"
+
+
+def test_a_refusal_fails_the_snapshot_at_once(bench: Bench, record: Record) -> None:
+    bench.errors = [PostgresRefusedError("permission denied")]
+    bench.run(record)
+    assert (record.state, record.error) == ("failed", "permission denied")
+    assert bench.stopping.waits == []
+
+
+def test_a_lost_snapshot_is_replaced(bench: Bench, record: Record, events: list[Any]) -> None:
+    bench.stop_after = 1
+    bench.run(record)
+    (loaded,) = Record.load(bench.folder)
+    bench.lost.add("export-0")
+    bench.run(loaded)
+    assert (loaded.id, loaded.supersedes, loaded.state) == ("snap-1000000", "snap-1", "complete")
+    assert bench.stream == ["snap-1000000-tail 50 snap-1"]
+    assert loaded.rows == 50
+    assert "snapshot.lost" in [event["event"] for event in events]
+
+
+def test_a_snapshot_lost_during_a_wave_is_replaced(bench: Bench, record: Record) -> None:
+    publish = bench.publish
+
+    def losing(job: Any, wave: Wave) -> Published:
+        if len(bench.waves) == 2:
+            bench.lost.add("export-0")
+        return publish(job, wave)
+
+    maker: Any = bench.maker()
+    maker._publish = losing
+    maker.run(record)
+    assert (record.supersedes, record.state, record.rows) == ("snap-1", "complete", 50)
+
+
+def test_another_fingerprint_replaces_the_snapshot(bench: Bench, record: Record) -> None:
+    bench.stop_after = 1
+    bench.run(record)
+    (loaded,) = Record.load(bench.folder)
+    bench.fingerprint = "other"
+    bench.run(loaded)
+    assert (loaded.supersedes, loaded.state) == ("snap-1", "complete")
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_a_format_that_cannot_be_replaced(bench: Bench, record: Record, head: bool) -> None:
+    """GIVEN a lost snapshot WHEN its first message is in the stream THEN it fails, else it starts
+    again under the same id."""
+    bench.replaceable = False
+    bench.stop_after = 1
+    bench.run(record)
+    assert bench.stream == ["snap-1-head"]
+    (loaded,) = Record.load(bench.folder)
+    bench.lost.add("export-0")
+    if not head:
+        bench.stream.clear()
+    bench.run(loaded)
+    if head:
+        assert loaded.state == "failed"
+        assert bench.stream == ["snap-1-head", "snap-1-failed snapshot export-0 no longer exists"]
+    else:
+        assert (loaded.id, loaded.state) == ("snap-1", "complete")
+        assert bench.stream == ["snap-1-head", "snap-1-tail 50 "]
+
+
+def test_a_stream_that_has_lost_the_first_message(bench: Bench, record: Record) -> None:
+    bench.replaceable = False
+    bench.stop_after = 1
+    bench.run(record)
+    (loaded,) = Record.load(bench.folder)
+    bench.stream.clear()
+    bench.run(loaded)
+    assert loaded.state == "failed"
+    assert "no longer has the first message of snapshot snap-1" in loaded.error
+
+
+def test_a_snapshot_without_a_bound_is_taken_again(bench: Bench, record: Record) -> None:
+    bench.replaceable = False
+    bench.bound_errors = [SnapshotLostError("the commit at 0/7 is not visible yet")]
+    bench.run(record)
+    assert (record.id, record.state) == ("snap-1", "complete")
+    assert bench.released == ["export-0", "export-1"]
+    assert bench.stream == ["snap-1-head", "snap-1-tail 50 "]
+
+
+def test_the_error_is_published_when_the_sink_is_back(
+    bench: Bench, record: Record, events: list[Any]
+) -> None:
+    bench.errors = [PostgresRefusedError("permission denied")]
+    bench.send_errors = [SinkUnreachableError("no answer") for _ in range(3)]
+    bench.run(record)
+    assert record.state == "failed"
+    assert bench.stream == ["snap-1-failed permission denied"]
+    assert [event["event"] for event in events].count("snapshot.error_not_published") == 3
+
+
+def test_an_error_that_the_sink_refuses_is_not_published(bench: Bench, record: Record) -> None:
+    bench.errors = [PostgresRefusedError("permission denied")]
+    bench.send_errors = [SinkRefusedError("no permission")]
+    bench.run(record)
+    assert (record.state, bench.stream) == ("failed", [])
+    assert Record.load(bench.folder) == []
+
+
+def test_a_stop_before_the_error_is_published_keeps_the_record(
+    bench: Bench, record: Record
+) -> None:
+    bench.send_errors = [SinkUnreachableError("no answer")]
+    maker = bench.maker()
+    bench.stopping.set()
+    maker.give_up(record, PostgresRefusedError("permission denied"))
+    assert record.state == "ending"
+    assert [each.id for each in Record.load(bench.folder)] == ["snap-1"]
