@@ -18,7 +18,7 @@ def translate_error(error: Exception | None) -> TailraceError:
     if isinstance(error, TailraceError):
         return error
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error or "")
-    stopped = analysis.stopped(text)
+    stopped = analysis.raised_error(text)
     if stopped is not None:
         return stopped
     raised = _RAISED.findall(text)
