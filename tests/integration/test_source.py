@@ -203,11 +203,11 @@ def test_a_schema_change_ends_a_query_on_a_table(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tabels": "x"}, "no option 'tabels'"),
+        ({"tabels": "x"}, "unknown option 'tabels'"),
         ({"maxRowsPerTrigger": "0"}, "whole number"),
         ({"startingPosition": "soon"}, "no place in a log"),
         ({"tables": "a.b.c"}, "not a table pattern"),
-        ({"table": "nope"}, "no change of it is in the log"),
+        ({"table": "nope"}, "the log has no change of it"),
     ],
 )
 def test_invalid_options_are_refused(
