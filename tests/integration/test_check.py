@@ -212,7 +212,7 @@ def test_the_command_with_errors(shop: Database, nats: EmbeddedNats, tmp_path: P
     file = write(tmp_path, shop, nats, "after.total + 1")
     done = run(file, "--no-sinks")
     assert done.returncode == 1
-    assert "true or false; this is of type decimal" in " ".join(done.stdout.split())
+    assert "must be a condition, got a value of type decimal" in " ".join(done.stdout.split())
     assert "paid: 1 table" in done.stdout
     assert run(file, "--no-spark", "--no-sinks").returncode == 0
 

@@ -1,4 +1,4 @@
-"""`format("tailrace")` as PySpark users meet it."""
+"""`format("tailrace")` as PySpark users call it."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def source(spark: SparkSession, captured: Captured, **options: Any) -> DataFrame
     return reader.load()
 
 
-def test_queries_share_the_registered_source_and_leave_its_map_as_it_was(
+def test_a_query_adds_no_name_to_the_registered_sources_environment(
     spark: SparkSession, shop: Captured, tmp_path: Path
 ) -> None:
-    """GIVEN a Java map that every query writes to WHEN one starts THEN no name is new to it.
+    """GIVEN a Java map that every query writes to WHEN a query starts THEN it adds no name.
 
-    Two that add a name at once can break the map, and with it all tasks after."""
+    Two queries that add a name at the same time can corrupt the map, and all later tasks fail."""
     tailrace.register(spark)
     manager = spark._jsparkSession.sessionState().dataSourceManager()
     shared = manager.lookupDataSource("tailrace").dataSourceCls().envVars()
@@ -92,7 +92,7 @@ def shop(database: Database, capture: Capturing) -> Captured:
     return captured
 
 
-def test_change_frame_is_what_the_log_holds(
+def test_the_change_frame_has_every_change_of_the_log(
     spark: SparkSession, shop: Captured, tmp_path: Path
 ) -> None:
     (rows,) = available(source(spark, shop), tmp_path / "ck")
@@ -114,14 +114,14 @@ def test_change_frame_is_what_the_log_holds(
     assert json.loads(order.after)["detail"] == {"a": [1, 2]}
 
 
-def test_tables_can_be_chosen(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+def test_the_option_tables_selects_tables(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
     (rows,) = available(source(spark, shop, tables="public.ord*"), tmp_path / "ck")
     assert [row.table for row in rows] == ["orders"]
 
 
-def test_batches_end_where_the_limit_says(
-    spark: SparkSession, shop: Captured, tmp_path: Path
-) -> None:
+def test_batches_end_at_the_limits(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
     batches = available(source(spark, shop, maxRowsPerTrigger=100), tmp_path / "ck")
     assert [len(batch) for batch in batches[:5]] == [100] * 5
     assert sum(map(len, batches)) == 504
@@ -130,7 +130,7 @@ def test_batches_end_where_the_limit_says(
     assert sum(map(len, by_bytes)) == 504
 
 
-def test_a_checkpoint_goes_on_where_it_was(
+def test_a_query_resumes_from_its_checkpoint(
     spark: SparkSession, shop: Captured, tmp_path: Path
 ) -> None:
     available(source(spark, shop), tmp_path / "ck")
@@ -143,7 +143,9 @@ def test_a_checkpoint_goes_on_where_it_was(
     ]
 
 
-def test_starting_positions(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+def test_every_kind_of_starting_position(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
     changes = shop.changes()
     middle = changes[250].position
     rows = available(source(spark, shop, startingPosition=str(middle.lsn)), tmp_path / "lsn")
@@ -157,7 +159,9 @@ def test_starting_positions(spark: SparkSession, shop: Captured, tmp_path: Path)
     assert sum(map(len, rows)) == 0
 
 
-def test_table_frame_has_types(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+def test_the_table_frame_has_typed_columns(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
     frame = source(spark, shop, table="users")
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema][:4] == [
         ("id", "int"),
@@ -178,11 +182,11 @@ def test_table_frame_has_types(spark: SparkSession, shop: Captured, tmp_path: Pa
     assert rows[-1]._unchanged == ["name", "born", "score"]
 
 
-def test_table_that_changes_ends_the_query(
+def test_a_schema_change_ends_a_query_on_a_table(
     spark: SparkSession, shop: Captured, tmp_path: Path
 ) -> None:
     frame = source(spark, shop, table="users")
-    # Every old row has gone through before the table changes.
+    # The query has read every old row before the table changes.
     (before,) = available(frame, tmp_path / "ck")
     assert before[0].id == 0
     shop.database.execute("ALTER TABLE users ADD extra int")
@@ -190,7 +194,7 @@ def test_table_that_changes_ends_the_query(
     shop.catch_up()
     with pytest.raises(PySparkException, match=r"SchemaChangedError.*extra"):
         available(frame, tmp_path / "ck")
-    # Started again it has the column; what is older than the column has to be let through.
+    # A restarted query has the column; older rows need onSchemaChange=ignore.
     again = source(spark, shop, table="users", onSchemaChange="ignore")
     (rows,) = available(again, tmp_path / "again")
     assert [rows[0].extra, rows[-1].extra] == [None, 1]
@@ -199,26 +203,26 @@ def test_table_that_changes_ends_the_query(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tabels": "x"}, "no option 'tabels'"),
+        ({"tabels": "x"}, "unknown option 'tabels'"),
         ({"maxRowsPerTrigger": "0"}, "whole number"),
         ({"startingPosition": "soon"}, "no place in a log"),
         ({"tables": "a.b.c"}, "not a table pattern"),
-        ({"table": "nope"}, "no change of it is in the log"),
+        ({"table": "nope"}, "the log has no change of it"),
     ],
 )
-def test_bad_options_are_told(
+def test_invalid_options_are_refused(
     spark: SparkSession, shop: Captured, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         source(spark, shop, **options)
 
 
-def test_no_log_no_dsn(spark: SparkSession) -> None:
+def test_a_log_or_a_dsn_is_required(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="needs"):
         spark.readStream.format("tailrace").load()
 
 
-def test_a_range_reads_the_same_every_time(shop: Captured) -> None:
+def test_a_range_reads_the_same_rows_every_time(shop: Captured) -> None:
     reader = TailraceReader(Options(log=shop.folder, partitions=3), SCHEMA)
     log = Log.open(shop.folder)
     start, end = log.resolve(Earliest()), log.end().position
@@ -232,12 +236,12 @@ def test_a_range_reads_the_same_every_time(shop: Captured) -> None:
     assert ids == expected
 
 
-def test_readers_open_nothing_before_they_plan(tmp_path: Path) -> None:
+def test_a_reader_opens_nothing_before_planning(tmp_path: Path) -> None:
     TailraceReader(Options(log=tmp_path / "nothing", dsn="host=nowhere"), SCHEMA)
     assert not (tmp_path / "nothing").exists()
 
 
-def test_what_a_query_needs_is_pinned(shop: Captured) -> None:
+def test_a_query_pins_its_start_position(shop: Captured) -> None:
     reader = TailraceReader(Options(log=shop.folder, consumer="a-query"), SCHEMA)
     start = reader.initialOffset()
     reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -245,12 +249,13 @@ def test_what_a_query_needs_is_pinned(shop: Captured) -> None:
     assert Position.parse(pinned["position"]) == Position.parse(str(start["position"]))
 
 
-def test_idle_queries_beat(shop: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = TailraceReader(Options(log=shop.folder), SCHEMA)
+def test_an_idle_query_sends_a_heartbeat(shop: Captured) -> None:
+    now = 1000.0
+    reader = TailraceReader(Options(log=shop.folder), SCHEMA, clock=lambda: now)
     end: dict[str, object] = {"position": str(Log.open(shop.folder).end().position)}
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset(end, limit) == end
-    monkeypatch.setattr(reader, "_last_batch", time.monotonic() - 60)
+    now += 60
     beat = reader.latestOffset(end, limit)
     assert beat == end | {"beat": 1}
     assert reader.latestOffset(beat, limit) == beat
@@ -258,7 +263,7 @@ def test_idle_queries_beat(shop: Captured, monkeypatch: pytest.MonkeyPatch) -> N
     assert list(reader.read(part)) == []
 
 
-def test_five_lines_without_a_daemon(database: Database, tmp_path: Path) -> None:
+def test_the_five_line_example_runs_without_a_daemon(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
     output = tmp_path / "out"
     with output.open("wb") as out:
@@ -293,7 +298,7 @@ def test_five_lines_without_a_daemon(database: Database, tmp_path: Path) -> None
         database.query("SELECT pg_drop_replication_slot('tailrace')")
 
 
-def test_a_plain_session_finds_the_source_by_itself(shop: Captured, tmp_path: Path) -> None:
+def test_a_plain_spark_session_finds_the_source(shop: Captured, tmp_path: Path) -> None:
     program = f"""
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()

@@ -1,4 +1,4 @@
-"""What PySpark users call: a session that suits Tailrace, or the source in a session of theirs."""
+"""The functions for PySpark users: a session for Tailrace, or the source in an existing session."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tailrace.pipeline.source.stream import TailraceSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Each streaming query sets these variables in the registered source's own map, from a thread of its
-# own. Two that start at once can leave Java's map with a wrong count, and from then on no task of
-# any query can be read. A map that has the names from the beginning keeps its shape.
+# Each streaming query sets these variables in the registered source's environment, a Java map that
+# is not thread-safe, from its own thread. Two queries that start at the same time can corrupt the
+# map's size, and then the tasks of all queries fail. A map that has the names from the start is
+# never resized.
 _SET_BY_QUERIES = (
     "SPARK_LOCAL_DIRS",
     "SPARK_AUTH_SOCKET_TIMEOUT",
@@ -29,17 +30,17 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
 
     >>> session("local[2]", spark__sql__shuffle__partitions="4")                 # doctest: +SKIP
     """
-    given = {name.replace("__", "."): value for name, value in conf.items()}
-    spark = sessions.build(Spark(master=master, conf=given))
+    settings = {name.replace("__", "."): value for name, value in conf.items()}
+    spark = sessions.build(Spark(master=master, conf=settings))
     register(spark)
     return spark
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tailrace")` known to a session.
+    """Register `format("tailrace")` in a session.
 
-    A session finds it by itself when its Python is the one Tailrace is installed in; on a cluster,
-    and from an environment that is not activated, call this.
+    A session finds the format by itself if its Python is the one that Tailrace is installed in. On
+    a cluster, or in a virtual environment that is not activated, call this function.
     """
     if is_remote():
         spark.dataSource.register(TailraceSource)

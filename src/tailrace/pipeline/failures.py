@@ -1,4 +1,4 @@
-"""What Spark's accounts of failures mean in our own terms."""
+"""Errors of Spark queries, translated into Tailrace errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _RAISED = re.compile(r"tailrace\.errors\.(\w+): (.*)")
 
 
 def translate_error(error: Exception | None) -> TailraceError:
-    """Our own error out of Spark's account of a failed task."""
+    """The Tailrace error in Spark's report of a failed task; `UnexpectedError` without one."""
     if isinstance(error, TailraceError):
         return error
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error or "")
-    stopped = analysis.stopped(text)
+    stopped = analysis.raised_error(text)
     if stopped is not None:
         return stopped
+    # The report holds the Python traceback as text: the last error in it is the one that was
+    # raised.
     raised = _RAISED.findall(text)
     kind = getattr(errors, raised[-1][0], None) if raised else None
     if isinstance(kind, type) and issubclass(kind, TailraceError):
@@ -29,10 +31,10 @@ def translate_error(error: Exception | None) -> TailraceError:
 
 
 def _cause(text: str) -> str:
-    """Why a query ended: what Spark says first. The plan that follows tells nobody anything.
+    """Why a query ended: the first line of Spark's message, without the plan that follows.
 
     >>> _cause("Broken pipe\\n=== Streaming Query ===\\n+- ~StreamingDataSourceV2Relation")
     'the query ended: Broken pipe'
     """
-    found = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"the query ended: {found}" if found else "the query ended"
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return f"the query ended: {first}" if first else "the query ended"

@@ -1,8 +1,24 @@
-"""Lanes: which delivery a change belongs to, so that the order of every key is kept.
+"""Lanes: which of several parallel deliveries a change belongs to, so that every key keeps its
+order.
 
-A change goes to the lane its key's hash names. A change of a key must come after everything of the
-old key and before everything of the new one, so it joins the two lanes for its micro-batch; a
-TRUNCATE joins them all. Changes of tables without a key keep the order of their table.
+The hash of a change's key chooses its lane. Tables without a key have one lane each. Two operations
+tie lanes together for the micro-batch that contains them:
+
+* An update that changes a key must follow all changes of the old key and precede all changes of the
+  new one. It joins the two lanes: both are delivered as the lower one.
+* A TRUNCATE must follow and precede everything in its table. It joins all lanes.
+
+Example with four lanes. By their hashes the keys 1, 3 and 4 belong to lane 3, the keys 2 and 5 to
+lane 0, and the keys 6 and 7 to lane 2:
+
+| micro-batch                         | lane 0                           | lane 2 | lane 3     |
+|-------------------------------------|----------------------------------|--------|------------|
+| inserts of 1 to 7                   | 2, 5                             | 6, 7   | 1, 3, 4    |
+| the same, then `1 → 2`              | 1, 2, 3, 4, 5, then the update   | 6, 7   |            |
+| the same, then TRUNCATE             | 1 to 7, then the truncate        |        |            |
+
+In the second batch lane 3 is delivered as lane 0, the keys 3 and 4 included: lanes are joined, not
+keys. The next batch starts with four lanes again.
 """
 
 from __future__ import annotations
@@ -32,43 +48,49 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Lanes:
-    """The lanes of one micro-batch."""
+    """The lanes of one micro-batch. `key` names the columns to hash instead of the table's key."""
 
     def __init__(self, count: int, key: Sequence[str] = ()) -> None:
         self._count = count
         self._key = tuple(key)
-        self._joined = np.arange(count)
+        self._delivered_as = np.arange(count)
+        """For each lane the lane that it is joined to: itself at first."""
 
     def join(self, groups: Iterable[Group]) -> None:
-        """Join what these changes tie together; all of a batch come here before any `of`."""
+        """Join the lanes that these changes tie together.
+
+        Call it with all changes of a micro-batch before the first call of `of`.
+        """
         for group in groups:
             if group.op is Op.TRUNCATE:
-                self._joined[:] = 0
+                self._delivered_as[:] = 0
             elif group.op is Op.UPDATE and group.before is not None:
-                old, new = self._numbers(group, group.before), self._numbers(group, group.after)
+                old, new = self._hashed(group, group.before), self._hashed(group, group.after)
+                # At most count x count distinct pairs, however many updates there are.
                 for pair in np.unique(np.stack([old, new]), axis=1).T.tolist():
                     self._unite(*pair)
 
     def of(self, group: Group) -> NDArray[np.int32]:
         """The lane of each change."""
         image = group.before if group.after is None else group.after
-        return self._joined[self._numbers(group, image)].astype(np.int32)
+        return self._delivered_as[self._hashed(group, image)].astype(np.int32)
 
     def _unite(self, one: int, other: int) -> None:
-        low, high = sorted((int(self._joined[one]), int(self._joined[other])))
+        low, high = sorted((int(self._delivered_as[one]), int(self._delivered_as[other])))
         if low != high:
-            self._joined[self._joined == high] = low
+            self._delivered_as[self._delivered_as == high] = low
 
-    def _numbers(self, group: Group, image: Image | None) -> NDArray[np.int64]:
+    def _hashed(self, group: Group, image: Image | None) -> NDArray[np.int64]:
+        """The lane of each change by the hash of its key, before lanes are joined."""
         hashes = np.full(len(group), _seed(group), np.uint64)
         if image is not None and group.relation is not None:
             for at in self._key_columns(group.relation):
-                found = image[at]
-                if found is None and group.after is not None:
-                    # A key that is not in the old image has not changed.
-                    found = group.after[at]
-                if found is not None:
-                    hashes = (hashes ^ hash_of(found.values)) * _PRIME
+                cells = image[at]
+                if cells is None and group.after is not None:
+                    # PostgreSQL leaves a column out of the old key if it has not changed.
+                    cells = group.after[at]
+                if cells is not None:
+                    hashes = (hashes ^ hash_of(cells.values)) * _PRIME
         hashes ^= hashes >> np.uint64(32)
         return ((hashes * _MIX) >> np.uint64(33)).astype(np.int64) % self._count
 
@@ -79,11 +101,14 @@ class Lanes:
             return [at for at, column in enumerate(relation.columns) if column.key and not full]
         missing = [name for name in self._key if name not in names]
         if missing:
-            raise ConfigError(f"{relation.qualified_name} has no column {missing[0]} for its lanes")
+            raise ConfigError(
+                f"{relation.qualified_name} has no column {missing[0]}, which `key` names for lanes"
+            )
         return [names.index(name) for name in self._key]
 
 
 def _seed(group: Group) -> np.uint64:
+    """FNV-1a of the table's name: equal keys of different tables spread over the lanes."""
     name = "" if group.relation is None else f"{group.relation.namespace}\0{group.relation.name}"
     seed = np.uint64(0xCBF29CE484222325)
     with np.errstate(over="ignore"):
@@ -93,7 +118,16 @@ def _seed(group: Group) -> np.uint64:
 
 
 def hash_of(values: pa.BinaryArray) -> Hashes:
-    """A hash of each value that is the same in every process; NULL has one of its own."""
+    """A hash of each value that is the same in every process, unlike Python's `hash`.
+
+    The hash of bytes b₀ b₁ … is Σ (bᵢ + 1) · PRIME^(i+1), mixed with the length. Sums can be taken
+    over a whole column with one cumulative sum; a recurrence such as FNV cannot. NULL has a hash
+    of its own.
+
+    >>> import pyarrow as pa
+    >>> hash_of(pa.array([b"a", None, b"a"], pa.binary())).tolist()
+    [11400611465230211731, 11400714819323198485, 11400611465230211731]
+    """
     values = columns.tidy(values)
     offsets = columns.offsets(values).astype(np.int64)
     lengths = np.diff(offsets)

@@ -1,7 +1,8 @@
-"""The plan of a pipeline with SQL stages: compiled for every version of its tables it will meet.
+"""The plan of a pipeline with expressions: Spark SQL for every version of its tables.
 
-The versions are those in force where the query begins and those the log states after it. The source
-ends a micro-batch before it would meet another one and asks for a new plan.
+A plan covers the table versions in force where the query starts and those that the log states after
+it. The source ends a micro-batch before a version that the plan does not cover and asks for a new
+plan (`tailrace.pipeline.source.planner`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NO_COLUMN = {"destination": "CAST(NULL AS STRING)", "message_key": "CAST(NULL A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Expressions for certain versions of tables."""
+    """The compiled expressions of a pipeline, by table version."""
 
     expressions: Expressions
     versions: dict[int, Compiled]
@@ -45,21 +46,23 @@ class Plan:
     message: Compiled
 
     def relations(self) -> dict[int, tuple[Relation, dict[int, TypeName]]]:
-        """What messages of each version are made with."""
-        found = {}
+        """The columns and types of messages, by version."""
+        relations = {}
         for number, compiled in self.versions.items():
             assert compiled.selected is not None
-            found[number] = (compiled.selected, self.types[number])
-        return found
+            relations[number] = (compiled.selected, self.types[number])
+        return relations
 
     def apply(self, frame: DataFrame) -> DataFrame:
-        """`where`, then `select`, `route` and `key`."""
+        """Filter by `where`, then compute `select`, `route` and `key`."""
         if self.expressions.where is not None:
             frame = frame.where(self._text("where"))
         changed: dict[str, str] = dict(_NO_COLUMN)
         if self.expressions.select is not None:
             for image in _IMAGES:
-                texts = {number: found.images()[image] for number, found in self.versions.items()}
+                texts = {
+                    number: version.images()[image] for number, version in self.versions.items()
+                }
                 changed[image] = combine(texts, message=image)
         if self.expressions.route is not None:
             changed["destination"] = self._text("route")
@@ -68,17 +71,17 @@ class Plan:
         return frame.withColumns({name: sql.expr(text) for name, text in changed.items()})
 
     def _text(self, stage: str) -> str:
-        texts = {number: getattr(found, stage) for number, found in self.versions.items()}
+        texts = {number: getattr(version, stage) for number, version in self.versions.items()}
         return combine(texts, message=getattr(self.message, stage))
 
     def lane_key(self) -> tuple[str, ...]:
-        """The column that `key` names, for lanes."""
+        """The column that `key` names: with several lanes it chooses the lane."""
         key = self.expressions.key
         if key is None:
             return ()
         column = expression.Item(name=None, expression=key).column
         if column is None:
-            raise ConfigError("with several lanes, `key` has to be a column")
+            raise ConfigError("with several lanes, `key` must be a column")
         return (column.name,)
 
 
@@ -91,15 +94,15 @@ def make(
     after: Position,
     also: Iterable[Table] = (),
 ) -> Plan | None:
-    """The plan for what comes after a position, and for these tables; None without SQL stages."""
+    """The plan for changes after a position and for these tables; None without expressions."""
     expressions = expression.parse(pipeline, name=name)
     if not expressions:
         return None
     tables = Tables(pipeline.tables)
     versions: dict[int, Compiled] = {}
     types: dict[int, dict[int, TypeName]] = {}
-    stated = ((relation, used) for _, relation, used in log.relations(after))
-    for relation, used in chain(stated, ((table.relation, table.types) for table in also)):
+    in_log = ((relation, used) for _, relation, used in log.relations(after))
+    for relation, used in chain(in_log, ((table.relation, table.types) for table in also)):
         number = fingerprint(relation, used)
         if number not in versions and tables.match(relation.namespace, relation.name):
             compiled = compiled_for(expressions, relation, used)

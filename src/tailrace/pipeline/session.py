@@ -1,7 +1,7 @@
 """The Spark session: every setting with its reason, in one place.
 
-The numbers are those of a micro-batch of a hundred rows on two cores, where Spark's defaults take
-about 200 ms and these take about 60.
+The figures are for a micro-batch of a hundred rows on two cores, where Spark's defaults take about
+200 ms and these settings about 60 ms.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from tailrace.pipeline.expressions.analysis import SETTINGS as MEANING
+from tailrace.pipeline.expressions.analysis import SETTINGS as EXPRESSION_SETTINGS
 
 if TYPE_CHECKING:
     from tailrace.config import Spark
 
-# The heap stays small, so the simplest collector is the quickest on few cores. Arrow checks bounds
-# and nulls of every value it reads, a quarter of what the JVM does with rows; these come from
-# pyarrow's own writer, and Spark has asked for nulls before.
+# The heap stays small, so the serial collector is the fastest on few cores. Arrow checks bounds and
+# nulls of every value it reads, a quarter of the JVM's work per row. pyarrow has written these
+# values, and Spark tests for null before it reads one.
 _JAVA = (
     "-XX:+UseSerialGC -Darrow.enable_unsafe_memory_access=true "
     "-Darrow.enable_null_check_for_get=false"
@@ -29,51 +29,51 @@ _LOCAL_CHECKPOINTS = (
 )
 
 SETTINGS = {
-    **MEANING,
-    # TCP to the Python workers waits 40 ms for a delayed ACK in each task.
+    **EXPRESSION_SETTINGS,
+    # Over TCP each task waits 40 ms for a delayed ACK of the Python worker.
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default asks helper programs for file permissions: 26 ms for each of two files a batch.
-    # Its atomic rename is not needed: one engine owns a data folder, guarded by a lock.
+    # The default starts helper programs for file permissions: 26 ms for each of two files per
+    # batch. Its atomic rename is not needed: a lock ensures that one process owns a data folder.
     "spark.sql.streaming.checkpointFileManagerClass": _LOCAL_CHECKPOINTS,
-    # Checksum files beside each checkpoint file double that work.
+    # The default also writes a checksum file per checkpoint file, which doubles that work.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Plans are small and fixed; re-planning each of them costs more than it finds.
+    # Plans are small and fixed; adaptive execution costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Old checkpoint files are of no use beyond a restart.
+    # A restart needs the last checkpoint files only.
     "spark.sql.streaming.minBatchesToRetain": "20",
-    # A dozen batches a second fill the history of a user interface nobody opens.
+    # A dozen batches per second would fill the history of a user interface that is not used.
     "spark.ui.enabled": "false",
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "100",
-    # The engine polls progress every second; at a dozen batches a second this loses none.
+    # Tailrace polls progress every second; at a dozen batches per second none is lost.
     "spark.sql.streaming.numRecentProgressUpdates": "60",
     "spark.ui.showConsoleProgress": "false",
-    # A block of messages goes to the delivering worker as soon as it is there: that worker
-    # publishes it while the next one is decoded.
+    # Small Arrow batches: the delivering worker publishes a block while the next one is decoded.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
-    # The batch's plan is in memory; nothing else is cached.
+    # Only the plan of a batch is in memory; nothing is cached.
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": _JAVA,
-    # A listener outside this machine would be a surprise.
+    # Listen on the loopback interface only.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
 STREAMING = {
-    # Spark's planner is large and cold: the second compiler takes a core for minutes to make
-    # quicker what the Python workers do anyway. Without it a small batch takes 150 ms instead of
-    # 450 on two busy cores. Reading a table of millions of rows, though, it makes thrice as quick.
+    # Spark's planner is large, and most of the work is done by Python workers. The JVM's second
+    # compiler (C2) uses a core for minutes to optimize it. Without C2 a small batch takes 150 ms
+    # instead of 450 ms on two busy cores. Reading a table of millions of rows is three times as
+    # fast with C2, so other sessions keep it.
     "spark.driver.extraJavaOptions": f"{_JAVA} -XX:TieredStopAtLevel=1",
 }
-"""For a session that runs nothing but small micro-batches."""
+"""Further settings for a session that runs small micro-batches only."""
 
 
 def build(settings: Spark, *, name: str = "tailrace") -> SparkSession:
-    """The session for these settings; what the user sets wins over ours."""
-    # The JVM starts Python by name: without this an unactivated environment finds the system's.
+    """Create the session; the user's `conf` wins over `SETTINGS`."""
+    # The JVM starts `python3` from the PATH, which is the system's in a venv that is not activated.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     local = settings.master.startswith("local")

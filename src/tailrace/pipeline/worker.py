@@ -1,8 +1,8 @@
-"""A Python worker of Spark's, made ready for a long life.
+"""Python workers of Spark, tuned for a long life.
 
-After every task a worker runs a full garbage collection. With Spark, Arrow and numpy loaded that
-takes 40 ms, several times what a small micro-batch takes; what is loaded by then never goes away
-and need not be looked at again.
+Spark's workers run a full garbage collection after every task. With Spark, Arrow and numpy loaded
+that takes 40 ms, several times as long as a small micro-batch. Modules that are loaded by then stay
+for ever, so `freeze_gc` excludes them from later collections.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ import gc
 import os
 from typing import Any
 
-_settled = False
+_frozen = False
 _BACKGROUND = "TAILRACE_BACKGROUND"
 _NICE = 10
 
 
 def freeze_gc() -> None:
-    """Once a process: leave everything that is there out of later collections."""
-    global _settled  # noqa: PLW0603
-    if not _settled:
-        _settled = True
+    """Exclude all present objects from later collections, once per process."""
+    global _frozen  # noqa: PLW0603
+    if not _frozen:
+        _frozen = True
         gc.collect()
         gc.freeze()
 
 
 def in_background(function: Any) -> Any:
-    """An Arrow function whose tasks have workers of their own, which may step back.
+    """Run an Arrow function in workers of its own, which may lower their priority.
 
-    Spark keeps workers apart by their environment, and the environment is the function's.
+    Spark shares workers between functions with the same environment, so the function gets an
+    environment variable of its own.
     """
     function._unwrapped._judf.func().envVars().put(_BACKGROUND, "1")
     return function
 
 
 def lower_priority() -> None:
-    """Leave the cores to whoever has less to do: changes go before snapshots."""
+    """Raise the nice value of a worker of `in_background`: changes go before snapshots."""
     if os.environ.pop(_BACKGROUND, None):
         os.nice(_NICE)

@@ -23,7 +23,7 @@ from tailrace.shadow import ledger, target
 from tailrace.shadow.ledger import Copied, digest
 from tailrace.shadow.source import BrokerTables
 from tailrace.sinks.kafka import positions
-from tailrace.sinks.kafka.producing import Producing
+from tailrace.sinks.kafka.producing import ProducerSink
 from tailrace.sinks.kafka.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _COMMIT_ROWS = 200_000
 """Older records are committed at intervals: a transaction may not last for ever."""
 
 
-class Shadow(Producing):
+class Shadow(ProducerSink):
     """Records into Kafka's topics of the same names. `name` is the pipeline's."""
 
     def __init__(self, settings: ShadowSink, *, name: str) -> None:
@@ -73,7 +73,7 @@ class Shadow(Producing):
         publisher = Publisher(settings, name=name, transactional_id=f"{settings.prefix}-{name}")
         self._publisher = publisher
         publisher.connect()
-        positions.ready(settings, ledger.topic_of(settings, name), name=name, partitions=1)
+        positions.ensure_topic(settings, ledger.topic_of(settings, name), name=name, partitions=1)
         publisher.fence()
         self._copied = ledger.read(settings, name=name)
         self._check_source(self._source)
@@ -99,10 +99,10 @@ class Shadow(Producing):
     def _still_ours(self) -> bool:
         """Whether this producer may go on; it begins a transaction to find out."""
         try:
-            publisher, topic = self._opened(), ledger.topic_of(self._settings, self._name)
+            publisher, topic = self._require_open(), ledger.topic_of(self._settings, self._name)
             publisher.begin()
             publisher.put(topic, 0, key=ledger.OWNER, value=b"")
-            publisher.settle()
+            publisher.drain()
         except TailraceError:
             return False
         return True
@@ -158,7 +158,7 @@ class Shadow(Producing):
     def _ready(self, topic: BrokerTopic) -> None:
         if self._targets.ready(topic):
             # The producer may know it with fewer partitions.
-            self._opened().look_at(topic.name)
+            self._require_open().refresh_metadata(topic.name)
 
     def _base(self, topic: BrokerTopic, partition: int) -> int:
         """Where our records begin: at the beginning, unless others may be before them."""
@@ -178,7 +178,7 @@ class Shadow(Producing):
         if not rows.num_rows:
             return
         self._ready(topic)
-        publisher = self._opened()
+        publisher = self._require_open()
         publisher.begin()
         publisher.publish(_outgoing(topic.name, partition, rows))
         key = ledger.key_of(topic.uuid, partition)
@@ -199,13 +199,13 @@ class Shadow(Producing):
         return self._receipt()
 
     def _commit(self) -> None:
-        publisher = self._opened()
-        if publisher.within_s is None:
+        publisher = self._require_open()
+        if publisher.transaction_age_s is None:
             return
         topic = ledger.topic_of(self._settings, self._name)
         for key in self._changed:
             publisher.put(topic, 0, key=key, value=self._copied[key].dump())
-        publisher.settle()
+        publisher.drain()
         publisher.commit()
         self._changed.clear()
         self._pending = 0

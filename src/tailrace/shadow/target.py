@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
-from tailrace.sinks.kafka.client import base, made
+from tailrace.sinks.kafka.client import client_config, create_client
 from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.topics import Cluster
 
@@ -45,7 +45,7 @@ class Targets:
         elif there == 0:
             raise SinkUnreachableError(f"topic {topic.name} has partitions without a leader")
         elif there < topic.partitions:
-            cluster.widen(topic.name, topic.partitions)
+            cluster.add_partitions(topic.name, topic.partitions)
         elif there > topic.partitions:
             raise SinkRefusedError(
                 f"topic {topic.name} has {there} partitions in Kafka and {topic.partitions} here: "
@@ -64,7 +64,7 @@ class Targets:
             )
         config = {name: topic.config[name] for name in _COPIED if name in topic.config}
         config["max.message.bytes"] = str(self._settings.max_message_bytes)
-        cluster.make([topic.name], topic.partitions, config)
+        cluster.create([topic.name], topic.partitions, config)
 
 
 def committed(
@@ -81,7 +81,7 @@ def committed(
         # The end shows by an answer without records, for which a broker waits this long.
         "fetch.wait.max.ms": 5,
     }
-    consumer = made(Consumer, base(settings, events, name=name) | own)
+    consumer = create_client(Consumer, client_config(settings, events, name=name) | own)
     try:
         consumer.assign([TopicPartition(topic, partition, first)])
         yield from _until_end(consumer, settings.timeout_s, f"topic {topic}")
@@ -114,8 +114,9 @@ def _until_end(consumer: Consumer, timeout_s: float, what: str) -> Iterator[Mess
 def bounds(settings: Kafka, topic: str, partition: int, *, name: str) -> tuple[int, int]:
     """The first offset a partition holds, and the next it will give."""
     events = Events()
-    consumer = made(
-        Consumer, base(settings, events, name=name) | {"group.id": f"{settings.prefix}-{name}"}
+    consumer = create_client(
+        Consumer,
+        client_config(settings, events, name=name) | {"group.id": f"{settings.prefix}-{name}"},
     )
     try:
         low, high = consumer.get_watermark_offsets(

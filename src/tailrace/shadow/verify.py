@@ -19,7 +19,7 @@ from tailrace.errors import SinkRefusedError
 from tailrace.shadow import ledger, target
 from tailrace.shadow.ledger import Copied, digest
 from tailrace.shadow.source import BrokerTables
-from tailrace.sinks.kafka.client import base, made
+from tailrace.sinks.kafka.client import client_config, create_client
 from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.topics import Cluster
 
@@ -307,7 +307,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 def commit(settings: ShadowSink, groups: Sequence[Committed], *, name: str) -> None:
     """Let groups go on in Kafka where they are here. They must not be running there."""
     events = Events()
-    admin = made(AdminClient, base(settings, events, name=name))
+    admin = create_client(AdminClient, client_config(settings, events, name=name))
     for group in sorted({each.group for each in groups}):
         places = [
             TopicPartition(each.topic, each.partition, each.there, each.metadata)

@@ -1,4 +1,4 @@
-"""Fixtures for the Kafka sink: settings with topics and names of a test's own."""
+"""Fixtures for the Kafka sink: topics and pipeline names that are unique per test."""
 
 from __future__ import annotations
 

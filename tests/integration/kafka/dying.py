@@ -1,4 +1,4 @@
-"""A sink in a process of its own, which waits between write and flush to be killed."""
+"""A sink in its own process, which waits between write and flush until it is killed."""
 
 from __future__ import annotations
 

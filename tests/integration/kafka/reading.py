@@ -1,4 +1,4 @@
-"""Topics as consumers find them, read with clients that are not the sink's code."""
+"""Topics as consumers see them, read without the code of the sink."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Found:
 
     @property
     def number(self) -> int:
-        """Which of the numbered messages it is."""
+        """The number of the message, from its payload."""
         return int(self.value.split(b"\r\n", 1)[0])
 
 
@@ -75,7 +75,7 @@ class Bench:
         admin.create_topics([new])[self.topic].result(20)
 
     def rows(self, numbers: Iterable[int], *, size: int = 0, keys: int = 0) -> pa.RecordBatch:
-        """The messages of these numbers, with so many keys."""
+        """A batch of the messages with these numbers, with `keys` distinct keys."""
         chosen = list(numbers)
         made = rows(chosen, destination=self.topic.encode(), size=size)
         if not keys:
@@ -85,12 +85,12 @@ class Bench:
         return made.set_column(field, MESSAGES.field(field), column)
 
     def held(self, topic: str = "", *, committed: bool = True) -> list[Found]:
-        """Everything in a topic, by partition and offset."""
+        """All messages of a topic, by partition and offset."""
         found = topics.messages(self.bootstrap, topic or self.topic, committed=committed)
         return [_found(one) for one in found]
 
     def end(self) -> int:
-        """Where the committed part of the topic's only partition ends."""
+        """The end offset of the committed records in the topic's only partition."""
         return topics.end(self.bootstrap, TopicPartition(self.topic, 0))
 
     def numbers(self, *, committed: bool = True) -> list[int]:

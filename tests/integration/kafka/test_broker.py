@@ -1,4 +1,4 @@
-"""The embedded broker itself: it keeps what it holds, and says why it can not be had."""
+"""The embedded broker: it keeps its data over restarts and reports why it cannot start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.integration.kafka.reading import Bench
 
 
-def test_what_it_holds_survives_its_end(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
+def test_messages_survive_a_restart(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
     with brittle_bench.opened() as sink:
         sink.write(brittle_bench.rows(range(100)))
         sink.flush()
@@ -24,20 +24,20 @@ def test_what_it_holds_survives_its_end(brittle: EmbeddedKafka, brittle_bench: B
         assert brittle_bench.numbers() == list(range(100))
 
 
-def test_a_broker_that_can_not_start_says_why(kafka_available: None) -> None:
+def test_a_broker_that_cannot_start_reports_the_reason(kafka_available: None) -> None:
     server = EmbeddedKafka(config="log.retention.hours=never")
     with pytest.raises(RuntimeError, match="never"):
         server.start()
     server.destroy()
 
 
-def test_without_java_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_it_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert "Java 17" in (EmbeddedKafka.unavailable() or "")
 
 
-def test_without_maven_it_can_not_be_fetched(
+def test_without_maven_it_cannot_be_downloaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     java = tmp_path / "java"

@@ -1,4 +1,4 @@
-"""Kafka dies in the middle and comes back: nothing is lost, and what comes twice is known."""
+"""Kafka is killed in the middle of a batch and restarted: nothing is lost, repeats are bounded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = 13
 def deliver(
     bench: Bench, sink: Kafka, *, middle: Callable[[int], None], failed: Callable[[], None]
 ) -> int:
-    """Deliver as a pipeline does, again from the last flush; how often it failed."""
+    """Deliver as a pipeline does, with replays from the last flush; returns the failures."""
     number = failures = 0
     while number < BATCHES:
         start, end = number * BATCH, (number + 1) * BATCH
@@ -57,7 +57,7 @@ def by_partition(bench: Bench) -> list[list[int]]:
 
 
 def check_order(bench: Bench, *, exactly: bool) -> None:
-    """Each partition is in order; only a cut batch may begin again, from its beginning."""
+    """Each partition is in order; only an interrupted batch may repeat, from its start."""
     sequences = by_partition(bench)
     assert len(sequences) > 1
     assert sorted({number for sequence in sequences for number in sequence}) == ALL
@@ -73,7 +73,7 @@ def check_order(bench: Bench, *, exactly: bool) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_broker_that_stays_away_for_longer_than_we_wait(
+def test_a_broker_that_is_down_for_longer_than_the_timeout(
     brittle: EmbeddedKafka, brittle_bench: Bench, transactional: bool
 ) -> None:
     def middle(number: int) -> None:
@@ -91,7 +91,7 @@ def restart(server: EmbeddedKafka) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_broker_that_is_back_soon_is_waited_for(
+def test_the_sink_waits_for_a_broker_that_restarts_in_time(
     brittle: EmbeddedKafka, brittle_bench: Bench, transactional: bool
 ) -> None:
     reached, dead = threading.Event(), threading.Event()
@@ -118,10 +118,10 @@ def test_a_broker_that_is_back_soon_is_waited_for(
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_line_that_goes_dead_without_a_word(
+def test_a_connection_that_drops_all_packets(
     kafka_server: EmbeddedKafka, bench: Bench, transactional: bool
 ) -> None:
-    """Clients are told the broker's own address, so it is only the first connection that hangs."""
+    """The broker advertises its own address, so only the first connection hangs."""
     with TcpProxy("127.0.0.1", kafka_server.port) as proxy:
         proxy.black_hole()
         sink = bench.sink(
@@ -131,7 +131,7 @@ def test_a_line_that_goes_dead_without_a_word(
             sink.open(ORIGIN)
 
 
-def test_a_frozen_broker_is_given_up(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
+def test_a_frozen_broker_times_out(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
     bench = brittle_bench
     sink = bench.sink(timeout_s=2)
     sink.open(ORIGIN)

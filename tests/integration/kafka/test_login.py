@@ -1,4 +1,4 @@
-"""Every way to log in to Kafka, against a real broker; the wrong ones are refused with a name."""
+"""Every login method against a real broker; wrong credentials are refused with a reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def guarded(certificates: Path, kafka_available: None) -> Iterator[EmbeddedKafka]:
-    """A broker with four ways in, where only few may do anything."""
+    """A broker with four listeners, an authorizer and one user without rights."""
     lines = {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": f"{certificates}/server.pem",
@@ -63,7 +63,7 @@ def guarded(certificates: Path, kafka_available: None) -> Iterator[EmbeddedKafka
 
 
 def delivered(server: EmbeddedKafka, listener: str, **given: Any) -> int:
-    """How many messages arrive with these settings."""
+    """Deliver ten messages with these settings; the number delivered."""
     bench = Bench(server.bootstrap_of(listener), f"t{uuid.uuid4().hex[:8]}")
     with bench.opened(**given) as sink:
         sink.write(bench.rows(range(10)))
@@ -117,7 +117,9 @@ def test_missing_rights_are_named(guarded: EmbeddedKafka) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_the_rights_the_guide_names_are_enough(guarded: EmbeddedKafka, transactional: bool) -> None:
+def test_the_operations_that_the_guide_lists_are_sufficient(
+    guarded: EmbeddedKafka, transactional: bool
+) -> None:
     name = f"shop{transactional}"
     allow(guarded, "topic", name, "CREATE", "DESCRIBE", "WRITE")
     if transactional:
@@ -133,7 +135,7 @@ def test_the_rights_the_guide_names_are_enough(guarded: EmbeddedKafka, transacti
 
 
 def allow(server: EmbeddedKafka, kind: str, prefix: str, *operations: str) -> None:
-    """Give the user `few` rights on all that begins with a prefix."""
+    """Grant the user `few` operations on all names with a prefix."""
     bindings = [
         AclBinding(
             KINDS[kind],

@@ -1,4 +1,4 @@
-"""Pipelines into a real Kafka: PostgreSQL, the log, Spark, and Kafka's own clients as readers."""
+"""Pipelines into a real Kafka: PostgreSQL, the log, Spark, and Kafka clients as readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def received(bootstrap: str, topic: str, count: int) -> list[Message]:
-    """Everything committed in a topic, partition by partition in its order."""
+    """All committed messages of a topic, by partition and offset."""
     found = topics.messages(bootstrap, topic)
     assert len(found) == count
     return found

@@ -1,4 +1,4 @@
-"""The Kafka sink's plain promises: messages arrive as they are, in order; no topic is altered."""
+"""The Kafka sink: messages arrive unchanged and in order, and no topic is altered."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def changed(batch: pa.RecordBatch, name: str, values: Sequence[object]) -> pa.Re
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_messages_arrive_as_they_are_and_in_order(bench: Bench, transactional: bool) -> None:
+def test_messages_arrive_unchanged_and_in_order(bench: Bench, transactional: bool) -> None:
     with bench.opened(transactional=transactional) as sink:
         for start in range(0, 9000, 3000):
             sink.write(bench.rows(range(start, start + 3000), keys=11))
@@ -53,7 +53,9 @@ def test_messages_arrive_as_they_are_and_in_order(bench: Bench, transactional: b
     assert [one.key for one in found] == [b"k%d" % (number % 11) for number in range(9000)]
 
 
-def test_another_client_reads_the_same(bench: Bench, kafka_server: EmbeddedKafka) -> None:
+def test_another_client_library_reads_the_same_messages(
+    bench: Bench, kafka_server: EmbeddedKafka
+) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(500), keys=3))
         sink.flush()
@@ -73,7 +75,7 @@ def test_another_client_reads_the_same(bench: Bench, kafka_server: EmbeddedKafka
     assert read == [(one.key, one.value, one.id) for one in bench.held()]
 
 
-def test_the_time_of_a_message_is_that_of_its_commit(bench: Bench) -> None:
+def test_the_timestamp_of_a_message_is_its_commit_time(bench: Bench) -> None:
     stamps = [1_700_000_000_123_456, 1_700_000_001_000_999]
     with bench.opened() as sink:
         sink.write(changed(bench.rows(range(2)), "committed_at", stamps))
@@ -89,14 +91,14 @@ def test_headers_can_be_left_out(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_compression(bench: Bench, compression: str) -> None:
+def test_messages_arrive_with_every_compression(bench: Bench, compression: str) -> None:
     with bench.opened(compression=compression) as sink:
         sink.write(bench.rows(range(500), size=300))
         sink.flush()
     assert bench.numbers() == list(range(500))
 
 
-def test_keys_go_where_javas_producer_sends_them(bench: Bench) -> None:
+def test_keys_go_to_the_same_partitions_as_in_the_java_client(bench: Bench) -> None:
     bench.make(partitions=7)
     keys = [*JAVA_HASHES, *(b"key-%d" % number for number in range(500))]
     with bench.opened() as sink:
@@ -138,7 +140,7 @@ def test_destinations_may_name_the_partition(bench: Bench) -> None:
             delivered(sink, towards(range(100, 101), [9]))
 
 
-def test_topics_are_made_as_asked(bench: Bench) -> None:
+def test_missing_topics_are_created_with_the_configured_partitions(bench: Bench) -> None:
     with bench.opened(partitions=3, replicas=1) as sink:
         sink.write(bench.rows(range(30), keys=30))
         sink.flush()
@@ -146,7 +148,7 @@ def test_topics_are_made_as_asked(bench: Bench) -> None:
     assert len(listed.partitions) == 3
 
 
-def test_a_topic_that_is_there_is_never_altered(bench: Bench) -> None:
+def test_an_existing_topic_is_never_altered(bench: Bench) -> None:
     bench.make(partitions=2, retention_ms="60000")
     with bench.opened(partitions=9) as sink:
         sink.write(bench.rows(range(30), keys=30))
@@ -164,7 +166,7 @@ def test_a_missing_topic_is_named(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_an_illegal_topic_is_named(bench: Bench, transactional: bool) -> None:
+def test_an_invalid_topic_is_named(bench: Bench, transactional: bool) -> None:
     batch = changed(
         bench.rows(range(3)), "destination", [bench.topic.encode()] * 2 + [b"not a topic!"]
     )
@@ -177,7 +179,7 @@ def test_an_illegal_topic_is_named(bench: Bench, transactional: bool) -> None:
     assert bench.numbers() == ([] if transactional else [0, 1])
 
 
-def test_a_message_too_large_for_us_is_named(bench: Bench) -> None:
+def test_a_message_above_max_message_bytes_is_named(bench: Bench) -> None:
     batch = changed(
         bench.rows(range(7)), "payload", [*map(payload, range(5)), b"x" * 2_000_000, payload(6)]
     )
@@ -200,7 +202,7 @@ def test_a_message_too_large_for_its_topic_is_named(bench: Bench) -> None:
     assert message_id(3).decode() in str(caught.value)
 
 
-def test_batches_too_large_for_their_topic_have_a_way_out(bench: Bench) -> None:
+def test_the_error_for_large_batches_names_the_setting_to_change(bench: Bench) -> None:
     bench.make(max_message_bytes="5000")
     batch = bench.rows(range(100), size=1000)
     with bench.opened(compression="none", linger_ms=50) as sink:
@@ -214,7 +216,7 @@ def test_batches_too_large_for_their_topic_have_a_way_out(bench: Bench) -> None:
     assert bench.numbers() == list(range(100))
 
 
-def test_a_small_queue_holds_writing_up_and_loses_nothing(bench: Bench) -> None:
+def test_a_full_queue_blocks_write_and_loses_nothing(bench: Bench) -> None:
     few = {"queue.buffering.max.messages": "100"}
     with bench.opened(settings=few) as sink:
         sink.write(bench.rows(range(5000)))
@@ -222,7 +224,7 @@ def test_a_small_queue_holds_writing_up_and_loses_nothing(bench: Bench) -> None:
     assert bench.numbers() == list(range(5000))
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_cluster_is_an_error() -> None:
     settings = KafkaSink(type="kafka", bootstrap="127.0.0.1:1", timeout_s=5)
     with pytest.raises(SinkUnreachableError, match=r"127\.0\.0\.1:1"):
         probe(settings, name="test")
@@ -234,7 +236,7 @@ def test_nobody_there() -> None:
             sink.write(rows(range(1)))
 
 
-def test_probing(bench: Bench) -> None:
+def test_probe(bench: Bench) -> None:
     probe(bench.settings(), name="test")
     with pytest.raises(SinkRefusedError, match=r"no\.such\.setting"):
         probe(bench.settings(settings={"no.such.setting": "1"}), name="test")

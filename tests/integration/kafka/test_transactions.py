@@ -1,4 +1,4 @@
-"""Exactly once: a batch and its position are in Kafka together, whoever dies in between."""
+"""Exactly once: Kafka commits a batch together with its position, whichever process dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.integration.kafka.reading import Bench
 
 
-def test_nothing_shows_before_the_flush(bench: Bench) -> None:
+def test_messages_are_not_visible_before_the_flush(bench: Bench) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(100)))
         wait_for(lambda: len(bench.numbers(committed=False)) == 100, "the messages")
@@ -33,7 +33,7 @@ def test_nothing_shows_before_the_flush(bench: Bench) -> None:
         assert bench.numbers() == list(range(100))
 
 
-def test_what_was_committed_is_skipped_however_old_the_checkpoint(bench: Bench) -> None:
+def test_committed_messages_are_skipped_with_any_older_checkpoint(bench: Bench) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(100)))
         sink.flush()
@@ -48,7 +48,7 @@ def test_what_was_committed_is_skipped_however_old_the_checkpoint(bench: Bench) 
     assert bench.numbers() == list(range(150))
 
 
-def test_a_sink_that_stays_open_skips_as_well(bench: Bench) -> None:
+def test_a_sink_that_stays_open_skips_committed_messages(bench: Bench) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(10)))
         sink.flush()
@@ -58,7 +58,7 @@ def test_a_sink_that_stays_open_skips_as_well(bench: Bench) -> None:
     assert bench.numbers() == list(range(20))
 
 
-def test_what_was_given_up_never_shows(bench: Bench) -> None:
+def test_aborted_messages_are_never_visible(bench: Bench) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(10)))
         sink.flush()
@@ -94,30 +94,32 @@ def test_a_zombie_is_fenced(bench: Bench) -> None:
             sink.flush()
         with pytest.raises(SinkFencedError) as caught:
             delivered(zombie, bench.rows(range(50, 60)))
-        assert "runs somewhere else" in caught.value.hint
+        assert "runs in another process" in caught.value.hint
     assert bench.numbers() == list(range(50))
 
 
-def test_a_zombie_is_fenced_however_late_it_finds_out(bench: Bench) -> None:
+def test_a_zombie_that_keeps_writing_is_fenced(bench: Bench) -> None:
     with bench.opened(transactional=True) as zombie:
         zombie.write(bench.rows(range(50)))
         bench.sink(transactional=True).open(ORIGIN)
         with pytest.raises(SinkFencedError):
-            go_on(zombie, bench)
+            write_many(zombie, bench)
     assert bench.numbers() == []
 
 
-def go_on(sink: Kafka, bench: Bench) -> None:
+def write_many(sink: Kafka, bench: Bench) -> None:
     for start in range(50, 10_000, 50):
         sink.write(bench.rows(range(start, start + 50)))
     sink.flush()
 
 
-def test_a_transaction_that_takes_too_long_is_not_taken_for_a_zombie(bench: Bench) -> None:
+def test_an_overdue_transaction_is_not_reported_as_fenced(bench: Bench) -> None:
     with bench.opened(transactional=True, transaction_timeout_s=1) as sink:
         sink.write(bench.rows(range(10)))
-        wait_for(lambda: bench.end() == 11, "the mark of an ended transaction")
-        with pytest.raises(SinkUnreachableError, match="ended by Kafka after 1 s") as caught:
+        wait_for(lambda: bench.end() == 11, "the abort marker")
+        with pytest.raises(
+            SinkUnreachableError, match="Kafka aborted the transaction after 1 s"
+        ) as caught:
             delivered(sink, bench.rows(range(10, 20)))
         assert "transaction_timeout_s" in caught.value.hint
     with bench.opened(transactional=True) as sink:
@@ -125,7 +127,7 @@ def test_a_transaction_that_takes_too_long_is_not_taken_for_a_zombie(bench: Benc
     assert bench.numbers() == list(range(20))
 
 
-def test_a_lane_may_go_from_worker_to_worker_and_back(bench: Bench) -> None:
+def test_a_lane_may_move_between_workers(bench: Bench) -> None:
     with bench.opened(transactional=True) as one, bench.opened(transactional=True) as other:
         done = 0
         for sink in (one, other, one, one, other, other, one):
@@ -148,7 +150,7 @@ def test_several_flushes_after_one_open(bench: Bench) -> None:
     assert bench.numbers() == list(range(60))
 
 
-def test_the_position_is_a_record_for_people_too(bench: Bench) -> None:
+def test_the_stored_position_is_readable_json(bench: Bench) -> None:
     with bench.opened(transactional=True, prefix="mine", source="7123") as sink:
         sink.write(bench.rows(range(5)))
         sink.flush()
@@ -159,7 +161,7 @@ def test_the_position_is_a_record_for_people_too(bench: Bench) -> None:
     assert record["count"] == 5
 
 
-def test_positions_are_found_behind_many_that_were_given_up(bench: Bench) -> None:
+def test_a_position_is_found_before_many_aborted_records(bench: Bench) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(10)))
         sink.flush()
@@ -172,7 +174,7 @@ def test_positions_are_found_behind_many_that_were_given_up(bench: Bench) -> Non
         assert sink.flush().duplicates == 10
 
 
-def test_another_source_is_not_measured_by_the_old_positions(bench: Bench) -> None:
+def test_positions_of_another_source_are_ignored(bench: Bench) -> None:
     with bench.opened(transactional=True, source="old") as sink:
         sink.write(bench.rows(range(100)))
         sink.flush()
@@ -182,14 +184,14 @@ def test_another_source_is_not_measured_by_the_old_positions(bench: Bench) -> No
     ):
         sink.write(bench.rows(range(10)))
         assert sink.flush() == Receipt(messages=10, bytes=sink_bytes(10))
-    assert [line["was"] for line in logs if line["event"] == "kafka.other-source"] == ["old"]
+    assert [line["was"] for line in logs if line["event"] == "kafka.other_source"] == ["old"]
 
 
 def sink_bytes(count: int) -> int:
     return sum(len(b"%d\r\nMSG + OK\r\n\x00\xff" % number) for number in range(count))
 
 
-def test_forgetting_delivers_again(bench: Bench) -> None:
+def test_forget_makes_the_sink_deliver_again(bench: Bench) -> None:
     with bench.opened(transactional=True) as sink:
         sink.write(bench.rows(range(10)))
         sink.flush()
@@ -200,7 +202,7 @@ def test_forgetting_delivers_again(bench: Bench) -> None:
     assert bench.numbers() == [*range(10), *range(10)]
 
 
-def test_lanes_have_positions_of_their_own(bench: Bench) -> None:
+def test_each_lane_has_its_own_position(bench: Bench) -> None:
     even, odd = range(0, 100, 2), range(1, 100, 2)
     with bench.opened(transactional=True, lane=0, lanes=2) as sink:
         sink.write(bench.rows(even))
@@ -225,18 +227,18 @@ def test_an_open_transaction_of_another_lane_hides_nothing(bench: Bench) -> None
     assert sorted(bench.numbers()) == list(range(20))
 
 
-def test_messages_that_changed_lanes_are_refused_and_not_lost(bench: Bench) -> None:
+def test_a_replay_with_other_messages_in_a_lane_is_refused(bench: Bench) -> None:
     with bench.opened(transactional=True, lane=0, lanes=2) as sink:
         sink.write(bench.rows(range(0, 50, 2)))
         sink.flush()
     with (
         bench.opened(transactional=True, lane=0, lanes=2) as sink,
-        pytest.raises(SinkRefusedError, match="not those that come now"),
+        pytest.raises(SinkRefusedError, match="the replayed batch has other messages"),
     ):
         delivered(sink, bench.rows(range(60)))
 
 
-def test_the_number_of_lanes_changes_between_batches_only(bench: Bench) -> None:
+def test_the_number_of_lanes_may_change_only_between_batches(bench: Bench) -> None:
     with bench.opened(transactional=True, lane=2, lanes=3) as sink:
         sink.write(bench.rows(range(2, 30, 3)))
         sink.flush()
@@ -248,7 +250,7 @@ def test_the_number_of_lanes_changes_between_batches_only(bench: Bench) -> None:
         assert sink.flush().messages == 10
 
 
-def test_a_topic_of_positions_that_would_not_last_is_refused(bench: Bench) -> None:
+def test_a_positions_topic_without_compaction_is_refused(bench: Bench) -> None:
     positions = type(bench)(bench.bootstrap, f"tailrace-positions-{bench.topic}")
     positions.make()
     with pytest.raises(SinkRefusedError, match=r"cleanup\.policy"):

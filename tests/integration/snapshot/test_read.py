@@ -193,7 +193,7 @@ def test_the_log_in_one_read(
 
 
 def test_clear_errors(spark: SparkSession, database: Database) -> None:
-    with pytest.raises(AnalysisException, match="there is no such table"):
+    with pytest.raises(AnalysisException, match="it matches no table"):
         read(spark, database, "nowhere")
     with pytest.raises(AnalysisException, match="a batch read with a DSN needs"):
         spark.read.format("tailrace").option("dsn", database.dsn).load().collect()

@@ -1,4 +1,4 @@
-"""Blocks hold every message once, in order, lane by lane; a beat holds none."""
+"""Blocks hold every message once, in order and per lane; a heartbeat holds none."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def expected(log: TestLog) -> list[tuple[int, int]]:
     return [(change.position.lsn, change.position.ordinal) for change in changes]
 
 
-def test_one_lane_is_the_log(log: TestLog) -> None:
+def test_one_lane_has_all_messages_in_order(log: TestLog) -> None:
     found = read(log, Spec(name="p"))
     assert {lane for lane, _ in found} == {0}
     assert positions([messages for _, messages in found]) == expected(log)
 
 
-def test_lanes_are_the_log_dealt_out(log: TestLog) -> None:
+def test_lanes_together_have_all_messages_each_in_order(log: TestLog) -> None:
     found = read(log, Spec(name="p", lanes=4))
     dealt = [positions([m for lane, m in found if lane == number]) for number in range(4)]
     assert all(lane == sorted(lane) for lane in dealt)
     assert sorted(place for lane in dealt for place in lane) == expected(log)
 
 
-def test_a_beat_keeps_workers_warm_and_delivers_nothing(log: TestLog) -> None:
+def test_a_heartbeat_is_a_block_without_messages(log: TestLog) -> None:
     reader = log.log()
     end = reader.end().position
     (batch,) = BlockFrame(Spec(name="p")).batches(Slice(log=reader, after=end, upto=end))

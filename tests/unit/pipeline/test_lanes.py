@@ -1,8 +1,10 @@
-"""Lanes keep the order of every key, whatever happens to the keys."""
+"""Lanes keep the order of every key, also when updates change keys."""
 
 from __future__ import annotations
 
 import random
+from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +51,7 @@ def group(
     )
 
 
-def test_keys_spread_over_all_lanes() -> None:
+def test_keys_are_spread_over_all_lanes() -> None:
     found = Lanes(8).of(group(Op.INSERT, after=[str(n) for n in range(8000)]))
     counts = np.bincount(found, minlength=8)
     assert counts.min() > 800
@@ -64,7 +66,7 @@ def test_a_key_has_one_lane_in_every_operation() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_everything_that_touches_a_key_is_in_one_lane(seed: int) -> None:
+def test_all_changes_of_a_key_are_in_one_lane(seed: int) -> None:
     rng = random.Random(seed)
     keys = [str(number) for number in range(40)]
     moves = [(rng.choice(keys), rng.choice(keys)) for _ in range(rng.randrange(12))]
@@ -82,14 +84,14 @@ def test_everything_that_touches_a_key_is_in_one_lane(seed: int) -> None:
         assert lane == lane_of[old] == lane_of[new]
 
 
-def test_lanes_without_key_changes_stay_apart() -> None:
+def test_lanes_without_key_changes_stay_separate() -> None:
     lanes = Lanes(4)
     plain = group(Op.INSERT, after=[str(n) for n in range(100)])
     lanes.join([plain, group(Op.UPDATE, before=["1"], after=["1"])])
     assert len(set(lanes.of(plain).tolist())) == 4
 
 
-def test_truncate_joins_all() -> None:
+def test_truncate_joins_all_lanes() -> None:
     lanes = Lanes(4)
     plain = group(Op.INSERT, after=[str(n) for n in range(100)])
     truncate = group(Op.TRUNCATE)
@@ -97,14 +99,14 @@ def test_truncate_joins_all() -> None:
     assert set(lanes.of(plain).tolist()) == set(lanes.of(truncate).tolist()) == {0}
 
 
-def test_tables_without_a_key_keep_their_own_order() -> None:
+def test_a_table_without_a_key_has_one_lane() -> None:
     lanes = Lanes(16)
     full = table("full", ReplicaIdentity.FULL)
     found = lanes.of(group(Op.INSERT, after=["1", "2", "3"], relation=full))
     assert len(set(found.tolist())) == 1
 
 
-def test_chosen_columns_choose_the_lane() -> None:
+def test_the_columns_of_key_choose_the_lane() -> None:
     lanes = Lanes(16, ["tenant"])
     found = lanes.of(group(Op.INSERT, after=["1", "2", "3"], tenants=["a", "b", "a"]))
     assert found[0] == found[2] != found[1]
@@ -113,7 +115,7 @@ def test_chosen_columns_choose_the_lane() -> None:
 
 
 @given(st.lists(st.none() | st.binary(max_size=30), max_size=30))
-def test_hash_depends_on_the_value_alone(values: list[bytes | None]) -> None:
+def test_a_hash_depends_only_on_the_value(values: list[bytes | None]) -> None:
     alone = [int(hash_of(pa.array([value], pa.binary()))[0]) for value in values]
     together = hash_of(pa.array(values, pa.binary())).tolist()
     assert together == alone
@@ -121,7 +123,91 @@ def test_hash_depends_on_the_value_alone(values: list[bytes | None]) -> None:
     assert len({hash_ for hash_, value in zip(alone, values, strict=True)}) == len(distinct)
 
 
+EXAMPLE = ["1", "2", "3", "4", "5", "6", "7"]
+"""The keys of the example in the module's docstring."""
+
+
+def lanes_of(*groups: Group, count: int = 4) -> list[int]:
+    """The lanes of the example's inserts in a micro-batch with these groups."""
+    inserts, lanes = group(Op.INSERT, after=EXAMPLE), Lanes(count)
+    lanes.join([inserts, *groups])
+    found: list[int] = lanes.of(inserts).tolist()
+    return found
+
+
+def test_the_example_of_the_docstring() -> None:
+    assert lanes_of() == [3, 0, 3, 3, 0, 2, 2]
+    assert lanes_of(group(Op.UPDATE, before=["1"], after=["2"])) == [0, 0, 0, 0, 0, 2, 2]
+    assert lanes_of(group(Op.TRUNCATE)) == [0] * 7
+
+
+def test_a_key_change_within_a_lane_joins_nothing() -> None:
+    assert lanes_of(group(Op.UPDATE, before=["1"], after=["3"])) == lanes_of()
+
+
+def test_key_changes_join_lanes_transitively_over_groups() -> None:
+    to_second = group(Op.UPDATE, before=["1"], after=["2"])
+    to_sixth = group(Op.UPDATE, before=["2"], after=["6"])
+    assert lanes_of(to_second, to_sixth) == [0] * 7
+    assert lanes_of(to_sixth, to_second) == [0] * 7
+
+
+def test_lanes_are_joined_for_one_micro_batch_only() -> None:
+    assert lanes_of(group(Op.TRUNCATE)) == [0] * 7
+    assert lanes_of() == [3, 0, 3, 3, 0, 2, 2]
+
+
+def test_a_key_that_the_old_row_leaves_out_has_not_changed() -> None:
+    update = group(Op.UPDATE, before=["1"], after=["1"], tenants=["a"])
+    insert = group(Op.INSERT, after=["9"], tenants=["a"])
+    lanes = Lanes(16, ["tenant"])
+    lanes.join([update, insert])
+    assert lanes.of(update).tolist() == lanes.of(insert).tolist()
+    assert lanes.of(insert).tolist() == Lanes(16, ["tenant"]).of(insert).tolist()
+
+
+def test_logical_messages_share_a_lane() -> None:
+    messages = replace(
+        group(Op.MESSAGE, after=["1", "2", "3"]), relation=None, before=None, after=None
+    )
+    assert len(set(Lanes(16).of(messages).tolist())) == 1
+
+
+def change(step: tuple[str, str]) -> Group:
+    """One change of the key `step[0]`; to another key if `step[1]` differs."""
+    old, new = step
+    if old == new:
+        return group(Op.INSERT, after=[new])
+    return group(Op.UPDATE, before=[old], after=[new])
+
+
+KEYS = st.sampled_from([str(number) for number in range(12)])
+
+
+@given(
+    st.lists(st.tuples(KEYS, KEYS) | KEYS.map(lambda key: (key, key)), max_size=30),
+    st.integers(1, 6),
+    st.randoms(use_true_random=False),
+)
+def test_any_interleaving_of_lanes_keeps_the_order_of_every_key(
+    steps: list[tuple[str, str]], count: int, rng: random.Random
+) -> None:
+    groups = [change(step) for step in steps]
+    lanes = Lanes(count)
+    lanes.join(groups)
+    queues: dict[int, list[int]] = defaultdict(list)
+    for number, found in enumerate(groups):
+        queues[int(lanes.of(found)[0])].append(number)
+    delivered: list[int] = []
+    while waiting := [lane for lane, queue in queues.items() if queue]:
+        delivered.append(queues[rng.choice(waiting)].pop(0))
+    for key in {key for step in steps for key in step}:
+        of_key = [number for number in delivered if key in steps[number]]
+        assert of_key == sorted(of_key)
+
+
 def by_hand(value: bytes | None) -> int:
+    """The hash of one value, computed byte by byte."""
     prime, mix = 0x100000001B3, 0x9E3779B97F4A7C15
     if value is None:
         return mix
@@ -130,5 +216,5 @@ def by_hand(value: bytes | None) -> int:
 
 
 @given(st.none() | st.binary(max_size=30))
-def test_hash_is_the_same_for_ever(value: bytes | None) -> None:
+def test_a_hash_never_changes(value: bytes | None) -> None:
     assert hash_of(pa.array([value], pa.binary())).tolist() == [by_hand(value)]

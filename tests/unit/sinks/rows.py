@@ -1,4 +1,4 @@
-"""Messages by the handful, for the tests of sinks."""
+"""Numbered messages for the tests of sinks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ FIRST_LSN = 0x16B3748
 
 
 def position(number: int, *, per: int = 3) -> Position:
-    """Where the n-th message stands; `per` messages make a transaction."""
+    """The position of message `number`; each transaction has `per` messages."""
     return Position(Lsn(FIRST_LSN + number // per * 56), number % per)
 
 
 def message_id(number: int, *, per: int = 3) -> bytes:
-    """The id of the n-th message, in the form the bridge's consumers know."""
+    """The id of message `number`, in the form of shape `bridge`."""
     at = position(number, per=per)
     return f"{at.lsn:x}-my-orders-insert-{at.ordinal}".encode()
 
 
 def payload(number: int, size: int = 0) -> bytes:
-    """Bytes that look like the protocol's own, and say which message they are."""
+    """Bytes that resemble NATS protocol lines and begin with the message's number."""
     return b"%d\r\nMSG + OK\r\n\x00\xff" % number + b"x" * size
 
 
@@ -38,7 +38,7 @@ def rows(
     destination: bytes = b"cdc.orders.insert",
     size: int = 0,
 ) -> pa.RecordBatch:
-    """The messages of these numbers."""
+    """A batch of the messages with these numbers."""
     chosen = list(numbers)
     places = [position(number, per=per) for number in chosen]
     columns = [

@@ -1,6 +1,6 @@
-"""Spark's own opinion of expressions: their types, or what is wrong with them.
+"""Analysis by Spark: the result types of expressions, or Spark's error.
 
-Only Spark's analyser is asked, over an empty frame that has the table's columns; no job runs.
+Only Spark's analyzer is called, over an empty frame with the table's columns; no job runs.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ CELLS = (
     "`table` STRING, relation BIGINT, annotations STRING, before ARRAY<STRING>, "
     "after ARRAY<STRING>, unchanged ARRAY<INT>, absent ARRAY<INT>, prefix STRING, content BINARY"
 )
-"""The frame that compiled expressions run on, as a Spark schema."""
+"""The cells frame, which compiled expressions run on, as a Spark schema."""
 
 SETTINGS = {
-    # A cast or a sum that fails says so. Without, it is NULL, and a filter drops the row.
+    # Without ANSI mode a failed cast or sum is NULL, and a filter silently drops the row.
     "spark.sql.ansi.enabled": "true",
-    # Hours and days of a timestamp are those of UTC, as everywhere in the log.
+    # Hours and days of a timestamp are in UTC, as everywhere in the log.
     "spark.sql.session.timeZone": "UTC",
-    # A value that two conditions share is not computed before the condition that guards it.
+    # Without this, Spark computes a value that two branches share before the test that guards it.
     "spark.sql.subexpressionElimination.skipForShortcutExpr": "true",
 }
-"""Settings of a session on which the meaning of expressions rests."""
+"""Session settings that the meaning of expressions depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Types:
-    """The types of a pipeline's expressions, in Spark's spelling; None where there is none."""
+    """The types of a pipeline's expressions, in Spark's spelling; None without an expression."""
 
     where: str | None
     select: tuple[str, ...] | None
@@ -56,27 +56,27 @@ class Types:
 
 
 def result_types(spark: SparkSession, expressions: Expressions, relation: Relation) -> Types:
-    """What Spark makes of each expression; `ExpressionError` in its words where it refuses."""
+    """The type of each expression; `ExpressionError` with Spark's message if Spark refuses it."""
 
-    def asked(expression: Expression | None) -> str | None:
+    def type_of(expression: Expression | None) -> str | None:
         return None if expression is None else _type(spark, expression, relation)
 
-    where = asked(expressions.where)
+    where = type_of(expressions.where)
     if where not in (None, "boolean", "void") and expressions.where is not None:
-        expressions.where.text.refuse(0, f"a condition is true or false; this is of type {where}")
+        expressions.where.text.refuse(0, f"must be a condition, got a value of type {where}")
     select = expressions.select
     return Types(
         where=where,
         select=None
         if select is None
         else tuple(_type(spark, item.expression, relation) for item in select),
-        route=asked(expressions.route),
-        key=asked(expressions.key),
+        route=type_of(expressions.route),
+        key=type_of(expressions.key),
     )
 
 
 def analyse(spark: SparkSession, expressions: Expressions, compiled: Compiled) -> Compiled:
-    """The same with the types of computed columns known, and everything checked by Spark."""
+    """Check expressions with Spark and add the types of computed columns."""
     require_settings(spark)
     if compiled.relation is None:
         return compiled
@@ -91,22 +91,22 @@ def analyse(spark: SparkSession, expressions: Expressions, compiled: Compiled) -
 
 
 def require_settings(spark: SparkSession) -> None:
-    """Refuse a session in which expressions would mean something else."""
-    for name, wanted in SETTINGS.items():
-        if spark.conf.get(name) != wanted:
+    """Refuse a session in which expressions would have another meaning."""
+    for name, required in SETTINGS.items():
+        if spark.conf.get(name) != required:
             raise ConfigError(
-                f"spark.conf: pipelines with SQL need {name}={wanted}",
+                f"spark.conf: pipelines with expressions need {name}={required}",
                 hint="Remove the setting from spark.conf.",
             )
 
 
-def stopped(message: str) -> PoisonedError | None:
-    """The error a compiled expression stopped its query with, found in what Spark says of it."""
-    found = re.search(r"\[USER_RAISED_EXCEPTION\] (.*?\(event [0-9a-f]{16}-\d+\))", message)
-    return PoisonedError(found[1], hint=_STOPPED) if found else None
+def raised_error(message: str) -> PoisonedError | None:
+    """The error that a compiled expression raised (`sql.stop`), from Spark's message."""
+    match = re.search(r"\[USER_RAISED_EXCEPTION\] (.*?\(event [0-9a-f]{16}-\d+\))", message)
+    return PoisonedError(match[1], hint=_GUARD) if match else None
 
 
-_STOPPED = "Guard the expression as the message says, then start again: nothing is lost."
+_GUARD = "Change the expression as the message says, then restart the pipeline. Nothing is lost."
 
 
 def _type(spark: SparkSession, expression: Expression, relation: Relation) -> str:
@@ -126,14 +126,14 @@ def _type(spark: SparkSession, expression: Expression, relation: Relation) -> st
 
 
 def _sentence(error: PySparkException) -> str:
-    """The finding alone, without the plan and the code that come after it."""
+    """The first sentence of Spark's message, without the plan and the error code."""
     return str(error).split(" SQLSTATE:")[0].split("\n")[0][:500]
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PySpark logs what it raises, with a page of Java."""
-    # Of PySpark's own class: it calls the logger with words of its own.
+    """PySpark logs every exception that it raises, with its Java stack: suppress that."""
+    # PySpark's own logger class: PySpark passes it keyword arguments that others do not take.
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,8 +1,8 @@
-"""Cells and their types: PostgreSQL's text to Spark's values, and Spark's values to such text.
+"""Types of cells: PostgreSQL's text → Spark values, and Spark values → PostgreSQL's text.
 
-A cell of the cells frame is the text PostgreSQL gave it. An expression sees it as a value of a
-Spark type. A text that the type can not hold (an infinite timestamp, a numeric of a hundred
-digits) stops the query with a message; it never becomes NULL and never loses a digit.
+A cell of the cells frame is PostgreSQL's text of a value. An expression sees it as a value of a
+Spark type. A text that the type cannot represent (an infinite timestamp, a numeric of a hundred
+digits) stops the query with an error; it never becomes NULL and never loses a digit.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ _FIXED = frozenset(
     # "char", name, money, macaddr, macaddr8, time, interval, timetz, uuid
     | {18, 19, 790, 829, 774, 1083, 1186, 1266, 2950}
 )
-"""Types of a fixed size: PostgreSQL never stores them out of line."""
+"""Types of a fixed size: PostgreSQL never stores them out of line (TOAST)."""
 
 _DIGITS = 38
+"""The precision of Spark's largest decimal."""
 _SCALE = 20
-"""Fraction of a numeric without one. PostgreSQL's own divisions give up to 20 digits."""
+"""The scale for a numeric without one. PostgreSQL's division returns up to 20 digits."""
 
 
 def toastable(column: Column) -> bool:
-    """Whether an update may leave the column out as unchanged."""
+    """Whether PostgreSQL may leave the column out of an update as unchanged."""
     return column.type_oid not in _FIXED
 
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """Precision and scale in Spark. `exact`: every value of the column has such a fraction."""
+    """Precision and scale in Spark. `exact`: every value of the column fits the scale."""
 
     precision: int
     scale: int
@@ -52,7 +53,7 @@ class Decimal:
 
     @classmethod
     def of(cls, modifier: int) -> Decimal:
-        """For a numeric's type modifier.
+        """The decimal for the type modifier of a numeric.
 
         >>> Decimal.of(((10 << 16) | 2) + 4)
         Decimal(precision=10, scale=2, exact=True)
@@ -63,16 +64,16 @@ class Decimal:
             return cls(_DIGITS, _SCALE, exact=False)
         precision = (modifier - 4) >> 16 & 0xFFFF
         scale = (((modifier - 4) & 0x7FF) ^ 0x400) - 0x400
-        # From PostgreSQL 15 a scale may be negative or larger than the precision.
+        # Since PostgreSQL 15 a scale may be negative or larger than the precision.
         whole, fraction = max(precision - scale, 0), max(scale, 0)
         if whole + fraction <= _DIGITS:
             return cls(max(whole + fraction, 1), fraction, exact=True)
-        kept = min(fraction, _SCALE)
-        return cls(_DIGITS, kept, exact=kept == fraction)
+        scale = min(fraction, _SCALE)
+        return cls(_DIGITS, scale, exact=scale == fraction)
 
 
 def spark_type(column: Column) -> str:
-    """The Spark type an expression sees the column as."""
+    """The Spark type that an expression sees for a column."""
     oid = column.type_oid
     if oid == NUMERIC:
         decimal = Decimal.of(column.type_modifier)
@@ -95,7 +96,7 @@ def value(text: str, column: Column, *, place: str) -> str:
     if column.type_oid in _INTEGERS or column.type_oid in _FLOATS:
         return cast
     refusal = sql.stop(
-        f"{place} holds a value that {kind} can not hold; read it with text({column.name})"
+        f"{place} has a value that {kind} cannot represent; read it with text({column.name})"
     )
     checked = f"coalesce({cast}, CASE WHEN {text} IS NOT NULL THEN {refusal} END)"
     misread = _misread(text, column)
@@ -103,26 +104,26 @@ def value(text: str, column: Column, *, place: str) -> str:
 
 
 def _misread(text: str, column: Column) -> str:
-    """A test for texts that Spark would take for something else than an error."""
+    """A condition for texts that Spark would read as another value instead of failing."""
     if column.type_oid in _DATES:
-        # Spark reads a date up to the first blank.
+        # Spark reads a date up to the first blank, so '0044-03-15 BC' would be a date AD.
         return f"endswith({text}, 'BC')"
     decimal = Decimal.of(column.type_modifier)
-    # Spark rounds what the scale can not hold.
+    # Spark rounds digits beyond the scale.
     return "" if decimal.exact else f"{text} RLIKE '[.][0-9]{{{decimal.scale},}}[1-9]'"
 
 
 def text_of(value_sql: str, kind: str) -> tuple[str, int] | None:
-    """Spark SQL for the PostgreSQL-like text of a value and its type's oid.
+    """Spark SQL for PostgreSQL's text of a value, and the oid of the PostgreSQL type.
 
-    None for a type that has no such text: arrays, structs, intervals. `kind` is Spark's own
-    spelling, such as `decimal(10,2)`.
+    None for a type without such a text: arrays, structs, intervals. `kind` is Spark's spelling of
+    the type, such as `decimal(10,2)`.
     """
     plain = f"CAST({value_sql} AS STRING)"
     known = {
         "boolean": (f"left({plain}, 1)", BOOL),
         "timestamp": (f"concat({_wall(value_sql)}, '+00')", TIMESTAMPTZ),
-        # Spark puts a plus before years of five digits.
+        # Spark writes a plus before years of five digits.
         "timestamp_ntz": (f"ltrim('+', {plain})", TIMESTAMP),
         "date": (f"ltrim('+', {plain})", DATE),
         "binary": (f"concat({sql.string(chr(92) + 'x')}, lower(hex({value_sql})))", BYTEA),
@@ -144,7 +145,7 @@ _NUMBERS = {
 
 
 def _wall(value_sql: str) -> str:
-    """A timestamp's date and time in UTC, whatever the session's time zone."""
+    """A timestamp's date and time in UTC, in any time zone of the session."""
     epoch = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
     moment = f"timestampadd(MICROSECOND, unix_micros({value_sql}), {epoch})"
     return f"ltrim('+', CAST({moment} AS STRING))"

@@ -1,7 +1,7 @@
-"""Checked expressions and one version of a table, made into Spark SQL over the cells frame.
+"""The compiler: checked expressions and one version of a table → Spark SQL over the cells frame.
 
-The text made here is the only SQL that reaches Spark. Several versions of several tables become
-one text with `combine`, which chooses by the frame's `relation` column.
+Only SQL that this module writes reaches Spark. `combine` joins the SQL for several versions of
+several tables into one text that chooses by the frame's `relation` column.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tailrace.pipeline.expressions.expression import Expression, Expressions, Item
-    from tailrace.pipeline.expressions.render import Names
+    from tailrace.pipeline.expressions.reference import Names
     from tailrace.schema import TypeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """One column of `select`, for the new row and for the old.
+    """One column of `select`: Spark SQL for the new row (`after`) and the old one (`before`).
 
-    `after` and `before` give the value as PostgreSQL's text once `column.type_oid` is known. For
-    an expression the type is Spark's to say: until `analysis.analyse` has asked, its
-    oid is 0 and the two give the value itself. `unchanged` and `absent` say whether the value is
-    not known in the new and in the old row.
+    `after` and `before` return PostgreSQL's text of the value if `column.type_oid` is known. Only
+    Spark knows the type of an expression: until `analysis.analyse` has asked, its oid is 0 and the
+    two return the value itself. `unchanged` and `absent` are the conditions under which the value
+    is not known in the new and in the old row.
     """
 
     column: Column
@@ -53,7 +53,7 @@ class Compiled:
 
     @property
     def selected(self) -> Relation | None:
-        """The relation that messages are made with: the table's own columns, or the selected."""
+        """The relation of the messages: with the columns of `select`, or with the table's own."""
         if self.relation is None or self.select is None:
             return self.relation
         return replace(self.relation, columns=tuple(item.column for item in self.select))
@@ -74,29 +74,29 @@ class Compiled:
 def compile(  # noqa: A001 - the module's one verb
     expressions: Expressions, relation: Relation | None, types: Mapping[int, TypeName]
 ) -> Compiled:
-    """Resolve the names against one version of a table; None is for logical messages.
+    """Compile for one version of a table; None is for logical messages.
 
-    Raises `ExpressionError` where a column is unknown, naming the table.
+    Raises `ExpressionError` for an unknown column, with the name of the table.
     """
-    del types  # a type outside of PostgreSQL's own is text to an expression
+    del types  # An expression sees a type that is not built into PostgreSQL as text.
 
-    def made(expression: Expression | None) -> str | None:
+    def rendered(expression: Expression | None) -> str | None:
         if expression is None:
             return None
         return expression.render(_names(expression, relation))
 
-    def made_text(expression: Expression | None) -> str | None:
-        return None if expression is None else f"CAST({made(expression)} AS STRING)"
+    def rendered_text(expression: Expression | None) -> str | None:
+        return None if expression is None else f"CAST({rendered(expression)} AS STRING)"
 
     select = None
     if expressions.select is not None and relation is not None:
         select = tuple(_selected(item, relation) for item in expressions.select)
-        _distinct_names(expressions.select, select)
+        _refuse_repeated_names(expressions.select, select)
     return Compiled(
         relation=relation,
-        where=made(expressions.where),
-        route=made_text(expressions.route),
-        key=made_text(expressions.key),
+        where=rendered(expressions.where),
+        route=rendered_text(expressions.route),
+        key=rendered_text(expressions.key),
         select=select,
     )
 
@@ -121,7 +121,7 @@ def _selected(item: Item, relation: Relation) -> Selected:
             item=item,
         )
     name = item.name or (plain.name if plain is not None else "")
-    lost, missing = _not_known(expression, new, relation)
+    lost, missing = _unknown_conditions(expression, new, relation)
     return Selected(
         column=Column(name=name, type_oid=0),
         after=_unless(lost, expression.render(new)),
@@ -132,32 +132,39 @@ def _selected(item: Item, relation: Relation) -> Selected:
     )
 
 
-def _not_known(expression: Expression, names: Image, relation: Relation) -> tuple[str, str]:
-    """When an expression has no value: in the new row, and in the old.
+def _unknown_conditions(
+    expression: Expression, names: Image, relation: Relation
+) -> tuple[str, str]:
+    """The conditions under which an expression has no value: in the new row, and in the old one.
 
-    An expression of unchanged values alone is unchanged itself. One that mixes them with others
-    can not be computed, and reading the value stops the query. In an old key it is simply not
-    there, like the columns it needs.
+    | the expression reads                | new row                     | old row                  |
+    |-------------------------------------|-----------------------------|--------------------------|
+    | unchanged values only               | unchanged, like its columns | -                        |
+    | unchanged values and others         | stops the query             | -                        |
+    | a column that is not in the old key | -                           | absent, like that column |
+    | columns tested with is_known() etc. | always computed             | always computed          |
     """
-    found = [names.column(reference) for reference in expression.references]
-    columns = sorted({index for index in found if index is not None})
+    indexes = [names.column(reference) for reference in expression.references]
+    columns = sorted({index for index in indexes if index is not None})
     if expression.guarded or not columns:
         return "FALSE", "FALSE"
     lost = [unchanged(relation, index) for index in columns]
-    framed = None in found or "FALSE" in lost
+    always_known = None in indexes or "FALSE" in lost
     missing = [absent(index) for index in columns]
-    return "FALSE" if framed else f"({' AND '.join(lost)})", f"({' OR '.join(missing)})"
+    return "FALSE" if always_known else f"({' AND '.join(lost)})", f"({' OR '.join(missing)})"
 
 
 def _unless(unknown: str, value: str) -> str:
     return value if unknown == "FALSE" else f"CASE WHEN NOT {unknown} THEN {value} END"
 
 
-def _distinct_names(items: Sequence[Item], selected: Sequence[Selected]) -> None:
+def _refuse_repeated_names(items: Sequence[Item], selected: Sequence[Selected]) -> None:
     names = [entry.column.name for entry in selected]
     for index, name in enumerate(names):
         if name in names[:index]:
-            items[index].expression.text.refuse(0, f"the name {name} is taken by an item before")
+            items[index].expression.text.refuse(
+                0, f"the name {name} is already used by an earlier item"
+            )
 
 
 def _image(image: str, values: Sequence[str]) -> str:
@@ -165,32 +172,36 @@ def _image(image: str, values: Sequence[str]) -> str:
 
 
 def _indexes(image: str, tests: Sequence[str]) -> str:
-    found = [
+    """The numbers of the columns whose test is true, as an array."""
+    cases = [
         f"CASE WHEN {test} THEN {index} END" for index, test in enumerate(tests) if test != "FALSE"
     ]
     empty = "CAST(array() AS ARRAY<INT>)"
-    if not found:
+    if not cases:
         return empty
-    listed = f"array_compact(array({', '.join(found)}))"
+    listed = f"array_compact(array({', '.join(cases)}))"
     return f"CASE WHEN {image} IS NOT NULL THEN {listed} ELSE {empty} END"
 
 
 def typed(selected: Selected, kind: str) -> Selected:
-    """A computed column whose type Spark has told, in Spark's spelling."""
+    """A computed column whose type is known; `kind` is Spark's spelling."""
     new, old = cells.text_of(selected.after, kind), cells.text_of(selected.before, kind)
     if new is None or old is None:
         selected.item.expression.text.refuse(
-            0, f"{selected.column.name} is of type {kind}, which no message can hold: cast it"
+            0, f"{selected.column.name} has type {kind}, which messages do not support: cast it"
         )
     column = replace(selected.column, type_oid=new[1])
     return replace(selected, column=column, after=new[0], before=old[0])
 
 
 def combine(texts: Mapping[int, str], *, message: str | None = None) -> str:
-    """One text out of those for several relation versions, by their fingerprints.
+    """One CASE expression out of the SQL for several versions of tables, by fingerprint.
 
-    `message` is for rows without a relation, None where there are none. A version that is not
-    among them stops the query: the plan has to be made again.
+    `message` is for logical messages, which have no relation. A version that is not among them
+    stops the query; the source prevents that by ending the batch before it.
+
+    >>> combine({7: "a"}, message="b")[:67]
+    'CASE WHEN relation IS NULL THEN b WHEN relation = 7L THEN a ELSE ra'
     """
     words = ["CASE"]
     if message is not None:
@@ -201,7 +212,10 @@ def combine(texts: Mapping[int, str], *, message: str | None = None) -> str:
 
 
 def fingerprint(relation: Relation, types: Mapping[int, TypeName]) -> int:
-    """A stable number of 63 bits for a version of a relation and the types it uses."""
+    """A stable 63-bit number for a version of a relation and the types it uses.
+
+    Specs and plans hold it, and Spark compares it as a BIGINT, which has no unsigned form.
+    """
     used = {column.type_oid for column in relation.columns}
     parts = [
         relation.oid,

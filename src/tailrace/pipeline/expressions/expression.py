@@ -1,7 +1,7 @@
-"""The SQL of a pipeline: `where`, `select`, `route` and `key`, parsed and checked.
+"""The expressions of a pipeline: `where`, `select`, `route` and `key`, parsed and checked.
 
-Everything that can be said without a table is said here; names are resolved against a table's
-columns in `tailrace.pipeline.expressions.compile`.
+This module makes every check that needs no table. `tailrace.pipeline.expressions.compile` resolves
+the names against the columns of a table.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tailrace.pipeline.expressions import syntax
-from tailrace.pipeline.expressions.render import Reference, Renderer
+from tailrace.pipeline.expressions.render import Renderer
 from tailrace.pipeline.expressions.syntax import Text, offset
 
 if TYPE_CHECKING:
     from tailrace import config
-    from tailrace.pipeline.expressions.render import Names
+    from tailrace.pipeline.expressions.reference import Names, Reference
 
-_NAME_BYTES = 63
+_MAX_NAME_BYTES = 63
+"""PostgreSQL's limit for identifiers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
     """One expression that passed the allow-list.
 
-    `references` are the columns whose values it reads, `guarded` those it asks about: whether
-    their values are known.
+    `references` are the columns whose values it reads. `guarded` are the columns that it tests with
+    is_unchanged(), is_absent() or is_known().
     """
 
     text: Text
@@ -36,20 +37,20 @@ class Expression:
     guarded: tuple[Reference, ...]
 
     def render(self, names: Names) -> str:
-        """As Spark SQL, for one meaning of its names."""
+        """The expression as Spark SQL, with its names resolved by `names`."""
         return Renderer(self.text, names).sql(self.tree)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One column of `select`. `name` is None for a plain column that keeps its own."""
+    """One column of `select`. `name` is None for a plain column that keeps its name."""
 
     name: str | None
     expression: Expression
 
     @property
     def column(self) -> Reference | None:
-        """The reference, if the item is a column and nothing else."""
+        """The reference, if the item is a plain column."""
         tree = self.expression.tree
         plain = isinstance(tree, exp.Column) and len(self.expression.references) == 1
         return self.expression.references[0] if plain else None
@@ -57,7 +58,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expressions:
-    """The expressions of one pipeline; None where it has none."""
+    """The expressions of one pipeline; None for those that it does not have."""
 
     where: Expression | None = None
     select: tuple[Item, ...] | None = None
@@ -70,12 +71,12 @@ class Expressions:
     def all(self) -> tuple[Expression, ...]:
         """Every expression, in the order of the settings."""
         items = tuple(item.expression for item in self.select or ())
-        found = (self.where, *items, self.route, self.key)
-        return tuple(expression for expression in found if expression is not None)
+        expressions = (self.where, *items, self.route, self.key)
+        return tuple(expression for expression in expressions if expression is not None)
 
 
 def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
-    """Parse and check the expressions of a pipeline; `name` is for the messages."""
+    """Parse and check the expressions of a pipeline; error messages use `name`."""
     prefix = f"pipelines.{name}." if name else ""
     return Expressions(
         where=_single(f"{prefix}where", pipeline.where),
@@ -89,7 +90,7 @@ def _single(place: str, sql: str) -> Expression | None:
     if not sql.strip():
         return None
     text = Text(place, sql)
-    return _checked(text, syntax.parse(text), _Seen(text))
+    return _checked(text, syntax.parse(text), _Recorder(text))
 
 
 def _items(place: str, select: tuple[str, ...]) -> tuple[Item, ...]:
@@ -97,7 +98,9 @@ def _items(place: str, select: tuple[str, ...]) -> tuple[Item, ...]:
     names = [item.name or (item.column.name if item.column else "") for item in items]
     for index, name in enumerate(names):
         if name in names[:index]:
-            items[index].expression.text.refuse(0, f"the name {name} is taken by an item before")
+            items[index].expression.text.refuse(
+                0, f"the name {name} is already used by an earlier item"
+            )
     return items
 
 
@@ -106,30 +109,30 @@ def _item(text: Text) -> Item:
     name: str | None = None
     if isinstance(tree, exp.Alias):
         name, tree = _alias(text, tree)
-    item = Item(name=name, expression=_checked(text, tree, _Seen(text, one_image=True)))
+    item = Item(name=name, expression=_checked(text, tree, _Recorder(text, one_image=True)))
     if item.column is None and name is None:
-        text.refuse(0, "an expression needs a name: write AS name after it")
+        text.refuse(0, "an expression needs a name: add AS name")
     return item
 
 
 def _alias(text: Text, tree: exp.Alias) -> tuple[str, exp.Expr]:
     alias = tree.args.get("alias")
     if not isinstance(alias, exp.Identifier) or not alias.name:
-        text.refuse(offset(tree), "AS takes a name")
-    if len(alias.name.encode()) > _NAME_BYTES or "\0" in alias.name:
-        text.refuse(offset(alias), f"a name has at most {_NAME_BYTES} bytes")
+        text.refuse(offset(tree), "AS must be followed by a name")
+    if len(alias.name.encode()) > _MAX_NAME_BYTES or "\0" in alias.name:
+        text.refuse(offset(alias), f"a name may have at most {_MAX_NAME_BYTES} bytes")
     return alias.name, tree.this
 
 
-def _checked(text: Text, tree: exp.Expr, seen: _Seen) -> Expression:
-    Renderer(text, seen).sql(tree)
+def _checked(text: Text, tree: exp.Expr, recorder: _Recorder) -> Expression:
+    Renderer(text, recorder).sql(tree)
     return Expression(
-        text=text, tree=tree, references=tuple(seen.references), guarded=tuple(seen.guarded)
+        text=text, tree=tree, references=tuple(recorder.references), guarded=tuple(recorder.guarded)
     )
 
 
-class _Seen:
-    """Names that stand for anything: writes nothing of use, and notes what was asked for."""
+class _Recorder:
+    """Resolves every name to NULL and records the references: for checks without a table."""
 
     def __init__(self, text: Text, *, one_image: bool = False) -> None:
         self._text = text
@@ -138,7 +141,7 @@ class _Seen:
         self.guarded: list[Reference] = []
 
     def value(self, reference: Reference) -> str:
-        self._note(reference)
+        self._check(reference)
         self.references.append(reference)
         return "NULL"
 
@@ -146,17 +149,17 @@ class _Seen:
         return self.value(reference)
 
     def unchanged(self, reference: Reference) -> str:
-        self._note(reference)
+        self._check(reference)
         self.guarded.append(reference)
         return "NULL"
 
     def absent(self, reference: Reference) -> str:
         return self.unchanged(reference)
 
-    def _note(self, reference: Reference) -> None:
+    def _check(self, reference: Reference) -> None:
         if self._one_image and reference.qualifier in ("before", "after"):
             self._text.refuse(
                 reference.offset,
-                f"select shapes the old and the new row alike: write {reference.name} without "
+                f"select applies to the old and to the new row: write {reference.name} without "
                 f"{reference.qualifier}.",
             )

@@ -1,7 +1,7 @@
-"""The functions an expression may call, with how many arguments each takes.
+"""The functions that an expression may call, with the number of arguments of each.
 
-All of them are deterministic, take one row, and touch nothing but their arguments: a replay of the
-log gives the same messages. What is not here is refused, with a reason where the name is known.
+All of them are deterministic, take one row and depend on their arguments only, so that a replay of
+the log produces the same messages. Every other function is refused, with a reason if it is known.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ UNCHANGED = "is_unchanged"
 ABSENT = "is_absent"
 KNOWN = "is_known"
 TEXT = "text"
-OURS = frozenset({UNCHANGED, ABSENT, KNOWN, TEXT})
-"""Tailrace's own: each takes one column, by name."""
+OWN = frozenset({UNCHANGED, ABSENT, KNOWN, TEXT})
+"""Tailrace's own functions: each takes one column, by name."""
 
 _STRINGS = {
     **dict.fromkeys(("lower", "upper", "lcase", "ucase", "initcap", "reverse", "ascii"), (1, 1)),
@@ -68,7 +68,7 @@ _TIMES = {
     **dict.fromkeys(("last_day", "unix_seconds", "unix_millis", "unix_micros"), (1, 1)),
     **dict.fromkeys(("unix_date", "date_from_unix_date", "timestamp_seconds"), (1, 1)),
     **dict.fromkeys(("timestamp_millis", "timestamp_micros"), (1, 1)),
-    # Without an argument, unix_timestamp is the time of day.
+    # unix_timestamp without an argument is the current time, so it needs one.
     **dict.fromkeys(("unix_timestamp", "to_unix_timestamp", "from_unixtime"), (1, 2)),
     **dict.fromkeys(("to_date", "to_timestamp", "try_to_timestamp"), (1, 2)),
     **dict.fromkeys(("to_timestamp_ntz", "to_timestamp_ltz"), (1, 2)),
@@ -91,12 +91,12 @@ _JSON_AND_ARRAYS = {
 }
 
 ALLOWED: Final = _STRINGS | _BYTES | _CHOICES | _NUMBERS | _TIMES | _JSON_AND_ARRAYS
-"""Name → fewest and most arguments."""
+"""Name → least and most arguments."""
 
-_CHANGES = "gives another value on a replay"
+_CHANGES = "returns another value on a replay"
 _CODE = "runs code outside of SQL"
 _ROWS = "needs more than one row"
-_MAKES = "makes several rows of one"
+_MAKES = "returns several rows for one"
 
 REFUSED: Final = {
     **dict.fromkeys(("rand", "random", "randn", "randstr", "uniform", "shuffle", "uuid"), _CHANGES),
@@ -119,4 +119,4 @@ REFUSED: Final = {
     **dict.fromkeys(("json_tuple", "posexplode_outer", "inline_outer"), _MAKES),
     "exists": "takes a subquery or a lambda, and neither is allowed",
 }
-"""Names people try, and why not."""
+"""Functions that users are likely to try, and why they are refused."""

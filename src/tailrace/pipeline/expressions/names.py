@@ -1,11 +1,19 @@
-"""What the names of an expression stand for, in Spark SQL over the cells frame.
+"""Resolution of names: what a column means, as Spark SQL over the cells frame.
 
-`Row` is for `where`, `route` and `key`: one change with its old and new row. `Image` is for
-`select`: one of the two rows by itself. `Message` is for logical messages, which have no row.
-`Typed` is for Spark's analyser: columns of the right types under the names the user knows.
+| class     | for                     | a bare name `x` means
+|
+|-----------|-------------------------|-------------------------------------------------------------|
+| `Row`     | `where`, `route`, `key` | the new row's x; the old row's x of a delete
+|
+| `Image`   | `select`                | x of one row image; `select` is compiled once for each
+|
+| `Message` | logical messages        | a field of the frame, or NULL: a message has no row
+|
+| `Typed`   | Spark's analyzer        | an empty column of the right type
+|
 
-Reading a value that PostgreSQL did not send stops the query: an unchanged value that the old row
-does not hold either, or a value outside of the old key. It never looks like NULL.
+Reading a value that PostgreSQL did not send stops the query: an unchanged large value that the old
+row does not hold either, or a column outside of the old key. It is never read as NULL.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ from tailrace.pipeline.expressions import cells, sql
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.pipeline.expressions.render import Reference
+    from tailrace.pipeline.expressions.reference import Reference
     from tailrace.pipeline.expressions.syntax import Text
     from tailrace.schema import Column, Relation
 
@@ -27,7 +35,7 @@ FRAME = {
     **{name: sql.name(name) for name in ("committed_at", "annotations")},
     "_id": sql.EVENT_ID,
 }
-"""The columns of the frame that expressions see. `_id` is the event id."""
+"""The fields of the frame that expressions may read. `_id` is the event id."""
 
 FRAME_TYPES = {
     **dict.fromkeys(("op", "schema", "table", "annotations", "_id"), "STRING"),
@@ -38,69 +46,69 @@ FRAME_TYPES = {
 
 
 class _Table:
-    """The columns of one relation, found by name."""
+    """The columns of one relation, by name."""
 
     def __init__(self, text: Text, relation: Relation) -> None:
         self._text = text
         self.relation = relation
 
     def place(self, index: int) -> str:
-        """The column's full name, for messages."""
+        """The column's full name, for error messages."""
         return f"{self.relation.qualified_name}.{self.relation.columns[index].name}"
 
     def column(self, reference: Reference) -> int | None:
-        """The column's index; None for a column of the frame. A table's column comes first."""
+        """The column's index; None for a field of the frame. A table's column takes precedence."""
         if reference.qualifier == "frame":
-            self._frame(reference)
+            self._check_frame(reference)
             return None
         names = [column.name for column in self.relation.columns]
         if reference.name in names:
             return names.index(reference.name)
         if not reference.exact:
             folded = reference.name.casefold()
-            found = [index for index, name in enumerate(names) if name.casefold() == folded]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                self._ambiguous(reference)
+            matches = [index for index, name in enumerate(names) if name.casefold() == folded]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                self._refuse_ambiguous(reference)
         if reference.qualifier or frame_column(reference) is None:
-            self._unknown(reference, names)
+            self._refuse_unknown(reference, names)
         return None
 
     def own(self, reference: Reference) -> int:
-        """The column's index, where a column of the frame makes no sense."""
+        """The column's index; refuses a field of the frame."""
         index = self.column(reference)
         if index is None:
             self._text.refuse(reference.offset, f"{reference.name} is not a column of the table")
         return index
 
-    def _frame(self, reference: Reference) -> None:
+    def _check_frame(self, reference: Reference) -> None:
         if frame_column(reference) is None:
             close = difflib.get_close_matches(reference.name, FRAME, n=1)
-            meant = f", did you mean {close[0]}?" if close else f": it has {', '.join(FRAME)}"
-            self._text.refuse(reference.offset, f"the frame has no {reference.name}{meant}")
+            known = f", did you mean {close[0]}?" if close else f": it has {', '.join(FRAME)}"
+            self._text.refuse(reference.offset, f"the frame has no field {reference.name}{known}")
 
-    def _ambiguous(self, reference: Reference) -> NoReturn:
+    def _refuse_ambiguous(self, reference: Reference) -> NoReturn:
         self._text.refuse(
             reference.offset,
-            f"{self.relation.qualified_name} has columns that differ from {reference.name} in case "
-            "alone: write the one that is meant in backticks",
+            f"{self.relation.qualified_name} has several columns that match {reference.name} "
+            "without case: write the name in backticks",
         )
 
-    def _unknown(self, reference: Reference, names: list[str]) -> NoReturn:
+    def _refuse_unknown(self, reference: Reference, names: list[str]) -> NoReturn:
         table = self.relation.qualified_name
         close = difflib.get_close_matches(reference.name, [*names, *FRAME], n=1)
-        meant = f", did you mean {close[0]}?" if close else ""
-        self._text.refuse(reference.offset, f"{table} has no column {reference.name}{meant}")
+        suggestion = f", did you mean {close[0]}?" if close else ""
+        self._text.refuse(reference.offset, f"{table} has no column {reference.name}{suggestion}")
 
 
 def frame_column(reference: Reference) -> str | None:
-    """Spark SQL for a column of the frame, if there is one of this name."""
+    """Spark SQL for the field of the frame with this name; None if there is none."""
     return FRAME.get(reference.name if reference.exact else reference.name.lower())
 
 
 class Row(_Table):
-    """One change: `before.x`, `after.x`, and `x` for the new row, or the old one of a delete."""
+    """One change: `before.x`, `after.x`, and `x` for the new row, or the old row of a delete."""
 
     def value(self, reference: Reference) -> str:
         """The value of a column."""
@@ -125,12 +133,12 @@ class Row(_Table):
                 )
 
     def unchanged(self, reference: Reference) -> str:
-        """Whether the new row lacks the value and the old row does not help."""
+        """Whether the new row lacks the value and the old row does not hold it either."""
         index = self.own(reference)
         return "FALSE" if reference.qualifier == "before" else unchanged(self.relation, index)
 
     def absent(self, reference: Reference) -> str:
-        """Whether the old row, where one is due, lacks the value."""
+        """Whether the old row lacks the value, where the expression reads the old row."""
         index = self.own(reference)
         if reference.qualifier == "after":
             return "FALSE"
@@ -139,13 +147,15 @@ class Row(_Table):
         return f"(after IS NULL AND {absent(index)})"
 
     def _no_old_row(self, index: int) -> str:
-        """PostgreSQL sends no old row when an update leaves the key alone."""
+        """PostgreSQL sends no old row if an update does not change the key."""
         return "FALSE" if self._column(index).key else "(before IS NULL AND op = 'update')"
 
     def _column(self, index: int) -> Column:
         return self.relation.columns[index]
 
     def _after(self, index: int) -> str:
+        """The new row's text; an unchanged large value is taken from the old row, if it is
+        there."""
         if not cells.toastable(self._column(index)):
             return f"get(after, {index})"
         refusal = sql.stop(
@@ -159,6 +169,7 @@ class Row(_Table):
         )
 
     def _before(self, index: int) -> str:
+        """The old row's text; without an old row the key has not changed, so the new one has it."""
         missing = (
             f"WHEN op = 'update' THEN {self._after(index)}"
             if self._column(index).key
@@ -178,7 +189,7 @@ class Row(_Table):
 
 
 class Image(Row):
-    """One row image: a bare name is a column of this image and of no other."""
+    """One row image, `after` or `before`: a bare name is a column of this image only."""
 
     def __init__(self, text: Text, relation: Relation, image: str) -> None:
         super().__init__(text, relation)
@@ -201,10 +212,10 @@ class Image(Row):
 
 
 class Message:
-    """A logical message: it has no row, so every column is NULL, known to be so."""
+    """A logical message: it has no row, so every column is NULL, and that is known."""
 
     def value(self, reference: Reference) -> str:
-        """The frame's columns; NULL for others."""
+        """The frame's fields; NULL for other names."""
         if reference.qualifier in ("before", "after"):
             return "NULL"
         return frame_column(reference) or "NULL"
@@ -223,8 +234,11 @@ class Message:
 
 
 class Typed(_Table):
-    """Columns of an empty frame with the types that values have, so that Spark's messages speak
-    of `after.price` and not of the cells behind it. `columns` has their types by name."""
+    """Columns of an empty frame with the types of the values, for Spark's analyzer.
+
+    Spark's error messages then name `after.price` and not the SQL that reads the cell. `columns`
+    has the types by name.
+    """
 
     def __init__(self, text: Text, relation: Relation) -> None:
         super().__init__(text, relation)
@@ -256,7 +270,7 @@ class Typed(_Table):
 
     def _named(self, qualifier: str, index: int, name: str, kinds: Mapping[str, str]) -> str:
         shown = f"{qualifier}.{name}".removeprefix(".")
-        # Spark does not tell names apart that differ in case alone, and `op` is the frame's.
+        # Spark ignores the case of names, and the analyzed frame has a column `op` of its own.
         twins = [column for column in self.relation.columns if column.name.lower() == name.lower()]
         if len(twins) > 1 or shown.lower() == "op":
             shown = f"{shown}#{index}"

@@ -1,123 +1,43 @@
-"""The allow-list of expressions: only a node that has a way to be written here is allowed.
+"""The renderer: checks a syntax tree against the allow-list and writes it as Spark SQL.
 
-Checking and writing are the same walk, so there is nothing that is checked one way and written
-another. Each node names the parts it may have; a part nobody thought of refuses the expression.
-Every composite is written in parentheses, so that Spark can not bind it differently.
+Checking and writing are one walk, so nothing can be checked in one way and written in another. Each
+method names the parts its node may have; an unknown part refuses the expression. Every composite is
+written in parentheses, so that Spark cannot bind it differently from sqlglot.
+
+Example: `a = 1 AND op <> 'delete'` becomes `((<a> = 1) AND (`op` <> 'delete'))`, where `<a>` is
+the Spark SQL that `names` returns for the column.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from sqlglot import exp
 
 from tailrace.pipeline.expressions import functions, sql
+from tailrace.pipeline.expressions.allowed import (
+    BINARY,
+    CONDITIONS,
+    FIELDS,
+    IGNORED_PARTS,
+    REASONS,
+    TYPES,
+    UNITS,
+)
+from tailrace.pipeline.expressions.reference import Reference
 from tailrace.pipeline.expressions.syntax import offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tailrace.pipeline.expressions.reference import Names
     from tailrace.pipeline.expressions.syntax import Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """A column's name as an expression writes it. `exact`: in backticks, so case matters."""
-
-    qualifier: str
-    name: str
-    exact: bool
-    offset: int
-
-
-class Names(Protocol):
-    """What the names of an expression stand for. Each method gives Spark SQL, or refuses."""
-
-    def value(self, reference: Reference, /) -> str:
-        """The value of a column."""
-
-    def text(self, reference: Reference, /) -> str:
-        """PostgreSQL's text of a table's column."""
-
-    def unchanged(self, reference: Reference, /) -> str:
-        """Whether the value was left out by an update that did not touch it."""
-
-    def absent(self, reference: Reference, /) -> str:
-        """Whether the value was not sent because it is not part of the old key."""
-
-
-_BINARY: dict[type[exp.Expr], str] = {
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.GT: ">",
-    exp.GTE: ">=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.NullSafeEQ: "<=>",
-    exp.Like: "LIKE",
-    exp.ILike: "ILIKE",
-    exp.RegexpLike: "RLIKE",
-    exp.Add: "+",
-    exp.Sub: "-",
-    exp.Mul: "*",
-    exp.Div: "/",
-    exp.IntDiv: "DIV",
-    exp.Mod: "%",
-    exp.DPipe: "||",
-}
-_TRUTHS = (
-    *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
-    *(exp.NullSafeEQ, exp.NullSafeNEQ, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape),
-    *(exp.Is, exp.In, exp.Between),
-)
-"""Nodes that Spark and sqlglot bind differently when one is an operand of another."""
-
-_IGNORED = {"safe", "variant_extract", "requires_json", "only_json_types"}
-_TYPES = {
-    exp.DType.BOOLEAN: "BOOLEAN",
-    exp.DType.TINYINT: "TINYINT",
-    exp.DType.SMALLINT: "SMALLINT",
-    exp.DType.INT: "INT",
-    exp.DType.BIGINT: "BIGINT",
-    exp.DType.FLOAT: "FLOAT",
-    exp.DType.DOUBLE: "DOUBLE",
-    exp.DType.TEXT: "STRING",
-    exp.DType.BINARY: "BINARY",
-    exp.DType.DATE: "DATE",
-    exp.DType.TIMESTAMP: "TIMESTAMP",
-    exp.DType.TIMESTAMPTZ: "TIMESTAMP",
-    exp.DType.TIMESTAMPLTZ: "TIMESTAMP",
-    exp.DType.TIMESTAMPNTZ: "TIMESTAMP_NTZ",
-}
-_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
-_FIELDS = {
-    *("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOW", "DOY"),
-    *("HOUR", "MINUTE", "SECOND", "YEAROFWEEK", "DAYOFWEEK_ISO"),
-}
-_REASONS: dict[type[exp.Expr], str] = {
-    exp.Select: "subqueries are not allowed",
-    exp.Subquery: "subqueries are not allowed",
-    exp.Exists: "subqueries are not allowed",
-    exp.Star: "* is not allowed: name the columns",
-    exp.Window: "window functions are not allowed",
-    exp.Distinct: "DISTINCT is for aggregates, and those are not allowed",
-    exp.Lambda: "lambdas are not allowed",
-    exp.Placeholder: "parameters are not read in expressions",
-    exp.Parameter: "session variables are not read in expressions",
-    exp.Alias: "AS is only for `select`",
-    exp.Concat: "two strings side by side: write ||, or '' for a quote inside one",
-    exp.Dot: "only before.column, after.column and frame.column have a dot",
-    exp.Tuple: "a list in parentheses is only for IN",
-    exp.JSONExtractScalar: "write a JSON path with a colon, as in doc:name, or get_json_object",
-    exp.AtTimeZone: "write from_utc_timestamp or to_utc_timestamp",
-}
-
-
 class Renderer:
-    """Writes one expression as Spark SQL, for one meaning of its names."""
+    """Writes one expression as Spark SQL, with its names resolved by `names`."""
 
     def __init__(self, text: Text, names: Names) -> None:
         self._text = text
@@ -148,43 +68,43 @@ class Renderer:
         }
 
     def sql(self, node: exp.Expr) -> str:
-        """The node as Spark SQL, or the reason why not."""
-        if type(node) in _BINARY:
+        """The node as Spark SQL; raises `ExpressionError` if it is not allowed."""
+        if type(node) in BINARY:
             return self._binary(node)
         writer = self._writers.get(type(node))
         if writer is None:
-            self._refuse(node, _REASONS.get(type(node), f"{_plain(node)} is not allowed"))
+            self._refuse(node, REASONS.get(type(node), f"{_name_of(node)} is not allowed"))
         return writer(node)
 
     def _refuse(self, node: exp.Expr, reason: str) -> NoReturn:
         self._text.refuse(offset(node), reason)
 
     def _only(self, node: exp.Expr, *parts: str) -> None:
-        """Refuse a node with a part that its writer would drop."""
+        """Refuse a node with a part that its writer does not know and would drop."""
         for part, value in node.args.items():
-            if part not in parts and part not in _IGNORED and value not in (None, False, []):
-                self._refuse(node, f"{_plain(node)} with {part!r} is not allowed")
+            if part not in parts and part not in IGNORED_PARTS and value not in (None, False, []):
+                self._refuse(node, f"{_name_of(node)} with {part!r} is not allowed")
 
     def _part(self, node: exp.Expr, part: str) -> exp.Expr:
-        found = node.args.get(part)
-        if not isinstance(found, exp.Expr):
-            self._refuse(node, f"{_plain(node)} is not complete")
-        return found
+        child = node.args.get(part)
+        if not isinstance(child, exp.Expr):
+            self._refuse(node, f"{_name_of(node)} is not complete")
+        return child
 
     def _operand(self, node: exp.Expr, part: str) -> str:
-        """An operand that is a value; a condition in its place needs parentheses."""
-        found = self._part(node, part)
-        if isinstance(found, _TRUTHS):
-            self._refuse(found, "put parentheses around a condition that is compared or tested")
-        return self.sql(found)
+        """An operand; a condition in its place needs parentheses, as in `(a = b) IS NULL`."""
+        operand = self._part(node, part)
+        if isinstance(operand, CONDITIONS):
+            self._refuse(operand, "put parentheses around a condition that is an operand")
+        return self.sql(operand)
 
     def _binary(self, node: exp.Expr) -> str:
         self._only(node, "this", "expression", "negate")
         left, right = self._part(node, "this"), self._part(node, "expression")
         for side in (left, right):
             if isinstance(node, exp.DPipe) and isinstance(side, exp.Add | exp.Sub):
-                self._refuse(side, "put parentheses around + and - beside ||")
-        operator = _BINARY[type(node)]
+                self._refuse(side, "put parentheses around + and - next to ||")
+        operator = BINARY[type(node)]
         if node.args.get("negate"):
             operator = f"NOT {operator}"
         return f"({self._operand(node, 'this')} {operator} {self._operand(node, 'expression')})"
@@ -194,6 +114,7 @@ class Renderer:
         return self.sql(self._part(node, "this"))
 
     def _connected(self, node: exp.Connector) -> str:
+        """A chain of AND or OR, written flat: `(a AND b AND c)`."""
         self._only(node, "this", "expression")
         word = " AND " if isinstance(node, exp.And) else " OR "
         return "(" + word.join(self.sql(part) for part in node.flatten(unnest=False)) + ")"
@@ -207,21 +128,22 @@ class Renderer:
         return f"(NOT ({self._operand(node, 'this')} <=> {self._operand(node, 'expression')}))"
 
     def _escape(self, node: exp.Expr) -> str:
+        """`a LIKE b ESCAPE '!'`: sqlglot's ESCAPE node wraps the LIKE."""
         self._only(node, "this", "expression")
         like, mark = self._part(node, "this"), self._part(node, "expression")
         if not isinstance(like, exp.Like | exp.ILike) or not isinstance(mark, exp.Literal):
-            self._refuse(node, "ESCAPE takes one character and stands after LIKE")
+            self._refuse(node, "ESCAPE takes one character and must follow LIKE")
         if mark.this == "\\":
             return self._binary(like)
         if not mark.is_string or not re.fullmatch(r"[!-~]", mark.this) or mark.this in "'$":
-            self._refuse(mark, "ESCAPE takes one ASCII character other than a quote or $")
+            self._refuse(mark, "ESCAPE must be one ASCII character other than a quote or $")
         return f"{self._binary(like)[:-1]} ESCAPE '{mark.this}')"
 
     def _is(self, node: exp.Expr) -> str:
         self._only(node, "this", "expression")
         right = self._part(node, "expression")
         if not isinstance(right, exp.Null | exp.Boolean):
-            self._refuse(right, "IS takes NULL, TRUE, FALSE or DISTINCT FROM")
+            self._refuse(right, "IS must be followed by NULL, TRUE, FALSE or DISTINCT FROM")
         return f"({self._operand(node, 'this')} IS {self.sql(right)})"
 
     def _in(self, node: exp.Expr) -> str:
@@ -230,7 +152,7 @@ class Renderer:
         self._only(node, "this", "expressions")
         items = node.expressions
         if not items:
-            self._refuse(node, "IN takes a list in parentheses")
+            self._refuse(node, "IN must be followed by a list in parentheses")
         return f"({self._operand(node, 'this')} IN ({', '.join(map(self.sql, items))}))"
 
     def _between(self, node: exp.Expr) -> str:
@@ -245,7 +167,7 @@ class Renderer:
     def _case(self, node: exp.Expr) -> str:
         self._only(node, "this", "ifs", "default")
         if not node.args.get("ifs"):
-            self._refuse(node, "CASE takes WHEN ... THEN ...")
+            self._refuse(node, "CASE needs WHEN ... THEN ...")
         words = ["CASE"]
         if node.args.get("this"):
             words.append(self._operand(node, "this"))
@@ -265,35 +187,35 @@ class Renderer:
     def _type(self, node: exp.Expr) -> str:
         kind = self._part(node, "to")
         if not isinstance(kind, exp.DataType) or kind.args.get("nested"):
-            self._refuse(node, "only simple types can be cast to")
+            self._refuse(node, "CAST supports simple types only")
         self._only(kind, "this", "expressions", "nested")
         if kind.this is exp.DType.DECIMAL:
             return f"DECIMAL{self._precision(node, kind)}"
-        if kind.this not in _TYPES or kind.expressions:
-            self._refuse(node, f"casts to {kind.sql()} are not allowed")
-        return _TYPES[kind.this]
+        if kind.this not in TYPES or kind.expressions:
+            self._refuse(node, f"CAST to {kind.sql()} is not supported")
+        return TYPES[kind.this]
 
     def _precision(self, node: exp.Expr, kind: exp.DataType) -> str:
         numbers = [str(parameter.this) for parameter in kind.expressions]
         if len(numbers) > 2 or not all(re.fullmatch(r"[0-9]{1,2}", number) for number in numbers):
-            self._refuse(node, "decimal takes a precision and a scale")
+            self._refuse(node, "DECIMAL takes a precision and a scale")
         return f"({','.join(numbers)})" if numbers else ""
 
     def _extract(self, node: exp.Expr) -> str:
         self._only(node, "this", "expression")
         field = self._part(node, "this").name.upper()
-        if field not in _FIELDS:
-            self._refuse(node, f"EXTRACT takes one of {', '.join(sorted(_FIELDS))}")
+        if field not in FIELDS:
+            self._refuse(node, f"EXTRACT must be one of {', '.join(sorted(FIELDS))}")
         return f"extract({field} FROM {self.sql(self._part(node, 'expression'))})"
 
     def _interval(self, node: exp.Expr) -> str:
         self._only(node, "this", "unit", "fraction_in_string")
         number, unit = self._part(node, "this"), node.args.get("unit")
         word = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
-        if not isinstance(number, exp.Literal) or word not in _UNITS:
-            self._refuse(node, "INTERVAL takes a number and a unit, as in INTERVAL '3' DAY")
+        if not isinstance(number, exp.Literal) or word not in UNITS:
+            self._refuse(node, "INTERVAL needs a number and a unit, such as INTERVAL '3' DAY")
         if not re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,9})?", number.this):
-            self._refuse(node, "INTERVAL takes a number and a unit, as in INTERVAL '3' DAY")
+            self._refuse(node, "INTERVAL needs a number and a unit, such as INTERVAL '3' DAY")
         return f"INTERVAL '{number.this}' {word}"
 
     def _path(self, node: exp.Expr) -> str:
@@ -308,10 +230,10 @@ class Renderer:
             return "$"
         if isinstance(part, exp.JSONPathKey) and isinstance(part.this, str):
             if re.search(r"['\[\]\\?*]", part.this) or not part.this:
-                self._refuse(node, f"the key {part.this!r} can not stand in a JSON path")
+                self._refuse(node, f"the key {part.this!r} is not supported in a JSON path")
             return f"['{part.this}']"
         if not isinstance(part, exp.JSONPathSubscript) or not isinstance(part.this, int):
-            self._refuse(node, "a JSON path has names and numbers only")
+            self._refuse(node, "a JSON path may contain names and numbers only")
         return f"[{part.this}]"
 
     def _column(self, node: exp.Expr) -> str:
@@ -320,23 +242,24 @@ class Renderer:
     def _reference(self, node: exp.Expr) -> Reference:
         name, qualifier = node.args.get("this"), node.args.get("table")
         if isinstance(name, exp.Star):
-            self._refuse(node, _REASONS[exp.Star])
+            self._refuse(node, REASONS[exp.Star])
         if not isinstance(node, exp.Column) or not isinstance(name, exp.Identifier):
-            self._refuse(node, "a column's name is expected here")
+            self._refuse(node, "a column name is expected here")
         if node.args.get("db"):
-            self._refuse(node, _REASONS[exp.Dot])
+            self._refuse(node, REASONS[exp.Dot])
         self._only(node, "this", "table")
-        place = qualifier.name if isinstance(qualifier, exp.Identifier) else ""
-        if place and place.lower() not in ("before", "after", "frame"):
-            self._refuse(node, f"{place}. is unknown: write before., after. or frame.")
-        if not place and not name.quoted and name.name.lower() in functions.REFUSED:
-            self._known_refusal(node, name.name)
+        prefix = qualifier.name if isinstance(qualifier, exp.Identifier) else ""
+        if prefix and prefix.lower() not in ("before", "after", "frame"):
+            self._refuse(node, f"unknown qualifier {prefix}: write before., after. or frame.")
+        if not prefix and not name.quoted and name.name.lower() in functions.REFUSED:
+            self._refuse_clock_function(node, name.name)
         return Reference(
-            qualifier=place.lower(), name=name.name, exact=bool(name.quoted), offset=offset(node)
+            qualifier=prefix.lower(), name=name.name, exact=bool(name.quoted), offset=offset(node)
         )
 
-    def _known_refusal(self, node: exp.Expr, name: str) -> None:
-        """`current_date` is a function without parentheses in Spark, and `user` often a column."""
+    def _refuse_clock_function(self, node: exp.Expr, name: str) -> None:
+        """Spark reads `current_date` as a function. Other refused names, such as `user`, are likely
+        columns, and without parentheses they are read as columns."""
         reason = functions.REFUSED[name.lower()]
         if name.lower().startswith(("current_", "local")):
             self._refuse(node, f"{name} is not allowed: it {reason}")
@@ -344,17 +267,17 @@ class Renderer:
     def _function(self, node: exp.Expr) -> str:
         self._only(node, "this", "expressions")
         if not isinstance(node.this, str):
-            self._refuse(node, "a function's name is written without backticks")
+            self._refuse(node, "write the name of a function without backticks")
         name, arguments = node.this.lower(), node.expressions
-        if name in functions.OURS:
+        if name in functions.OWN:
             return self._own_function(node, name, arguments)
         if name in functions.REFUSED:
             self._refuse(node, f"{name}() is not allowed: it {functions.REFUSED[name]}")
         if name not in functions.ALLOWED:
-            self._refuse(node, f"{name}() is not a function of expressions{_nearest(name)}")
-        fewest, most = functions.ALLOWED[name]
-        if not fewest <= len(arguments) <= most:
-            self._refuse(node, f"{name}() takes {_count(fewest, most)}, not {len(arguments)}")
+            self._refuse(node, f"unknown function {name}(){_suggestion(name)}")
+        least, most = functions.ALLOWED[name]
+        if not least <= len(arguments) <= most:
+            self._refuse(node, f"{name}() takes {_count(least, most)}, not {len(arguments)}")
         return f"{name}({', '.join(map(self.sql, arguments))})"
 
     def _own_function(self, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> str:
@@ -391,16 +314,17 @@ class Renderer:
         return "NULL"
 
 
-def _plain(node: exp.Expr) -> str:
+def _name_of(node: exp.Expr) -> str:
+    """The node's class as words: `JSONExtract` is JSON EXTRACT."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
 
 
-def _count(fewest: int, most: int) -> str:
-    if fewest == most:
-        return f"{fewest} argument{'s' * (fewest > 1)}"
-    return f"{fewest} or more arguments" if most == functions.MANY else f"{fewest} to {most}"
+def _count(least: int, most: int) -> str:
+    if least == most:
+        return f"{least} argument{'s' * (least > 1)}"
+    return f"{least} or more arguments" if most == functions.MANY else f"{least} to {most}"
 
 
-def _nearest(name: str) -> str:
-    close = difflib.get_close_matches(name, [*functions.ALLOWED, *functions.OURS], n=1)
+def _suggestion(name: str) -> str:
+    close = difflib.get_close_matches(name, [*functions.ALLOWED, *functions.OWN], n=1)
     return f", did you mean {close[0]}()?" if close else ""

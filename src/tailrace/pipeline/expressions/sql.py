@@ -1,21 +1,21 @@
-"""Small pieces of Spark SQL that mean the same under every setting of a session."""
+"""Literals, names and errors in Spark SQL, with the same meaning under all session settings."""
 
 from __future__ import annotations
 
 import re
 
-# Spark puts settings and variables into `${...}` before it parses, even inside a string.
+# Spark replaces `${...}` with settings and variables before it parses, even inside a string.
 _PLAIN = re.compile(r"[^'\\$\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
 
-# A constant of one of these words, cast to a date or time, is the time of the query's planning.
+# Spark replaces a constant of one of these words, cast to a date or time, with the current time.
 _CLOCK = re.compile(r"\s*(epoch|now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
 
 
 def string(value: str) -> str:
     """A string literal.
 
-    How backslashes and quotes are read depends on `escapedStringLiterals` and other settings, so
-    anything out of the ordinary is written as bytes.
+    How Spark reads backslashes and quotes depends on `escapedStringLiterals` and other settings, so
+    strings with special characters are written as bytes.
 
     >>> string("paid")
     "'paid'"
@@ -25,13 +25,13 @@ def string(value: str) -> str:
     if not _PLAIN.fullmatch(value):
         return f"CAST(X'{value.encode().hex()}' AS STRING)"
     if _CLOCK.fullmatch(value):
-        # Not a constant any more, so Spark does not give these words their meaning.
+        # `op` makes it a non-constant expression, which Spark does not replace.
         return f"concat('{value}', left(op, 0))"
     return f"'{value}'"
 
 
 def name(value: str) -> str:
-    """A column's name, quoted."""
+    """The name of a column, quoted."""
     return "`" + value.replace("`", "``") + "`"
 
 
@@ -40,5 +40,5 @@ EVENT_ID = "concat(lpad(lower(hex(lsn)), 16, '0'), '-', CAST(ordinal AS STRING))
 
 
 def stop(message: str) -> str:
-    """Ends the query with a message that names the event."""
+    """An expression that ends the query with an error; the message names the event."""
     return f"raise_error(concat({string(message + ' (event ')}, {EVENT_ID}, ')'))"

@@ -1,12 +1,12 @@
-"""From the text of an expression to a syntax tree, with sqlglot as the parser.
+"""The parser of expressions: from text to a syntax tree, with sqlglot.
 
-sqlglot reads many dialects and whole statements, and rewrites as it reads: functions become its
-own nodes, `'it''s'` two strings, `CASE` without THEN is let through. Here it gets less to decide.
-Every word that the small language of expressions has no use for is handed over as a plain name, so
-no statement is ever parsed, and every function call arrives as it was written. Strings are read by
-the rules of Spark, from the text itself.
+sqlglot reads many dialects and whole statements, and rewrites while it reads: it turns functions
+into nodes of its own, reads `'it''s'` as two strings and accepts `CASE` without `THEN`. So the
+tokens are prepared first. Every word that the language of expressions does not use becomes a plain
+name: sqlglot then never parses a statement, and every function call arrives as it was written.
+String literals are decoded here, by Spark's rules.
 
-Nothing is allowed or forbidden here beyond what can not be parsed without doubt; the allow-list is
+This module refuses only what cannot be parsed without ambiguity. The allow-list is in
 `tailrace.pipeline.expressions.render`.
 """
 
@@ -28,9 +28,10 @@ from tailrace.errors import ExpressionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LONGEST = 20_000
-_NESTED = 32
-_DEEPEST = 100
+_MAX_CHARACTERS = 20_000
+_MAX_NESTING = 32
+"""sqlglot uses about twenty Python calls per level, and Python's stack is limited."""
+_MAX_DEPTH = 100
 
 
 class _Dialect(Spark):
@@ -52,26 +53,26 @@ class _Dialect(Spark):
 
 
 _T = TokenType
-_WORDS = {
+_KEYWORDS = {
     *(_T.AND, _T.OR, _T.NOT, _T.IN, _T.IS, _T.NULL, _T.TRUE, _T.FALSE, _T.BETWEEN, _T.LIKE),
     *(_T.ILIKE, _T.RLIKE, _T.ESCAPE, _T.CASE, _T.WHEN, _T.THEN, _T.ELSE, _T.END, _T.ALIAS),
     *(_T.DISTINCT, _T.FROM, _T.DIV, _T.VAR),
 }
-"""Words that keep their meaning. Any other word is a name."""
+"""Words that stay keywords. Any other word is a name."""
 
 _REFUSED = {
-    _T.PARAMETER: "session variables and ${...} are not read in expressions",
-    _T.PLACEHOLDER: "parameters are not read in expressions",
-    _T.SEMICOLON: "an expression is one expression, without a semicolon",
+    _T.PARAMETER: "session variables and ${...} are not supported",
+    _T.PLACEHOLDER: "parameters are not supported",
+    _T.SEMICOLON: "write one expression, without a semicolon",
     _T.ARROW: "lambdas are not allowed",
-    _T.FARROW: "arguments have no names here",
+    _T.FARROW: "named arguments are not allowed",
     _T.L_BRACE: "braces are not allowed",
     _T.HINT: "hints are not allowed",
     _T.BLOCK_START: "braces are not allowed",
-    _T.L_BRACKET: "brackets are only read in a JSON path; use element_at(...)",
+    _T.L_BRACKET: "brackets are only allowed in a JSON path; use element_at(...)",
 }
-_QUERY = {"SELECT", "WITH", "FROM", "VALUES", "TABLE"}
-_STATEMENT = {
+_QUERY_STARTS = {"SELECT", "WITH", "FROM", "VALUES", "TABLE"}
+_STATEMENT_STARTS = {
     *("SELECT", "WITH", "VALUES", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER"),
     *("SET", "RESET", "USE", "ADD", "CACHE", "EXPLAIN", "CALL", "EXECUTE", "DECLARE", "SHOW"),
     *("DESCRIBE", "REFRESH", "ANALYZE", "TRUNCATE", "LOAD", "MSCK", "UNCACHE"),
@@ -86,70 +87,72 @@ class Text:
     sql: str
 
     def refuse(self, offset: int, reason: str, *, hint: str = "") -> NoReturn:
-        """Raise the error for what stands at `offset`."""
+        """Raise the error for the text at `offset`."""
         line = self.sql.count("\n", 0, offset) + 1
         column = offset - self.sql.rfind("\n", 0, offset)
         raise ExpressionError(f"{self.place}, line {line}, column {column}: {reason}", hint=hint)
 
 
 def parse(text: Text, *, named: bool = False) -> exp.Expr:
-    """The tree of one expression; with `named`, `AS name` may follow it."""
-    if len(text.sql) > _LONGEST:
-        text.refuse(_LONGEST, f"an expression has at most {_LONGEST} characters")
+    """Parse one expression; with `named`, `AS name` may follow it."""
+    if len(text.sql) > _MAX_CHARACTERS:
+        text.refuse(_MAX_CHARACTERS, f"an expression may have at most {_MAX_CHARACTERS} characters")
     dialect = _Dialect()
     try:
         tokens = dialect.tokenize(text.sql)
     except SqlglotError:
         text.refuse(len(text.sql), "a string, name or comment is not closed")
     if not tokens:
-        text.refuse(0, "there is no expression")
-    _no_hints(text, tokens)
-    _not_too_nested(text, tokens)
-    tokens = [_plain(text, tokens, index) for index in range(len(tokens))]
-    _case_is_whole(text, tokens)
+        text.refuse(0, "the expression is empty")
+    _refuse_hints(text, tokens)
+    _refuse_deep_nesting(text, tokens)
+    tokens = [_prepared(text, tokens, index) for index in range(len(tokens))]
+    _refuse_when_without_then(text, tokens)
     try:
         (tree,) = dialect.parser().parse_into(
             exp.Expr if named else exp.Condition, tokens, text.sql
         )
     except ParseError as error:
-        _not_sql(text, tokens, error)
+        _refuse_syntax(text, tokens, error)
     except (RecursionError, SqlglotError, ValueError):
-        text.refuse(0, "the expression can not be read")
+        text.refuse(0, "the expression cannot be parsed")
     if tree is None:
-        text.refuse(0, "there is no expression")
+        text.refuse(0, "the expression is empty")
     if named and isinstance(tree, exp.Alias):
-        _as_is_written(text, tokens, tree)
-    _not_too_deep(text, tree)
+        _refuse_name_without_as(text, tokens, tree)
+    _refuse_deep_tree(text, tree)
     return tree
 
 
 def offset(node: exp.Expr) -> int:
-    """Where a node begins in its text; a node without a place of its own begins with a child."""
-    found = [part.meta["start"] for part in node.walk() if "start" in part.meta]
-    return min(found, default=0)
+    """Where a node begins in its text: sqlglot notes that for leaves only."""
+    starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
+    return min(starts, default=0)
 
 
-def _no_hints(text: Text, tokens: Sequence[Token]) -> None:
-    """sqlglot reads most hints as comments; saying so beats dropping what somebody relies on."""
+def _refuse_hints(text: Text, tokens: Sequence[Token]) -> None:
+    """sqlglot drops most hints as comments; an error is better than a hint without effect."""
     end = 0
     for start, following in [(t.start, t.end + 1) for t in tokens] + [(len(text.sql), 0)]:
-        gap = text.sql.find("/*+", end, start)
-        if gap >= 0:
-            text.refuse(gap, "hints are not allowed")
+        hint = text.sql.find("/*+", end, start)
+        if hint >= 0:
+            text.refuse(hint, "hints are not allowed")
         end = following
 
 
-def _not_too_nested(text: Text, tokens: Sequence[Token]) -> None:
-    """sqlglot goes some twenty calls down for each, and Python has an end."""
+def _refuse_deep_nesting(text: Text, tokens: Sequence[Token]) -> None:
     level = 0
     for token in tokens:
         level += token.token_type in (_T.L_PAREN, _T.CASE, _T.L_BRACKET)
         level -= token.token_type in (_T.R_PAREN, _T.END, _T.R_BRACKET)
-        if level > _NESTED:
-            text.refuse(token.start, f"more than {_NESTED} levels are inside one another")
+        if level > _MAX_NESTING:
+            text.refuse(
+                token.start, f"the expression has more than {_MAX_NESTING} levels of nesting"
+            )
 
 
-def _plain(text: Text, tokens: Sequence[Token], index: int) -> Token:
+def _prepared(text: Text, tokens: Sequence[Token], index: int) -> Token:
+    """A token as the parser gets it."""
     token = tokens[index]
     before = tokens[index - 1] if index else None
     after = tokens[index + 1] if index + 1 < len(tokens) else None
@@ -158,7 +161,7 @@ def _plain(text: Text, tokens: Sequence[Token], index: int) -> Token:
         return _copy(token, _T.STRING, _string(text, token.start, raw))
     if token.token_type in (_T.HEX_STRING, _T.BIT_STRING, _T.BYTE_STRING):
         if raw[:2] not in ("x'", "X'"):
-            text.refuse(token.start, f"{raw} is not read; bytes are written X'...'")
+            text.refuse(token.start, f"{raw} is not supported: write bytes as X'...'")
         return token
     if token.token_type is _T.L_BRACKET and _in_path(tokens, index):
         return token
@@ -167,7 +170,7 @@ def _plain(text: Text, tokens: Sequence[Token], index: int) -> Token:
     if token.token_type is _T.IDENTIFIER:
         return token
     if "'" in raw:
-        text.refuse(token.start, f"{raw} is not read; text is written '...'")
+        text.refuse(token.start, f"{raw} is not supported: write text as '...'")
     if not re.fullmatch(r"[^\W\d]\w*", raw):
         return token
     return _word(text, token, raw, before, after)
@@ -186,32 +189,56 @@ def _in_path(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _word(text: Text, token: Token, raw: str, before: Token | None, after: Token | None) -> Token:
-    """A keyword of the small language, the name of a type, or a name."""
+    """A word as the parser gets it: a keyword, the name of a type, or a name.
+
+    | word                                  | example                     | result  |
+    |---------------------------------------|-----------------------------|---------|
+    | begins a statement                    | `DROP TABLE t`              | refused |
+    | begins a subquery                     | `a IN (SELECT 1)`           | refused |
+    | follows a dot                         | `after.end`                 | a name  |
+    | is in `_KEYWORDS`                     | `a AND b`, `CASE`           | keyword |
+    | follows AS or `::`: a type            | `CAST(a AS int)`, `a::date` | keyword |
+    | stands before a string: typed literal | `DATE '2024-01-01'`         | keyword |
+    | INTERVAL before a number              | `INTERVAL 3 DAY`            | keyword |
+    | anything else                         | `order = 1`, `lower(a)`     | a name  |
+
+    `values = 4` and `(table)` are names too: only a word that starts an operand makes `values` or
+    `table` the beginning of a query.
+    """
     word = raw.upper()
-    opened = before is None or before.token_type is _T.L_PAREN
-    starts = after is not None and after.token_type not in (_T.R_PAREN, _T.COMMA)
-    if before is None and word in _STATEMENT and after is not None and _continues(after):
-        text.refuse(token.start, "statements are not allowed: write one expression")
-    if opened and word in _QUERY and starts and after is not None and _continues(after):
-        text.refuse(token.start, "subqueries are not allowed")
-    if before is not None and before.token_type is _T.DOT:
-        return _copy(token, _T.VAR, raw)
-    if token.token_type in _WORDS:
-        return token
-    if before is not None and before.token_type in (_T.ALIAS, _T.DCOLON):
-        return token
-    if after is not None and after.token_type in (_T.STRING, _T.RAW_STRING):
-        return token
-    if token.token_type is _T.INTERVAL and after is not None and after.token_type is _T.NUMBER:
+    if after is not None and _starts_operand(after):
+        if before is None and word in _STATEMENT_STARTS:
+            text.refuse(token.start, "statements are not allowed: write one expression")
+        if word in _QUERY_STARTS and (before is None or before.token_type is _T.L_PAREN):
+            text.refuse(token.start, "subqueries are not allowed")
+    after_dot = before is not None and before.token_type is _T.DOT
+    if not after_dot and _is_keyword(token, before, after):
         return token
     return _copy(token, _T.VAR, raw)
 
 
-def _continues(token: Token) -> bool:
-    """Whether what follows a word makes it a statement's beginning rather than an operand."""
+def _is_keyword(token: Token, before: Token | None, after: Token | None) -> bool:
+    """Whether the parser needs the token's own type: see the table of `_word`."""
+    if token.token_type in _KEYWORDS:
+        return True
+    if before is not None and before.token_type in (_T.ALIAS, _T.DCOLON):
+        return True
+    if after is None:
+        return False
+    if after.token_type in (_T.STRING, _T.RAW_STRING):
+        return True
+    return token.token_type is _T.INTERVAL and after.token_type is _T.NUMBER
+
+
+def _starts_operand(token: Token) -> bool:
+    """Whether an operand begins here, rather than an operator, a comma or a closing parenthesis.
+
+    `SELECT 1` and `SELECT a` are statements; `select = 1` and `select IN (1)` compare a column.
+    """
     operand = {_T.NUMBER, _T.STRING, _T.STAR, _T.IDENTIFIER, _T.L_PAREN}
     return token.token_type in operand or (
-        token.token_type not in _WORDS - {_T.VAR, _T.CASE, _T.NULL, _T.TRUE, _T.FALSE, _T.DISTINCT}
+        token.token_type
+        not in _KEYWORDS - {_T.VAR, _T.CASE, _T.NULL, _T.TRUE, _T.FALSE, _T.DISTINCT}
         and re.match(r"[^\W\d]", token.text) is not None
     )
 
@@ -221,27 +248,28 @@ def _copy(token: Token, kind: TokenType, value: str) -> Token:
 
 
 def _string(text: Text, start: int, raw: str) -> str:
+    """The value of a string literal, `'...'` or `r'...'`, by Spark's rules."""
     if raw[:1] in "rR":
         if raw[1] == '"':
-            _double(text, start)
+            _refuse_double_quotes(text, start)
         return raw[2:-1]
     if raw[:1] == '"':
-        _double(text, start)
+        _refuse_double_quotes(text, start)
     if raw[:1] != "'":
-        text.refuse(start, f"{raw} is not read; text is written '...'")
+        text.refuse(start, f"{raw} is not supported: write text as '...'")
     value = _ESCAPE.sub(_unescaped, raw[1:-1])
     try:
-        # Two \u escapes may spell one character, as in Java.
+        # As in Java, two \u escapes may be the halves of one character.
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:
-        text.refuse(start, "half of a surrogate pair is not a character")
+        text.refuse(start, "one half of a surrogate pair is not a character")
 
 
-def _double(text: Text, start: int) -> NoReturn:
+def _refuse_double_quotes(text: Text, start: int) -> NoReturn:
     text.refuse(
         start,
-        "double quotes are text in Spark and names in PostgreSQL, so they are not read",
-        hint="Write text as '...' and odd names as `...`.",
+        "double quotes are not supported: they are text in Spark and names in PostgreSQL",
+        hint="Write text as '...' and names as `...`.",
     )
 
 
@@ -250,7 +278,7 @@ _LETTERS = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """One escape by Spark's rules. The pattern characters keep their backslash, for LIKE."""
+    """One escape by Spark's rules. `%` and `_` keep their backslash, for LIKE."""
     body = match[1]
     if body is None:
         return "'"
@@ -260,15 +288,15 @@ def _unescaped(match: re.Match[str]) -> str:
     return chr(code) if code < 0x110000 else "\ufffd"
 
 
-def _case_is_whole(text: Text, tokens: Sequence[Token]) -> None:
-    """sqlglot does not insist on THEN."""
+def _refuse_when_without_then(text: Text, tokens: Sequence[Token]) -> None:
+    """sqlglot accepts `CASE WHEN a END`."""
     whens = [token for token in tokens if token.token_type is _T.WHEN]
     if len(whens) != sum(token.token_type is _T.THEN for token in tokens):
-        text.refuse(whens[0].start if whens else 0, "every WHEN needs its THEN")
+        text.refuse(whens[0].start if whens else 0, "every WHEN needs a THEN")
 
 
-def _as_is_written(text: Text, tokens: Sequence[Token], tree: exp.Alias) -> None:
-    """`a b` is more often a forgotten operator than a name."""
+def _refuse_name_without_as(text: Text, tokens: Sequence[Token], tree: exp.Alias) -> None:
+    """`a b` is more often a missing operator than a name."""
     name = tree.args.get("alias")
     start = offset(name) if isinstance(name, exp.Expr) else len(text.sql)
     words = [token for token in tokens if token.start < start]
@@ -276,14 +304,14 @@ def _as_is_written(text: Text, tokens: Sequence[Token], tree: exp.Alias) -> None
         text.refuse(start, "write AS before a name")
 
 
-def _not_too_deep(text: Text, tree: exp.Expr) -> None:
-    """Chains of AND and OR count as one level: they are rendered flat."""
+def _refuse_deep_tree(text: Text, tree: exp.Expr) -> None:
+    """Chains of AND and OR count as one level: the renderer writes them flat."""
     level = [tree]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in _children(node)]
         if not level:
             return
-    text.refuse(offset(level[0]), f"more than {_DEEPEST} levels are inside one another")
+    text.refuse(offset(level[0]), f"the expression has more than {_MAX_DEPTH} levels of operators")
 
 
 def _children(node: exp.Expr) -> list[exp.Expr]:
@@ -292,10 +320,10 @@ def _children(node: exp.Expr) -> list[exp.Expr]:
     return list(node.iter_expressions())
 
 
-def _not_sql(text: Text, tokens: Sequence[Token], error: ParseError) -> NoReturn:
-    """sqlglot's line and column are those of a token's end; its sentence may quote the text."""
+def _refuse_syntax(text: Text, tokens: Sequence[Token], error: ParseError) -> NoReturn:
+    """sqlglot reports the end of a token, and its message may quote the rewritten text."""
     detail = error.errors[0] if error.errors else {}
-    where = (detail.get("line"), detail.get("col"))
-    found = next((token for token in tokens if (token.line, token.col) == where), tokens[-1])
-    shown = text.sql[found.start : found.end + 1]
-    text.refuse(found.start, f"not an expression from {shown!r} on")
+    end = (detail.get("line"), detail.get("col"))
+    token = next((token for token in tokens if (token.line, token.col) == end), tokens[-1])
+    shown = text.sql[token.start : token.end + 1]
+    text.refuse(token.start, f"syntax error at {shown!r}")

@@ -1,1 +1,1 @@
-"""What rows the source makes of the log: changes, one table's rows, blocks, cells."""
+"""Frames: the rows that the source produces from the log: changes, one table, blocks, cells."""

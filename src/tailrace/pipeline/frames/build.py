@@ -1,4 +1,4 @@
-"""Which frame a query asked for, and reading it in a worker."""
+"""Selects the frame that a query asks for, and reads it in a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.position import Position
 
 _logs: dict[Path, Log] = {}
-"""Logs this worker has read: a warm one goes on where the last range ended."""
+"""Logs that this worker has open: an open log continues where the last range ended."""
 
 
 def schema_of(options: Options) -> StructType:
@@ -62,12 +62,12 @@ def read(
     upto: Position,
     numbers: tuple[int, ...] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, and of the chunks behind it."""
+    """The rows of a range, and of the backfill pages with these numbers."""
     frame = build(options, schema)
     log = _logs.get(options.log)
     if log is None:
         log = _logs[options.log] = Log.open(options.log)
     spool = Spool(options.spool) if options.spool else None
-    chunks = tuple(spool.page(number) for number in numbers) if spool else ()
-    yield from frame.batches(Slice(log=log, after=after, upto=upto, chunks=chunks, spool=spool))
+    pages = tuple(spool.page(number) for number in numbers) if spool else ()
+    yield from frame.batches(Slice(log=log, after=after, upto=upto, pages=pages, spool=spool))
     freeze_gc()

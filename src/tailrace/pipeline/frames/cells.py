@@ -1,7 +1,8 @@
-"""The cells frame: a row a change, values as PostgreSQL's text in arrays, for SQL stages.
+"""The cells frame: one row per change, values as PostgreSQL's text in arrays, for expressions.
 
-One schema serves every table. `relation` names the version of the table that tells what the cells
-are; a plan is made for certain versions (`tailrace.pipeline.plan`).
+One schema serves every table. `relation` is the fingerprint of the table version that the cells
+belong to; a plan covers certain versions (`tailrace.pipeline.plan`). `groups_of` turns the rows
+back into groups after the expressions have run.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ SCHEMA = StructType(
         StructField("content", BinaryType()),
     ]
 )
-"""`start` is where the micro-batch begins."""
+"""`start` is the position where the micro-batch begins."""
 
 
 class CellFrame:
-    """A row a change."""
+    """One row per change."""
 
     schema = SCHEMA
 
@@ -74,11 +75,11 @@ class CellFrame:
 
     @classmethod
     def of(cls, options: Options) -> CellFrame:
-        """For the pipeline in these options."""
+        """The frame for the pipeline in these options."""
         return cls(Spec.load(options.pipeline))
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice, a batch an entry."""
+        """The rows of a slice, one batch per log entry."""
         schema = arrow_schema(SCHEMA)
         lanes = Lanes(self._spec.lanes, self._spec.lane_key)
         if self._spec.lanes > 1:
@@ -131,7 +132,10 @@ def _unchanged(image: Image) -> list[tuple[int, NDArray[np.bool_]]]:
 
 
 def _interleaved(image: Image | None, count: int) -> pa.ListArray:
-    """Columns of cells as an array a row."""
+    """Columns of cells as one array per row.
+
+    Columns (a, b), (c, d) become rows [a, c], [b, d].
+    """
     if image is None:
         return pa.nulls(count, pa.list_(pa.string()))
     width = len(image)
@@ -139,14 +143,14 @@ def _interleaved(image: Image | None, count: int) -> pa.ListArray:
     if not width:
         return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
     columns = [pa.nulls(count, pa.binary()) if cells is None else cells.values for cells in image]
-    # Row by row: element `row * width + column` is at `column * count + row` of all columns.
+    # Element `row * width + column` of the result is element `column * count + row` of the columns.
     order = np.arange(count * width).reshape(width, count).T.reshape(-1)
     values = pa.concat_arrays(columns).take(pa.array(order))
     return pa.ListArray.from_arrays(offsets, values.cast(pa.string()))
 
 
 def _indexes(masks: list[tuple[int, NDArray[np.bool_]]], count: int) -> pa.ListArray:
-    """The numbers whose mask is true, as an array a row."""
+    """The numbers whose mask is true, as one array per row."""
     table = np.zeros((count, len(masks)), np.bool_)
     for place, (_, mask) in enumerate(masks):
         table[:, place] = mask
@@ -161,11 +165,16 @@ def _indexes(masks: list[tuple[int, NDArray[np.bool_]]], count: int) -> pa.ListA
 def groups_of(
     rows: pa.StructArray, relations: dict[int, tuple[Relation, dict[int, TypeName]]]
 ) -> Iterator[tuple[Group, NDArray[np.int64]]]:
-    """Groups out of rows of the frame, each with the numbers of its rows."""
+    """Groups out of rows of the frame, each with the numbers of its rows.
+
+    A group has one relation, one operation, and the same absent columns in all of its old rows. So
+    rows are grouped by these four facts, with numpy: a loop over rows would cost more than the
+    encoding.
+    """
     field = {name: rows.field(name) for name in (f.name for f in rows.type)}
     op = field["op"].dictionary_encode()
     relation = field["relation"].fill_null(-1).to_numpy(zero_copy_only=False)
-    marks = np.stack(
+    facts = np.stack(
         [
             relation,
             op.indices.to_numpy(),
@@ -173,21 +182,21 @@ def groups_of(
             _lengths(field["absent"]),
         ]
     )
-    kinds, which = np.unique(marks, axis=1, return_inverse=True)
+    kinds, which = np.unique(facts, axis=1, return_inverse=True)
     which = which.reshape(-1)
     for number in range(kinds.shape[1]):
-        found = np.flatnonzero(which == number)
-        number_of_relation, op_at, has_before, _ = kinds[:, number].tolist()
-        known, types = relations.get(number_of_relation, (None, {}))
+        chosen = np.flatnonzero(which == number)
+        version, op_code, has_before, _ = kinds[:, number].tolist()
+        known, types = relations.get(version, (None, {}))
         yield (
             _group(
-                {name: values.take(pa.array(found)) for name, values in field.items()},
-                Op(op.dictionary[op_at].as_py()),
+                {name: values.take(pa.array(chosen)) for name, values in field.items()},
+                Op(op.dictionary[op_code].as_py()),
                 known,
                 types,
                 bool(has_before),
             ),
-            found,
+            chosen,
         )
 
 
@@ -220,7 +229,7 @@ def _group(
 
 
 def _cells(arrays: pa.ListArray, marked: pa.ListArray, width: int, *, absent: bool) -> Image:
-    """An image out of an array a row; `marked` numbers the columns whose value is not known."""
+    """An image out of one array per row; `marked` lists the columns whose value is not known."""
     count = len(arrays)
     values = arrays.flatten().cast(pa.binary())
     rows = np.repeat(np.arange(count), _lengths(marked))

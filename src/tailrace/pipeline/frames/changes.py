@@ -1,4 +1,4 @@
-"""The change frame: every table's changes under one schema, row images as JSON text."""
+"""The change frame: the changes of all tables under one schema, row images as JSON text."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ SCHEMA = StructType(
         StructField("annotations", StringType()),
     ]
 )
-_NOWHERE = Origin(database="", system_identifier=0)
+_NO_ORIGIN = Origin(database="", system_identifier=0)
 _JSON = Json()
 
 
 class ChangeFrame:
-    """A row a change."""
+    """One row per change."""
 
     schema = SCHEMA
 
@@ -63,7 +63,7 @@ class ChangeFrame:
         self._options = options
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """The changes of a slice, a batch an entry."""
+        """The changes of a slice, one batch per log entry."""
         messages = self._options.messages
         entries = part.groups(
             wanted=wanted_by(self._options.tables),
@@ -76,7 +76,7 @@ class ChangeFrame:
 
 def _batch(group: Group, schema: pa.Schema) -> pa.RecordBatch:
     count, relation = len(group), group.relation
-    facts, rows = Facts(group, _NOWHERE, _JSON), Rows(group, _JSON, native=True)
+    facts, rows = Facts(group, _NO_ORIGIN, _JSON), Rows(group, _JSON, native=True)
     if group.op is Op.MESSAGE:
         after = _text(_JSON.object(content_fields(facts)), count)
     else:
@@ -121,7 +121,7 @@ def repeated(value: str | None, count: int) -> pa.StringArray:
 
 
 def unchanged_names(group: Group) -> pa.ListArray:
-    """The columns of each new row that PostgreSQL did not send again."""
+    """The unchanged columns of each new row, which PostgreSQL did not send."""
     masks = {}
     if group.after is not None and group.relation is not None:
         for column, cells in zip(group.relation.columns, group.after, strict=True):
@@ -131,10 +131,13 @@ def unchanged_names(group: Group) -> pa.ListArray:
 
 
 def names_where(masks: dict[str, NDArray[np.bool_]], count: int) -> pa.ListArray:
-    """The names whose mask is true, as a list a row."""
+    """The names whose mask is true, as one list per row.
+
+    Masks a = [1, 0] and b = [1, 1] become ["a", "b"], ["b"].
+    """
     if not masks:
-        nowhere = pa.array(np.zeros(count + 1, np.int32))
-        return pa.ListArray.from_arrays(nowhere, pa.array([], pa.string()))
+        no_offsets = pa.array(np.zeros(count + 1, np.int32))
+        return pa.ListArray.from_arrays(no_offsets, pa.array([], pa.string()))
     table = np.zeros((count, len(masks)), np.bool_)
     for number, mask in enumerate(masks.values()):
         table[:, number] = mask

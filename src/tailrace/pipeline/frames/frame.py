@@ -1,7 +1,7 @@
-"""Frames: what rows the source makes of the log.
+"""Frames: how the source turns a range of the log into rows.
 
-A frame has one Spark schema for the life of a query and turns a range of the log into Arrow batches
-of exactly that schema, in order of position, the same ones every time it is asked.
+A frame has one Spark schema for the life of a query. It turns a range of the log into Arrow batches
+of exactly that schema, in order of position, and returns the same rows on every call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Frame(Protocol):
-    """Rows of one schema out of the log."""
+    """Rows of one schema, read from the log."""
 
     @property
     def schema(self) -> StructType:
@@ -43,39 +43,39 @@ class Frame(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What a task reads: the changes of `(after, upto]`, then the rows of chunks behind them."""
+    """What a task reads: the changes of `(after, upto]`, then the rows of backfill pages."""
 
     log: Log
     after: Position
     upto: Position
-    chunks: tuple[Page, ...] = ()
+    pages: tuple[Page, ...] = ()
     spool: Spool | None = None
 
     def groups(
         self, *, wanted: Callable[[Relation], bool], messages: Callable[[str], bool]
     ) -> Iterator[list[Group]]:
-        """All of it, some entries at a time."""
+        """The groups of the slice, a few log entries at a time."""
         decoder = Decoder(wanted=wanted, messages=messages)
         for entry in merged(self.log.read(self.after, self.upto)):
-            found = decoder.decode(entry, self.after, self.upto)
-            if found:
-                yield found
-        for chunk in self.chunks:
+            groups = decoder.decode(entry, self.after, self.upto)
+            if groups:
+                yield groups
+        for page in self.pages:
             assert self.spool is not None
-            for group in current_rows(self.spool, chunk, self.log, self.upto):
+            for group in current_rows(self.spool, page, self.log, self.upto):
                 if len(group):
                     yield [group]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema Spark wants to see for a frame, to the letter."""
+    """The exact Arrow schema that Spark expects for a frame."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def in_order(
     batches: list[pa.RecordBatch], *, lsn: str = "lsn", ordinal: str = "ordinal"
 ) -> pa.RecordBatch:
-    """One batch out of several, sorted by the columns that hold the position."""
+    """Several batches as one, sorted by position."""
     if len(batches) == 1:
         return batches[0]
     merged = pa.concat_batches(batches)
@@ -84,7 +84,7 @@ def in_order(
 
 
 def wanted_by(tables: Tables) -> Callable[[Relation], bool]:
-    """A test for relations, remembering its answers."""
+    """A test for relations that caches its results: pattern matching per change is slow."""
     known: dict[tuple[str, str], bool] = {}
 
     def wanted(relation: Relation) -> bool:

@@ -1,8 +1,8 @@
 """The table frame: one table's columns with their own types, and what happened to each row.
 
-The extra columns have the names Spark gives to change feeds, so code for those takes it as it is.
-The schema of a query is fixed when it starts. A change of the table ends the query with an error
-that says what changed; started again, it has the new columns.
+The extra columns have the names of Spark's change data feeds (`_change_type`, `_commit_version`),
+so code for those can be used. The schema of a query is fixed when it starts. A schema change of the
+table ends the query with an error that names the columns; a restarted query has the new columns.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _NAMES = {
 
 
 class TableFrame:
-    """A row for each new row, and one for each old row that PostgreSQL sent.
+    """One row per new row, and one per old row that PostgreSQL sent.
 
-    `schema` is the query's own, so that a change of the table is noticed wherever it comes.
+    `schema` is the query's: every group is compared with it, so any schema change is detected.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -72,18 +72,18 @@ class TableFrame:
         self._fields = list(self._arrow)[: len(schema) - facts]
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice, a batch an entry."""
+        """The rows of a slice, one batch per log entry."""
         entries = part.groups(
             wanted=wanted_by(self._options.tables),
             messages=lambda _: False,
         )
         for entry in entries:
-            parts = [found for group in entry for found in self.rows(group)]
+            parts = [batch for group in entry for batch in self.rows(group)]
             yield in_order(parts, lsn="_commit_version", ordinal="_commit_ordinal")
 
     def rows(self, group: Group) -> Iterator[pa.RecordBatch]:
         """The rows of a group: old ones, then new ones."""
-        self._check(group)
+        self._check_schema(group)
         if group.op is Op.UPDATE:
             if group.before is not None:
                 old = replace(group, after=None)
@@ -96,42 +96,28 @@ class TableFrame:
             empty: Image = tuple(None for _ in group.relation.columns)
             yield self._batch(group, image or empty, _NAMES[group.op])
 
-    def _check(self, group: Group) -> None:
-        wanted = self._options.columns
-        now = {
+    def _check_schema(self, group: Group) -> None:
+        selected = self._options.columns
+        present = {
             column.name: arrow_type(type_)
             for column, type_, _ in _columns(group)
-            if not wanted or column.name in wanted
+            if not selected or column.name in selected
         }
-        ours = {field.name: field.type for field in self._fields}
-        if now != ours and not self._options.ignore_schema_change:
+        expected = {field.name: field.type for field in self._fields}
+        if present != expected and not self._options.ignore_schema_change:
             assert group.relation is not None
-            names = [name for name in now | ours if now.get(name) != ours.get(name)]
+            names = [name for name in present | expected if present.get(name) != expected.get(name)]
             raise SchemaChangedError(
                 f"{group.relation.qualified_name} has changed: {', '.join(sorted(names))}"
             )
 
     def _batch(self, group: Group, image: Image, change_type: str) -> pa.RecordBatch:
         assert group.relation is not None
-        count = len(group)
-        cells = {column.name: (type_, found) for column, type_, found in _columns(group, image)}
-        values: list[pa.Array] = []
-        odd: dict[str, NDArray[np.bool_]] = {}
-        for field in self._fields:
-            type_, found = cells.get(field.name, (None, None))
-            if type_ is None or found is None:
-                values.append(pa.nulls(count, field.type))
-            elif arrow_type(type_) != field.type:
-                values.append(pa.nulls(count, field.type))
-                odd[field.name] = np.ones(count, np.bool_)
-            else:
-                column, lost = to_arrow(found.values, type_)
-                values.append(column)
-                if lost.any():
-                    odd[field.name] = lost
+        values, lost = self._values(group, image)
         if not self._options.facts:
-            _refuse(group.relation, odd)
+            _refuse_lost_values(group.relation, lost)
             return pa.RecordBatch.from_arrays(values, schema=self._arrow)
+        count = len(group)
         facts = [
             repeated(change_type, count),
             pa.array(group.lsn.astype(np.int64)),
@@ -139,26 +125,48 @@ class TableFrame:
             pa.array(group.committed_at).cast(pa.timestamp("us", "UTC")),
             pa.array(group.xid.astype(np.int64)),
             names_where(_unknown(group.relation, image), count),
-            names_where(odd, count),
+            names_where(lost, count),
         ]
         return pa.RecordBatch.from_arrays([*values, *facts], schema=self._arrow)
 
+    def _values(
+        self, group: Group, image: Image
+    ) -> tuple[list[pa.Array], dict[str, NDArray[np.bool_]]]:
+        """The table's columns, and by name the rows whose value Spark's type cannot represent."""
+        count = len(group)
+        cells = {column.name: (type_, found) for column, type_, found in _columns(group, image)}
+        values: list[pa.Array] = []
+        lost: dict[str, NDArray[np.bool_]] = {}
+        for field in self._fields:
+            type_, found = cells.get(field.name, (None, None))
+            if type_ is None or found is None:
+                values.append(pa.nulls(count, field.type))
+            elif arrow_type(type_) != field.type:
+                values.append(pa.nulls(count, field.type))
+                lost[field.name] = np.ones(count, np.bool_)
+            else:
+                column, unrepresentable = to_arrow(found.values, type_)
+                values.append(column)
+                if unrepresentable.any():
+                    lost[field.name] = unrepresentable
+        return values, lost
 
-def _refuse(relation: Relation, odd: dict[str, NDArray[np.bool_]]) -> None:
-    """Without a place to say that a null is no NULL, there must be none."""
-    for name, lost in odd.items():
+
+def _refuse_lost_values(relation: Relation, lost: dict[str, NDArray[np.bool_]]) -> None:
+    """Without the column `_unrepresentable`, such a value would look like NULL."""
+    for name, rows in lost.items():
         raise ConfigError(
-            f"{relation.qualified_name} has {lost.sum():,} values in column {name}"
-            " that Spark's type cannot hold",
-            hint='Read it without .option("facts", "false"): _unrepresentable tells which they are;'
-            ' or leave the column out with .option("columns", ...).',
+            f"column {name} of {relation.qualified_name} has {rows.sum():,} values"
+            " that Spark's type cannot represent",
+            hint='Remove .option("facts", "false"): then _unrepresentable lists the columns. Or'
+            ' leave the column out with .option("columns", ...).',
         )
 
 
 def _columns(
     group: Group, image: Image | None = None
 ) -> Iterator[tuple[Column, Type, Cells | None]]:
-    """The columns of a group's table with their types, and their cells in an image."""
+    """The columns of a group's table, with their types and their cells in an image."""
     assert group.relation is not None
     cells = image or (None,) * len(group.relation.columns)
     for column, found in zip(group.relation.columns, cells, strict=True):
@@ -166,7 +174,7 @@ def _columns(
 
 
 def _unknown(relation: Relation, image: Image) -> dict[str, NDArray[np.bool_]]:
-    """Where null is a value PostgreSQL did not send: unchanged, or outside of an old key."""
+    """Where null is a value that PostgreSQL did not send: unchanged, or not in the old key."""
     masks = {}
     for column, cells in zip(relation.columns, image, strict=True):
         if cells is None:
@@ -177,11 +185,12 @@ def _unknown(relation: Relation, image: Image) -> dict[str, NDArray[np.bool_]]:
 
 
 def table_schema(options: Options) -> StructType:
-    """The columns of a table as the log's end describes them; with a DSN, the catalog."""
+    """The columns of a table, from PostgreSQL's catalog with a DSN, else from the end of the
+    log."""
     relation, types = _current(options)
-    wanted = options.columns or tuple(column.name for column in relation.columns)
+    selected = options.columns or tuple(column.name for column in relation.columns)
     known = {column.name: column for column in relation.columns}
-    if missing := [name for name in wanted if name not in known]:
+    if missing := [name for name in selected if name not in known]:
         raise ConfigError(
             f"{relation.qualified_name} has no column {', '.join(missing)}",
             hint=f"It has {', '.join(known)}.",
@@ -194,7 +203,7 @@ def table_schema(options: Options) -> StructType:
                 prefer_timestamp_ntz=True,
             ),
         )
-        for column in map(known.__getitem__, wanted)
+        for column in map(known.__getitem__, selected)
     ]
     return StructType([*fields, *(_FACTS if options.facts else ())])
 
@@ -211,11 +220,11 @@ def _current(options: Options) -> tuple[Relation, dict[int, TypeName]]:
         relations[relation.oid] = relation
         types |= used
     wanted = wanted_by(options.tables)
-    found = [relation for relation in relations.values() if wanted(relation)]
-    if len(found) == 1:
-        return found[0], types
-    what = "no change of it is in the log yet" if not found else "it fits several tables"
+    matching = [relation for relation in relations.values() if wanted(relation)]
+    if len(matching) == 1:
+        return matching[0], types
+    what = "the log has no change of it yet" if not matching else "it matches several tables"
     raise ConfigError(
         f"table {options.table!r}: {what}",
-        hint="Write schema.table; the first change of a table tells its columns.",
+        hint="Write schema.table; the log has the columns of a table after its first change.",
     )

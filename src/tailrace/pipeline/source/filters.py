@@ -1,8 +1,8 @@
-"""Spark's filters as SQL for PostgreSQL, where both are sure to mean the same or PostgreSQL less.
+"""Filter pushdown: Spark's filters as SQL for PostgreSQL.
 
-Spark applies every filter again, so the SQL may let rows through that Spark drops. It must never
-drop one that Spark keeps: text is compared in its own way by each collation, and a value that Spark
-cannot hold is a null there, so such cases are left to Spark.
+Spark applies every filter again, so the SQL may return rows that Spark drops. It must never drop a
+row that Spark keeps. Therefore a filter is pushed down only if both sides agree: not for text
+beyond equality (collations differ), and not for values that Spark cannot represent (it reads NULL).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ORDERED: dict[Kind, tuple[str, type]] = {
     Kind.NUMERIC: ("numeric", Decimal),
 }
 _EQUAL = _ORDERED | {Kind.TEXT: ("text", str), Kind.BOOL: ("bool", bool)}
-"""How a value is written in SQL, and what Spark must have made of it for that to be right."""
+"""The SQL type of the literal, and the Python type that Spark's value must have."""
 _COMPARED = {
     GreaterThan: ">",
     GreaterThanOrEqual: ">=",
@@ -54,45 +54,46 @@ _TEXT_OIDS = frozenset({25, 1043})
 
 
 def conditions(filters: Sequence[Filter], table: Table) -> list[str]:
-    """SQL for the filters that PostgreSQL can apply."""
+    """SQL conditions for the filters that PostgreSQL can apply."""
     kinds = {
         column.name: _kind(column.type_oid, column.type_modifier, table)
         for column in table.relation.columns
     }
-    made = [_condition(each, kinds) for each in filters]
-    return [each for each in made if each]
+    pushed = [_condition(condition, kinds) for condition in filters]
+    return [sql for sql in pushed if sql]
 
 
 def _kind(oid: int, modifier: int, table: Table) -> Kind | None:
     kind = resolve(oid, modifier, table.types).kind
-    # Many types pass as text; only real text may be compared with any string.
+    # Other types are also read as text; only `text` and `varchar` compare with any string.
     return None if kind is Kind.TEXT and oid not in _TEXT_OIDS else kind
 
 
-def _condition(given: Filter, kinds: dict[str, Kind | None]) -> str:
-    path: tuple[str, ...] = getattr(given, "attribute", ())
+def _condition(condition: Filter, kinds: dict[str, Kind | None]) -> str:
+    """One filter as SQL; empty if only Spark can apply it."""
+    path: tuple[str, ...] = getattr(condition, "attribute", ())
     kind = kinds.get(path[0]) if len(path) == 1 else None
     if kind is None:
         return ""
     column = quote_ident(path[0])
-    match given:
+    match condition:
         case IsNotNull():
             return f"{column} IS NOT NULL"
         case EqualTo():
-            typed = _typed([given.value], _EQUAL.get(kind))
+            typed = _typed([condition.value], _EQUAL.get(kind))
             return f"{column} = {typed[0]}" if typed else ""
         case In():
-            typed = _typed(list(given.value), _EQUAL.get(kind))
+            typed = _typed(list(condition.value), _EQUAL.get(kind))
             return f"{column} IN ({', '.join(typed)})" if typed else ""
         case GreaterThan() | GreaterThanOrEqual() | LessThan() | LessThanOrEqual():
-            typed = _typed([given.value], _ORDERED.get(kind))
-            return f"{column} {_COMPARED[type(given)]} {typed[0]}" if typed else ""
+            typed = _typed([condition.value], _ORDERED.get(kind))
+            return f"{column} {_COMPARED[type(condition)]} {typed[0]}" if typed else ""
         case _:
             return ""
 
 
 def _typed(values: list[object], form: tuple[str, type] | None) -> list[str]:
-    """Values as SQL, all or none."""
+    """The values as SQL literals; empty unless all of them have the expected type."""
     if form is None:
         return []
     name, kind = form

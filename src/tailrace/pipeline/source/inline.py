@@ -1,8 +1,9 @@
-"""Capture inside a query: a DSN instead of a log, for notebooks and scripts without a daemon.
+"""Inline capture: capture inside a query, for notebooks and scripts without a daemon.
 
-It runs as a thread of the source's own process, which lives as long as the query. The lease makes
-sure that one query of many on the same log captures; the others read along, and take over when it
-ends. Publication and slot are made when neither they nor a log exist.
+Capture runs as a thread of the source's planning process, which lives as long as the query. If
+several queries use one log, the log's lease lets one of them capture; the others read the log, and
+one of them takes over when that query ends. Publication and slot are created if they and the log
+are missing.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ from tailrace.postgres.publication import read_publication
 from tailrace.snapshot.table import read_names, read_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.pipeline.source.options import Options
     from tailrace.schema import Relation, TypeName
 
-_STOP_S = 5.0
-_TAKE_OVER_S = 1.0
-_LOG_S = 60.0
+_STOP_TIMEOUT_S = 5.0
+_TAKE_OVER_INTERVAL_S = 1.0
+_LOG_TIMEOUT_S = 60.0
+_POLL_S = 0.02
 
 
 class InlineCapture:
-    """A capture thread with a life of its own."""
+    """A capture thread for one query."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._dsn = options.dsn
+        self._clock = clock
         self._config = config.load(
             None,
             {
@@ -51,16 +56,18 @@ class InlineCapture:
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
 
     def start(self) -> None:
-        """Make what is missing, begin to capture, and wait until there is a log to read."""
+        """Create what is missing, start capture, and wait until there is a log to read."""
         if not bootstrap.log_exists(self._config.log.path):
             self._bootstrap()
         self._thread.start()
-        deadline = time.monotonic() + _LOG_S
+        deadline = self._clock() + _LOG_TIMEOUT_S
         while not self._readable():
             self.check()
-            if time.monotonic() > deadline:
-                raise LogMissingError(f"no log appeared within {_LOG_S:.0f} s")
-            time.sleep(0.02)
+            if self._clock() > deadline:
+                raise LogMissingError(
+                    f"inline capture has not created a log within {_LOG_TIMEOUT_S:.0f} s"
+                )
+            time.sleep(_POLL_S)
 
     def _bootstrap(self) -> None:
         with connect(self._dsn) as connection:
@@ -76,46 +83,47 @@ class InlineCapture:
         return True
 
     def check(self) -> None:
-        """Raise what has ended the capture for good."""
+        """Raise the error that has ended capture."""
         if self._failure is not None:
             raise self._failure
 
     def catch_up(self, log: Log) -> None:
-        """Wait until everything committed by now is in the log."""
+        """Wait until the log holds everything that is committed now."""
         with connect(self._dsn) as connection:
             row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
             assert row is not None
         target = Lsn.parse(str(row[0]))
         while log.end().end_lsn < target:
             self.check()
-            time.sleep(0.02)
+            time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """End in order; what is durable is acknowledged."""
+        """Stop capture in order: it acknowledges what is durable."""
         self._stopping.set()
-        self._thread.join(_STOP_S)
+        self._thread.join(_STOP_TIMEOUT_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 Capture(self._config, stopping=self._stopping.is_set).run()
             except LogFencedError:
-                self._stopping.wait(_TAKE_OVER_S)
+                # Another query captures; take over when it ends.
+                self._stopping.wait(_TAKE_OVER_INTERVAL_S)
             except TailraceError as error:
                 self._failure = error
                 return
 
 
 def read_relation(options: Options) -> tuple[Relation, dict[int, TypeName]]:
-    """The table of a frame as the catalog describes it now, and its types."""
+    """The table of a frame as PostgreSQL's catalog describes it now, and its types."""
     with connect(options.dsn) as connection:
-        found = [
+        matching = [
             name
             for name in read_names(connection)
             if options.tables.match(name.namespace, name.name)
         ]
-        if len(found) != 1:
-            what = "there is no such table" if not found else "it fits several tables"
+        if len(matching) != 1:
+            what = "it matches no table" if not matching else "it matches several tables"
             raise ConfigError(f"table {options.table!r}: {what}", hint="Write schema.table.")
-        table = read_table(connection, found[0])
+        table = read_table(connection, matching[0])
     return table.relation, table.types

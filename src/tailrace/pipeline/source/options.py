@@ -1,4 +1,4 @@
-"""The options of `format("tailrace")`, read and checked once."""
+"""The options of `format("tailrace")`: parsed and checked once, with their help texts."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
 HELP = {
     "log": "Folder of the log to read.",
-    "dsn": "PostgreSQL to capture from inside this query, instead of a log kept by a daemon.",
+    "dsn": "Capture from this PostgreSQL inside the query, without a capture daemon.",
     "slot": "With dsn: the replication slot (default tailrace).",
     "publication": "With dsn: the publication (default tailrace).",
-    "tables": "Tables as schema.table with * and ?, commas between; a leading ! takes away.",
-    "table": "One table: its columns with their own types instead of JSON text.",
-    "columns": "With table: these columns alone, commas between.",
-    "facts": "false: in a batch read of a table, its own columns without what happened to a row.",
+    "tables": "Comma-separated schema.table patterns with * and ?; a leading ! excludes.",
+    "table": "One table, as columns with their own types instead of JSON text.",
+    "columns": "With table: a comma-separated list of the columns to read.",
+    "facts": "false: in a batch read of a table, only the columns of the table.",
     "startingPosition": "earliest (default), latest, an LSN such as 0/16B3748, or an ISO time.",
-    "startingAfter": "A position such as 0/16B3748.3, exactly; over startingPosition.",
-    "maxRowsPerTrigger": "Changes in a micro-batch, to the end of a whole entry of the log.",
-    "maxBytesPerTrigger": "Bytes of log in a micro-batch, likewise.",
-    "partitions": "Tasks a micro-batch is read by (default 1: rows arrive in order).",
-    "partitionBytes": "In a batch read of a table: its bytes for one task, at most (128 MiB).",
-    "holdSeconds": "Likewise: how long the snapshot is kept while no task reads (default 30).",
-    "consumer": "Name under which the log keeps what this query has not read yet.",
-    "messages": "true: logical messages too (change frame only).",
-    "onSchemaChange": "With table: fail (default), or ignore columns that come or go.",
+    "startingAfter": "An exact position such as 0/16B3748.3; overrides startingPosition.",
+    "maxRowsPerTrigger": "Max changes per micro-batch, to the end of a log entry.",
+    "maxBytesPerTrigger": "Max bytes of log per micro-batch, likewise.",
+    "partitions": "Tasks per micro-batch (default 1: rows arrive in order).",
+    "partitionBytes": "In a batch read of a table: max bytes per task (default 128 MiB).",
+    "holdSeconds": "In a batch read of a table: how long an idle snapshot is held (default 30).",
+    "consumer": "Name under which the log retains changes that this query has not read yet.",
+    "messages": "true: include logical messages (change frame only).",
+    "onSchemaChange": "With table: fail (default), or ignore added and dropped columns.",
     "frame": "changes, table, blocks or cells; the last two are for pipelines.",
     "pipeline": "For pipelines: their settings.",
-    "spool": "For pipelines: the folder where backfills leave their rows.",
+    "spool": "For pipelines: the folder with the rows of backfills.",
 }
-_BY_LOWER = {name.lower(): name for name in HELP}
-_SPARKS_OWN = frozenset({"path", "__datasource_options__"})
+_BY_LOWER_CASE = {name.lower(): name for name in HELP}
+_SPARK_OPTIONS = frozenset({"path", "__datasource_options__"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a query asks of the source."""
+    """The options of a query."""
 
     log: Path
     dsn: str = ""
@@ -70,15 +70,15 @@ class Options:
     spool: Path | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
-        """Read Spark's options; unknown ones are errors that name the nearest."""
+    def of(cls, options: Mapping[str, str]) -> Options:
+        """Parse Spark's options; an unknown option is an error with a suggestion."""
         values = {}
-        for key, value in given.items():
-            name = _BY_LOWER.get(key.lower())
-            if name is None and key.lower() not in _SPARKS_OWN:
-                close = difflib.get_close_matches(key.lower(), list(_BY_LOWER), n=1)
-                hint = f"Did you mean {_BY_LOWER[close[0]]}?" if close else _known()
-                raise ConfigError(f"tailrace has no option {key!r}", hint=hint)
+        for key, value in options.items():
+            name = _BY_LOWER_CASE.get(key.lower())
+            if name is None and key.lower() not in _SPARK_OPTIONS:
+                close = difflib.get_close_matches(key.lower(), list(_BY_LOWER_CASE), n=1)
+                hint = f"Did you mean {_BY_LOWER_CASE[close[0]]}?" if close else _known()
+                raise ConfigError(f"unknown option {key!r} of tailrace", hint=hint)
             if name is not None:
                 values[name] = value
         return cls._from(values)
@@ -91,7 +91,7 @@ class Options:
         slot = values.get("slot", "tailrace")
         frame = values.get("frame", "table" if "table" in values else "changes")
         if frame not in {"changes", "table", "blocks", "cells"}:
-            raise ConfigError(f"frame is changes, table, blocks or cells, not {frame!r}")
+            raise ConfigError(f"frame must be changes, table, blocks or cells, got {frame!r}")
         table = values.get("table", "")
         tables = values.get("tables", table)
         return cls(
@@ -129,7 +129,7 @@ def _position(text: str) -> Position | None:
 def _number(values: dict[str, str], name: str, default: int) -> int:
     text = values.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{name} should be a whole number above 0, not {text!r}")
+        raise ConfigError(f"{name} must be a whole number above 0, got {text!r}")
     return int(text)
 
 

@@ -1,8 +1,8 @@
-"""The batch reader: a table as of one moment, read by many tasks at once.
+"""The batch reader: a table as of one moment, read by several tasks at the same time.
 
-Planning takes a snapshot that a process of its own keeps, and cuts the table into stretches of
-pages; each task imports the snapshot and copies its stretch out. Spark plans a frame
-once, so all that is collected from one sees the table as of the first time.
+Planning exports a snapshot, which a process of its own holds open, and cuts the table into
+stretches of pages. Each task imports the snapshot and copies one stretch. Spark plans a frame once,
+so all actions on one frame see the table as of the first action.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.pipeline.source.options import Options
 
 
-class Piece(InputPartition):
+class TablePartition(InputPartition):
     """A stretch of a table for one task."""
 
     def __init__(self, snapshot: Exported, table: Table, stretch: Stretch) -> None:
@@ -49,10 +49,10 @@ class SnapshotReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._filters: list[Filter] = []
-        self.pushFilters = _Push(self._filters)  # type: ignore[method-assign]
+        self.pushFilters = _PushFilters(self._filters)  # type: ignore[method-assign]
 
-    def partitions(self) -> Sequence[Piece]:
-        """Take a snapshot, and cut the table as it sees it."""
+    def partitions(self) -> Sequence[TablePartition]:
+        """Export a snapshot and cut the table, as the snapshot sees it, into stretches."""
         options = self._options
         relation, _ = read_relation(options)
         name = TableName(relation.namespace, relation.name)
@@ -63,35 +63,36 @@ class SnapshotReader(DataSourceReader):
                 connection,
                 table,
                 max_bytes=options.partition_bytes,
-                # What Spark runs at a time on one machine; in a cluster nobody tells.
+                # Spark's parallelism on one machine; a cluster's is not known here.
                 together=os.cpu_count() or 1,
             )
-        return [Piece(snapshot, table, stretch) for stretch in cut]
+        return [TablePartition(snapshot, table, stretch) for stretch in cut]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a stretch."""
-        assert isinstance(partition, Piece)
+        assert isinstance(partition, TablePartition)
         frame = TableFrame(self._options, self._schema)
         table = partition.table
         columns = [column.name for column in table.relation.columns]
-        found = conditions(self._filters, table)
+        filters = conditions(self._filters, table)
         with imported(self._options.dsn, partition.snapshot) as connection:
-            select = query(partition.stretch, columns, found)
-            done = 0
+            select = query(partition.stretch, columns, filters)
+            first = 0
             for count, image in copy(connection, select, len(columns)):
                 yield from frame.rows(
-                    read_group(table, partition.snapshot, image, count, first=done)
+                    read_group(table, partition.snapshot, image, count, first=first)
                 )
-                done += count
+                first += count
         freeze_gc()
 
 
-class _Push:
-    """`pushFilters` of a reader. PostgreSQL leaves out what it can; Spark filters again.
+class _PushFilters:
+    """`pushFilters` of a reader: PostgreSQL filters where it can, and Spark filters again.
 
-    Spark refuses to plan a reader that has a method for this unless the session has
-    `spark.sql.python.filterPushdown.enabled`, and a plain session has not. So this passes for the
-    inherited one, which is all that Spark looks at, and is called where the setting is on.
+    Spark refuses to plan a reader that overrides `pushFilters` unless the session has
+    `spark.sql.python.filterPushdown.enabled`, which a plain session does not have. Spark compares
+    `__func__` with that of the base class to find out. This object has the base class's `__func__`,
+    so every session accepts it, and sessions with the setting call it.
     """
 
     def __init__(self, filters: list[Filter]) -> None:
@@ -106,5 +107,5 @@ class _Push:
 def _narrowed(table: Table, columns: tuple[str, ...]) -> Table:
     if not columns:
         return table
-    kept = tuple(column for column in table.relation.columns if column.name in columns)
-    return replace(table, relation=replace(table.relation, columns=kept))
+    selected = tuple(column for column in table.relation.columns if column.name in columns)
+    return replace(table, relation=replace(table.relation, columns=selected))

@@ -1,22 +1,24 @@
-"""`format("tailrace")`: PostgreSQL's changes as a Spark source.
+"""`format("tailrace")`: PostgreSQL's changes as a Spark data source.
 
 Spark runs the planning methods of a reader in one process that lives as long as the query, and
-`read` in workers that come and go: planning may keep state, reading must not need any. What else is
-peculiar about this interface, and is answered here:
+`read` in worker processes that come and go: planning may keep state, reading must not need any. The
+planning itself is in `planner`; this module adapts it to Spark's interface, which has these
+peculiarities:
 
-* A reader is built twice, and pickled once: nothing is opened before the first planning call.
-* `commit` comes one batch late and never for the last. The `start` of `latestOffset` is always
-  fully processed, so that is what the log is told to let go of.
-* `stop` is never called; the process gets SIGTERM. A handler stops an inner capture in order.
-* Workers idle for a minute are killed, and a new one takes seconds to start: a heartbeat batch with
-  one empty task keeps them warm. It is the only difference between two offsets of one position.
-* Rows of a backfill stand behind the last change of a micro-batch, at positions of their own; an
-  offset also has the number of the last chunk, which goes on counting when the log moves on.
-* Any exception in a planning method ends the query: only what is final is raised.
+* Spark builds a reader twice and pickles it once: nothing is opened before the first planning call.
+* `commit` comes one batch late and never for the last batch. But Spark has always processed the
+  `start` of `latestOffset`, so the reader moves its retention pin there.
+* Spark never calls `stop`; the process receives SIGTERM. A signal handler stops inline capture.
+* Spark kills workers that are idle for a minute, and a new one takes seconds to start. A heartbeat
+  batch with one empty task keeps them alive.
+* Rows of a backfill follow the last change of a micro-batch, at positions of their own. The offset
+  also holds the number of the last page, which keeps growing when the log moves on.
+* Any exception in a planning method ends the query: the reader raises final errors only.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -36,21 +38,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tailrace.backfill.handover import page_position
 from tailrace.backfill.spool import Spool
-from tailrace.errors import ConfigError, ReplanError
+from tailrace.errors import ConfigError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
-from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.frames import build as frames
 from tailrace.pipeline.frames.frame import wanted_by
+from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
+from tailrace.pipeline.source.planner import UNLIMITED, Limits, PlannedVersions, Planner, split
 from tailrace.pipeline.spec import Spec
 from tailrace.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import FrameType
 
     import pyarrow as pa
@@ -59,20 +61,17 @@ if TYPE_CHECKING:
 
     from tailrace.backfill.spool import Page
     from tailrace.pipeline.source.inline import InlineCapture
-    from tailrace.snapshot.table import Table
 
 _WAIT_S = 0.05
-_BEAT_S = 30.0
 _PIN_S = 1.0
-_UNLIMITED = 1 << 62
 
 
 class TailraceSource(DataSource):
-    """The changes of a PostgreSQL database, from a log or straight from the server."""
+    """The changes of a PostgreSQL database, from a log or directly from the server."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` calls it."""
+        """The name for `format(...)`."""
         return "tailrace"
 
     @cached_property
@@ -80,50 +79,49 @@ class TailraceSource(DataSource):
         return Options.of(self.options)
 
     def schema(self) -> StructType:
-        """The columns of the frame that is asked for."""
+        """The columns of the frame that the options describe."""
         return frames.schema_of(self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """With a DSN, a table as of now; with a log, the changes in it."""
+        """A batch read: with a DSN the table as of now, with a log the changes in it."""
         options = self._options
         if not options.dsn:
-            return LogReader(self._with_facts(), schema)
+            return LogReader(self._options_for_changes(), schema)
         if not options.table:
             raise ConfigError('a batch read with a DSN needs .option("table", "schema.table")')
         from tailrace.pipeline.source.snapshot import SnapshotReader  # noqa: PLC0415 - psycopg
 
         return SnapshotReader(options, schema)
 
-    def _with_facts(self) -> Options:
-        """Changes make no sense without them."""
+    def _options_for_changes(self) -> Options:
         if not self._options.facts:
             raise ConfigError(
-                'facts "false" is for the rows that a table has, not for changes of them',
-                hint='Leave the option out, or read the table with spark.read and "dsn".',
+                'facts "false" applies to the rows of a table, not to changes',
+                hint='Remove the option, or read the table with spark.read and "dsn".',
             )
         return self._options
 
     def streamReader(self, schema: StructType) -> TailraceReader:  # noqa: N802
-        """A reader of the log."""
-        return TailraceReader(self._with_facts(), schema)
+        """A streaming read of the log."""
+        return TailraceReader(self._options_for_changes(), schema)
 
 
 class Range(InputPartition):
-    """A stretch of the log for one task, and the chunks of backfills behind it."""
+    """A range of the log for one task, and the backfill pages that follow it."""
 
-    def __init__(self, after: str, upto: str, chunks: tuple[int, ...] = ()) -> None:
-        super().__init__((after, upto, chunks))
-        self.after, self.upto, self.chunks = after, upto, chunks
+    def __init__(self, after: str, upto: str, pages: tuple[int, ...] = ()) -> None:
+        super().__init__((after, upto, pages))
+        self.after, self.upto, self.pages = after, upto, pages
 
 
 class LogReader(DataSourceReader):
-    """Everything that is in the log by now."""
+    """A batch read of everything that the log holds."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._stream = TailraceReader(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """From the starting position to the end."""
+        """From the starting position to the end of the log."""
         self._stream.prepareForTriggerAvailableNow()
         start, end = self._stream.initialOffset(), self._stream.reportLatestOffset()
         assert end is not None
@@ -137,98 +135,79 @@ class LogReader(DataSourceReader):
 class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over the log, and reads them."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: Options,
+        schema: StructType,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._options = options
         self._schema = schema
+        self._clock = clock
         self._capture: InlineCapture | None = None
         self._log: Log | None = None
         self._target: Position | None = None
-        self._last_batch = time.monotonic()
-        self._pinned_at = 0.0
-        self._checked = False
+        self._pinned_at = -math.inf
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        log = self._opened()
-        return _offset(self._options.after or log.resolve(self._options.start))
+        log = self._open_log()
+        position = self._options.after or log.resolve(self._options.start)
+        return Offset(position=position).dump()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option `maxRowsPerTrigger`; `maxBytesPerTrigger` holds beside it."""
+        """The option `maxRowsPerTrigger`; `maxBytesPerTrigger` applies as well."""
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        """The end of the next micro-batch: waits a moment for changes when there are none."""
-        log = self._opened()
-        after = _position(start)
-        self._pin(after)
+        """The end of the next micro-batch; `start` itself if there is nothing to do.
+
+        Waits briefly for changes, so that an idle query does not spin.
+        """
+        log, offset = self._open_log(), Offset.parse(start)
+        self._pin(offset.position)
         if self._capture is not None:
             self._capture.check()
-        upto = self._advanced(log, after, limit)
-        chunks = self._chunks(log, _chunk(start), upto, alone=upto == after)
-        if upto == after and not chunks:
-            return self._beat(start) if self._target is None else start
-        self._last_batch = time.monotonic()
-        if not chunks:
-            return _offset(upto, _chunk(start))
-        last = chunks[-1]
-        numbers = {"chunks": [chunk.number for chunk in chunks]}
-        return _offset(page_position(last, upto), last.number) | numbers
+        if self._target is None:
+            log.wait(offset.position, _WAIT_S)
+        end = self._planner.next_end(
+            log, offset, limits=self._limits(limit), target=self._target, now=self._clock()
+        )
+        return start if end is None else end.dump()
 
-    def _advanced(self, log: Log, after: Position, limit: ReadLimit) -> Position:
-        """How far the next micro-batch goes in the log."""
-        if self._target is None and log.wait(after, _WAIT_S).position <= after:
-            return after
-        rows, size = self._limits(limit)
-        upto = log.extent(after, rows=rows, size=size, upto=self._target).upto
-        return self._planned(log, after, upto) if upto > after else after
+    @cached_property
+    def _planner(self) -> Planner:
+        options = self._options
+        return Planner(
+            now=self._clock(),
+            max_page_rows=options.max_rows,
+            pages=self._pages_after,
+            versions=self._planned_versions(),
+        )
 
-    def _chunks(self, log: Log, delivered: int, upto: Position, *, alone: bool) -> list[Page]:
-        """The chunks of backfills that may stand behind a position: all they see is before it."""
-        found: list[Page] = []
+    def _pages_after(self, number: int) -> Iterable[Page]:
         if self._options.spool is None:
-            return found
+            return ()
         spool = Spool(self._options.spool)
-        for chunk in map(spool.page, spool.numbers(delivered)):
-            mark = log.end()
-            whole = mark.position <= upto and mark.end_lsn >= chunk.lsn
-            if not whole and upto.lsn < chunk.lsn:
-                break
-            if not self._knows(chunk.table):
-                if alone and not found:
-                    raise ReplanError(f"{chunk.table.name} is not in the plan")
-                break
-            found.append(chunk)
-            if sum(chunk.rows for chunk in found) >= self._options.max_rows:
-                break
-        return found
+        return map(spool.page, spool.numbers(number))
 
-    def _knows(self, table: Table) -> bool:
+    def _planned_versions(self) -> PlannedVersions | None:
+        """Only the cells frame depends on a plan for certain versions of tables."""
         if self._options.frame != "cells":
-            return True
+            return None
         spec = Spec.load(self._options.pipeline)
-        return fingerprint(table.relation, table.types) in spec.relations
-
-    def _planned(self, log: Log, after: Position, upto: Position) -> Position:
-        """As far as the plan knows every version of every table; raises when it knows nothing."""
-        if self._options.frame != "cells":
-            return upto
-        spec = Spec.load(self._options.pipeline)
-        wanted = wanted_by(spec.wanted())
-        for before, relation, types in log.relations(after, upto, in_force=not self._checked):
-            if wanted(relation) and fingerprint(relation, types) not in spec.relations:
-                if before <= after:
-                    raise ReplanError(f"{relation.qualified_name} has changed")
-                return before
-        self._checked = True
-        return upto
+        return PlannedVersions(
+            wanted=wanted_by(spec.wanted()), fingerprints=frozenset(spec.relations)
+        )
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
         """The end of the log, for Spark's progress reports."""
-        return None if self._log is None else _offset(self._log.end().position)
+        return None if self._log is None else Offset(position=self._log.end().position).dump()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Everything that is committed in PostgreSQL now, and no more."""
-        log = self._opened()
+        """Limit the query to the changes that are committed in PostgreSQL now."""
+        log = self._open_log()
         if self._capture is not None:
             self._capture.catch_up(log)
         self._target = log.end().position
@@ -236,36 +215,29 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[InputPartition]:
-        """The range in one piece, or in as many as the option `partitions` says."""
-        log = self._opened()
-        after, upto = _position(start), _position(end)
-        count = self._options.partitions
-        chunks = _chunks(end) if _chunk(end) > _chunk(start) else ()
-        if count == 1 or after == upto:
-            return [Range(str(after), str(upto), chunks)]
-        total = log.extent(after, rows=_UNLIMITED, size=_UNLIMITED, upto=upto).bytes
-        ranges = []
-        while after < upto:
-            size = max(total // count, 1)
-            cut = log.extent(after, rows=_UNLIMITED, size=size, upto=upto).upto
-            cut = upto if cut <= after else cut
-            ranges.append(Range(str(after), str(cut)))
-            after = cut
-        return ranges
+        """The range as one partition, or as many as the option `partitions` says."""
+        log = self._open_log()
+        first, last = Offset.parse(start), Offset.parse(end)
+        # A heartbeat repeats the pages of the offset that it follows: they are delivered already.
+        pages = last.pages if last.page > first.page else ()
+        if self._options.partitions == 1 or first.position == last.position:
+            return [Range(str(first.position), str(last.position), pages)]
+        ranges = split(log, first.position, last.position, self._options.partitions)
+        return [Range(str(after), str(upto)) for after, upto in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, the same ones every time."""
+        """The rows of a range, the same ones on every call."""
         assert isinstance(partition, Range)
         after, upto = Position.parse(partition.after), Position.parse(partition.upto)
-        yield from frames.read(self._options, self._schema, after, upto, partition.chunks)
+        yield from frames.read(self._options, self._schema, after, upto, partition.pages)
 
     def stop(self) -> None:
-        """End an inner capture; called by our own signal handler."""
+        """Stop inline capture; called by the signal handler."""
         if self._capture is not None:
             self._capture.stop()
 
-    def _opened(self) -> Log:
-        """The log; the first call starts the inner capture when there is a DSN."""
+    def _open_log(self) -> Log:
+        """The log; the first call starts inline capture if there is a DSN."""
         if self._log is None:
             if self._options.dsn:
                 from tailrace.pipeline.source.inline import InlineCapture  # noqa: PLC0415
@@ -280,45 +252,21 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.stop()
         sys.exit(0)
 
-    def _beat(self, start: dict[str, object]) -> dict[str, object]:
-        if time.monotonic() - self._last_batch < _BEAT_S:
-            return start
-        self._last_batch = time.monotonic()
-        beat = start.get("beat", 0)
-        assert isinstance(beat, int)
-        return start | {"beat": beat + 1}
-
-    def _limits(self, limit: ReadLimit) -> tuple[int, int]:
-        if isinstance(limit, ReadAllAvailable):
-            return _UNLIMITED, _UNLIMITED
-        if isinstance(limit, ReadMaxBytes):
-            return self._options.max_rows, limit.max_bytes
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
-        return rows, self._options.max_bytes
+    def _limits(self, limit: ReadLimit) -> Limits:
+        options = self._options
+        match limit:
+            case ReadAllAvailable():
+                return Limits(rows=UNLIMITED, size_bytes=UNLIMITED)
+            case ReadMaxBytes():
+                return Limits(rows=options.max_rows, size_bytes=limit.max_bytes)
+            case ReadMaxRows():
+                return Limits(rows=limit.max_rows, size_bytes=options.max_bytes)
+            case _:
+                return Limits(rows=options.max_rows, size_bytes=options.max_bytes)
 
     def _pin(self, after: Position) -> None:
-        """Everything after a batch's start may still be asked for again."""
-        now = time.monotonic()
+        """Keep everything after a batch's start in the log: Spark may replay the batch."""
+        now = self._clock()
         if self._options.consumer and now - self._pinned_at > _PIN_S:
             self._pinned_at = now
             retention.pin(LocalStore(self._options.log), self._options.consumer, after)
-
-
-def _offset(position: Position, chunk: int = 0) -> dict[str, object]:
-    return {"position": str(position)} | ({"chunk": chunk} if chunk else {})
-
-
-def _position(offset: dict[str, object]) -> Position:
-    return Position.parse(str(offset["position"]))
-
-
-def _chunk(offset: dict[str, object]) -> int:
-    """The last chunk of a backfill that is delivered."""
-    return int(str(offset.get("chunk", 0)))
-
-
-def _chunks(offset: dict[str, object]) -> tuple[int, ...]:
-    """The chunks of the micro-batch that ends here."""
-    numbers = offset.get("chunks", [])
-    assert isinstance(numbers, list)
-    return tuple(numbers)

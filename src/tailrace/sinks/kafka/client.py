@@ -1,7 +1,7 @@
-"""Clients of Kafka as the settings want them.
+"""Kafka clients configured from the sink's settings.
 
-librdkafka's own log goes to the logger `tailrace.kafka` and no further unless somebody listens
-there: whatever matters becomes an error of ours.
+librdkafka's own log goes to the logger `tailrace.kafka`, which drops it unless the application adds
+a handler. Failures that matter become Tailrace errors (`failures`), so nothing is lost with it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from tailrace.sinks.kafka.failures import Events
     from tailrace.sinks.kafka.settings import Kafka
 
-_Made = TypeVar("_Made")
+_Client = TypeVar("_Client")
 _LOGGER = logging.getLogger("tailrace.kafka")
 _LOGGER.addHandler(logging.NullHandler())
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
-def base(settings: Kafka, events: Events, *, name: str) -> dict[str, Any]:
-    """What every client is configured with. The user's own settings come last."""
-    # librdkafka wants no request of a transaction to outlast it.
-    longest_s = min(settings.timeout_s, settings.transaction_timeout_s)
+def client_config(settings: Kafka, events: Events, *, name: str) -> dict[str, Any]:
+    """The configuration that all clients share. The user's own `settings` win."""
+    # librdkafka refuses a transaction timeout that is shorter than a single request's.
+    timeout_s = min(settings.timeout_s, settings.transaction_timeout_s)
     return {
         "bootstrap.servers": settings.bootstrap,
         "client.id": f"tailrace-{name}",
         "logger": _LOGGER,
         "error_cb": events,
-        "socket.timeout.ms": max(1000, int(longest_s * 1000)),
+        "socket.timeout.ms": max(1000, int(timeout_s * 1000)),
         "reconnect.backoff.max.ms": 1000,
         "allow.auto.create.topics": False,
         **_security(settings),
@@ -53,39 +53,46 @@ def _security(settings: Kafka) -> dict[str, Any]:
         "ssl.certificate.location": settings.tls_certificate,
         "ssl.key.location": settings.tls_key,
     }
-    given = {key: str(path) for key, path in files.items() if path is not None}
-    tls = settings.tls or bool(given)
+    configured = {key: str(path) for key, path in files.items() if path is not None}
+    tls = settings.tls or bool(configured)
     protocol = ("SASL_" if settings.user else "") + ("SSL" if tls else "PLAINTEXT")
     login = {
         "sasl.mechanism": settings.mechanism,
         "sasl.username": settings.user,
         "sasl.password": settings.password.get_secret_value(),
     }
-    return {"security.protocol": protocol, **given, **(login if settings.user else {})}
+    return {"security.protocol": protocol, **configured, **(login if settings.user else {})}
 
 
-def made(kind: Callable[[dict[str, Any]], _Made], config: dict[str, Any]) -> _Made:
-    """A client; an error of ours if librdkafka does not take its settings."""
+def create_client(kind: Callable[[dict[str, Any]], _Client], config: dict[str, Any]) -> _Client:
+    """A client of this kind; `SinkRefusedError` if librdkafka rejects its configuration."""
     try:
         return kind(config)
     except KafkaException as error:
-        found = cause(error)
+        reason = cause(error)
         raise SinkRefusedError(
-            f"librdkafka refuses a setting: {found.str() if found else error}",
+            f"librdkafka refuses a setting: {reason.str() if reason else error}",
             hint="Check `settings` and the `tls_` files of the sink.",
         ) from error
 
 
-def connected(producer: Producer, events: Events, *, bootstrap: str, timeout_s: float) -> None:
-    """Wait for an answer of the cluster, no longer than there is hope."""
-    deadline = time.monotonic() + timeout_s
+def wait_for_cluster(
+    producer: Producer,
+    events: Events,
+    *,
+    bootstrap: str,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait until a broker answers; fail early when no broker can be reached or logged in to."""
+    deadline = clock() + timeout_s
     while True:
         try:
-            # All topics would be many; this one there is on every cluster.
-            producer.list_topics("__consumer_offsets", timeout=min(_LOOK_S, timeout_s))
+            # A request for all topics may be large; every cluster has this one.
+            producer.list_topics("__consumer_offsets", timeout=min(_POLL_S, timeout_s))
         except KafkaException as error:
             producer.poll(0)
-            if events.hopeless or time.monotonic() > deadline:
+            if events.final or clock() > deadline:
                 raise events.translate_error(cause(error), f"Kafka at {bootstrap}") from error
         else:
             events.clear()

@@ -1,8 +1,9 @@
-"""What librdkafka and brokers say, as Tailrace's errors.
+"""Errors of librdkafka and of brokers, translated into Tailrace errors.
 
-librdkafka tries again by itself whatever can pass, so what arrives here is the end of its patience
-or a no. A login that fails is not an answer to anything: it comes as an event, while the calls it
-holds up run into their timeouts. `Events` remembers it.
+librdkafka retries transient errors by itself. An error that arrives here is either final or
+outlived librdkafka's own timeouts. A failed login is not the result of any call: librdkafka reports
+it as an event while the calls that wait for the connection time out. `Events` keeps it, so that the
+error names the wrong password and not the timeout.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ _SETTINGS = {
     KafkaError._NOT_IMPLEMENTED,
 }
 _TLS_ALERT = "tls alert"
-"""A broker that does not like our certificate says so and hangs up; librdkafka calls it a cut."""
+"""A broker that rejects the client's certificate sends a TLS alert and closes the connection.
+librdkafka reports that as a transport error, not as an authentication error."""
 _POISON = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -68,19 +70,19 @@ _FULL = {KafkaError.THROTTLING_QUOTA_EXCEEDED}
 
 _HINTS = {
     **dict.fromkeys(_LOGIN, "Check `user`, `password`, `mechanism` and the `tls_` settings."),
-    **dict.fromkeys(_RIGHTS, "Give the user the rights that docs/guides/kafka.md lists."),
-    **dict.fromkeys(_TOPICS, "Create the topic, or let Tailrace do it with `create: true`."),
-    **dict.fromkeys(_SETTINGS, "Check the settings of the sink against those of the brokers."),
+    **dict.fromkeys(_RIGHTS, "Grant the user the operations that docs/guides/kafka.md lists."),
+    **dict.fromkeys(_TOPICS, "Create the topic, or set `create: true` for the sink."),
+    **dict.fromkeys(_SETTINGS, "Compare the settings of the sink with those of the brokers."),
 }
 _OTHER_RUN = (
-    "The same pipeline runs somewhere else, or another one has its name and `prefix`. Stop the one "
-    "that should not run, then start this one again."
+    "The same pipeline runs in another process, or another pipeline has its name and `prefix`. "
+    "Stop the other one, then start this one again."
 )
 
 
 def translate_error(error: KafkaError, what: str) -> TailraceError:
-    """The error for what librdkafka said about `what`."""
-    code, text = error.code(), f"{what}: {said(error)}"
+    """The Tailrace error for an error of librdkafka; `what` is the topic or the cluster."""
+    code, text = error.code(), f"{what}: {message_of(error)}"
     if code in _FENCED:
         return SinkFencedError(text, hint=_OTHER_RUN)
     if code in _POISON:
@@ -92,16 +94,16 @@ def translate_error(error: KafkaError, what: str) -> TailraceError:
     return SinkUnreachableError(text)
 
 
-def said(error: KafkaError) -> str:
-    """Its words, without those that librdkafka puts before them."""
+def message_of(error: KafkaError) -> str:
+    """The message without the prefix that names its origin (`Broker: `, `Local: `)."""
     return error.str().removeprefix("Broker: ").removeprefix("Local: ")
 
 
 def cause(error: BaseException) -> KafkaError | None:
-    """What librdkafka said, if it is behind an exception.
+    """The error of librdkafka in the chain of an exception; None if there is none.
 
-    A fatal error is raised by whatever call serves events; a callback that runs in the same call
-    then fails over it with a SystemError.
+    librdkafka raises a fatal error from any call that serves events. If a callback runs in the same
+    call, confluent-kafka raises a SystemError whose cause is the KafkaException.
     """
     for link in _chain(error):
         if isinstance(link, KafkaException) and link.args and isinstance(link.args[0], KafkaError):
@@ -116,41 +118,53 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class Events:
-    """What a client says besides its answers: the reasons behind its timeouts."""
+    """The error events of one client, which explain its timeouts.
+
+    Pass an instance as librdkafka's `error_cb`. The last authentication failure wins over any other
+    event: it is the cause, and the transport errors are its consequences.
+    """
 
     def __init__(self) -> None:
         self._refusal: KafkaError | None = None
-        self._trouble: KafkaError | None = None
-        self._nobody = False
+        self._last: KafkaError | None = None
+        self._all_brokers_down = False
 
     def __call__(self, error: KafkaError) -> None:
-        """Remember an event."""
+        """Keep an event."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._nobody = True
+            self._all_brokers_down = True
         elif error.code() in _LOGIN or _TLS_ALERT in error.str():
             self._refusal = error
         else:
-            self._trouble = error
+            self._last = error
 
     @property
-    def hopeless(self) -> bool:
-        """Whether waiting on is of no use: nobody is there, or nobody lets us in."""
-        return self._refusal is not None or self._nobody
+    def final(self) -> bool:
+        """Whether to stop waiting: no broker can be reached, or the login was refused."""
+        return self._refusal is not None or self._all_brokers_down
 
     def clear(self) -> None:
-        """All is well again."""
-        self._refusal, self._trouble, self._nobody = None, None, False
+        """Forget all events after a successful call."""
+        self._refusal, self._last, self._all_brokers_down = None, None, False
 
     def translate_error(self, error: KafkaError | None, what: str) -> TailraceError:
-        """The error for a call that failed, or was given up (None), as events explain it."""
+        """The error for a call that failed (None: timed out), with the reason that events give.
+
+        | the call's own error                    | events       | result                        |
+        |-----------------------------------------|--------------|-------------------------------|
+        | anything but "unreachable"              | any          | the call's own error          |
+        | "unreachable" or a timeout              | login failed | `SinkRefusedError`            |
+        | "unreachable" or a timeout              | other        | the error of the last event   |
+        | "unreachable" or a timeout              | none         | the call's, or "no answer"    |
+        """
         if error is not None and not isinstance(
-            found := translate_error(error, what), SinkUnreachableError
+            translated := translate_error(error, what), SinkUnreachableError
         ):
-            return found
-        reason = self._refusal or self._trouble or error
+            return translated
+        reason = self._refusal or self._last or error
         if reason is None:
             return SinkUnreachableError(f"{what}: no answer")
         if reason is self._refusal:
             hint = _HINTS[KafkaError._AUTHENTICATION]
-            return SinkRefusedError(f"{what}: {said(reason)}", hint=hint)
+            return SinkRefusedError(f"{what}: {message_of(reason)}", hint=hint)
         return translate_error(reason, what)

@@ -1,9 +1,20 @@
-"""What a lane has delivered, and what of a batch that comes again is left to deliver.
+"""Exactly once: what a lane has committed to Kafka, and which rows of a replayed batch are left.
 
-With one lane a position says it all: everything up to it is in Kafka. With several it speaks of the
-lane's own messages, and which those are hangs on the micro-batch: a changed key joins lanes. So the
-position comes with a count and a digest of what it covers, and skipping is only right if exactly
-those messages are skipped. If not, nothing is sent: a message would be lost or come twice.
+With one lane a position is enough: Kafka holds everything up to it. With several lanes a position
+covers the lane's own messages only, and which messages those are depends on the micro-batch: an
+update that changes a key joins two lanes (`tailrace.pipeline.lanes`). Therefore the position is
+stored with a count and a digest of the messages it covers. The ledger skips rows only if they are
+exactly those messages. Otherwise it refuses the batch and nothing is sent: a message would be lost
+or delivered twice.
+
+Example: lane 0 of 2 has committed the messages 2, 4 and 6 and the process dies before Spark writes
+its checkpoint. Spark replays the batch.
+
+| the replay gives lane 0 | the ledger                                                         |
+|-------------------------|--------------------------------------------------------------------|
+| 2, 4, 6, 8              | skips 2, 4 and 6, sends 8                                          |
+| 2, 6, 8                 | refuses: count and digest of (2, 6) are not those of (2, 4, 6)     |
+| 2, 3, 4, 6              | refuses: 3 was not committed by this lane, it may be in another    |
 """
 
 from __future__ import annotations
@@ -16,7 +27,7 @@ import structlog
 
 from tailrace.errors import SinkRefusedError
 from tailrace.position import ORIGIN, Lsn, Position
-from tailrace.sinks.kafka.positions import Reached
+from tailrace.sinks.kafka.positions import LanePosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,23 +40,27 @@ _WRAP = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """A lane of a pipeline, and the source whose positions it speaks of."""
+class LaneId:
+    """One of a pipeline's lanes, and the source (database history) that its positions belong to."""
 
     number: int = 0
-    of: int = 1
+    lanes: int = 1
     source: str = ""
 
 
 @dataclass(slots=True)
 class Tally:
-    """How many messages, and which."""
+    """The count and a digest of a set of messages, whatever their order and their batches."""
 
     count: int = 0
     digest: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count these as well."""
+        """Add the messages of a batch.
+
+        The digest is the sum of a hash per position, so it does not depend on how rows are cut into
+        batches. The hashes are computed column by column: this runs for every message.
+        """
         mixed = batch.column("lsn").to_numpy() * _MIX[0]
         mixed ^= batch.column("ordinal").to_numpy() * _MIX[1]
         mixed ^= mixed >> np.uint64(29)
@@ -54,88 +69,88 @@ class Tally:
 
 
 class Ledger:
-    """One lane's account. `stored` is what Kafka holds of it."""
+    """One lane's account. `stored` is the lane's position as Kafka holds it."""
 
-    def __init__(self, lane: Lane, stored: Mapping[int, Reached]) -> None:
+    def __init__(self, lane: LaneId, stored: Mapping[int, LanePosition]) -> None:
         self._lane = lane
-        self._others = [one for one in stored.values() if one.lanes != lane.of]
-        self.stored = stored.get(lane.number)
-        foreign = [one for one in stored.values() if one.source != lane.source]
+        foreign = [position for position in stored.values() if position.source != lane.source]
         if foreign:
-            # Its positions are of another history, and say nothing about this one.
+            # Positions of another database history say nothing about this one.
             structlog.get_logger().warning(
-                "kafka.other-source", was=foreign[0].source, now=lane.source
+                "kafka.other_source", was=foreign[0].source, now=lane.source
             )
-            self._others = [one for one in self._others if one not in foreign]
-            self.stored = None if self.stored in foreign else self.stored
+        own = {number: found for number, found in stored.items() if found.source == lane.source}
+        self.stored = own.get(lane.number)
+        self._other_lane_counts = [found for found in own.values() if found.lanes != lane.lanes]
         self._after = self._last = ORIGIN
-        self._given = Tally()
+        self._batch = Tally()
         self._skipped = Tally()
         self._verified = True
 
     def open(self, after: Position) -> None:
-        """A micro-batch begins behind `after`."""
-        for other in self._others:
+        """Begin a micro-batch that starts after this position."""
+        for other in self._other_lane_counts:
             if other.position > after:
                 raise SinkRefusedError(
-                    f"lane {other.lane} of {other.lanes} has delivered a batch that others have "
-                    f"not, and now there are {self._lane.of} lanes",
-                    hint=f"Run once with `lanes: {other.lanes}`, then change it.",
+                    f"lane {other.lane} of {other.lanes} has committed a batch that other lanes "
+                    f"have not, and the pipeline now has {self._lane.lanes} lanes",
+                    hint=f"Run once with `lanes: {other.lanes}`, then change the number.",
                 )
         self._after = self._last = after
-        self._given, self._skipped = Tally(), Tally()
-        self._verified = self._lane.of == 1 or not self.ahead
+        self._batch, self._skipped = Tally(), Tally()
+        self._verified = self._lane.lanes == 1 or not self.ahead
 
     @property
     def ahead(self) -> bool:
-        """Whether Kafka holds more than the checkpoint knows."""
+        """Whether Kafka holds more than the checkpoint."""
         return self.stored is not None and self.stored.position > self._after
 
     def missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that Kafka does not hold. All rows count as given."""
-        held = 0 if self.stored is None else upto(batch, self.stored.position)
-        if self.stored is not None and held:
-            rows = batch.slice(0, held)
-            self._skipped.add(rows.slice(upto(rows, self.stored.after)))
-        if held < batch.num_rows:
+        """The rows that Kafka does not hold. All rows count for the position to commit."""
+        known = 0 if self.stored is None else rows_up_to(batch, self.stored.position)
+        if self.stored is not None and known:
+            rows = batch.slice(0, known)
+            # `stored` covers one micro-batch; rows before its start are of earlier ones.
+            self._skipped.add(rows.slice(rows_up_to(rows, self.stored.after)))
+        if known < batch.num_rows:
             self.verify(passed=True)
         if batch.num_rows:
-            self._given.add(batch)
+            self._batch.add(batch)
             self._last = last_of(batch)
-        return batch.slice(held)
+        return batch.slice(known)
 
     def verify(self, *, passed: bool = False) -> None:
-        """Make sure that what was skipped is what is stored."""
-        bound = self.stored
-        if self._verified or bound is None or not (self._skipped.count or passed):
+        """Fail unless the skipped rows are the stored ones. `passed`: later rows follow."""
+        stored = self.stored
+        if self._verified or stored is None or not (self._skipped.count or passed):
             return
-        if (self._skipped.count, self._skipped.digest) != (bound.count, bound.digest):
+        if (self._skipped.count, self._skipped.digest) != (stored.count, stored.digest):
             raise SinkRefusedError(
-                f"lane {self._lane.number} has delivered {bound.count} messages up to "
-                f"{bound.position}, and they are not those that come now",
+                f"lane {self._lane.number} has committed {stored.count} messages up to "
+                f"{stored.position}, and the replayed batch has other messages",
                 hint="The pipeline has changed within a batch. See docs/guides/kafka.md, Lanes.",
             )
         self._verified = True
 
-    def reached(self) -> Reached | None:
-        """What is true once all that was given is in Kafka; None if it is already."""
-        if not self._given.count:
+    def to_commit(self) -> LanePosition | None:
+        """The position to store with this batch; None if Kafka already holds all of it."""
+        if not self._batch.count:
             return None
         if self.stored is not None and self._last <= self.stored.position:
             return None
-        return Reached(
+        return LanePosition(
             position=self._last,
             after=self._after,
             source=self._lane.source,
             lane=self._lane.number,
-            lanes=self._lane.of,
-            count=self._given.count,
-            digest=self._given.digest,
+            lanes=self._lane.lanes,
+            count=self._batch.count,
+            digest=self._batch.digest,
         )
 
 
-def upto(batch: pa.RecordBatch, position: Position) -> int:
-    """How many rows are not beyond a position."""
+def rows_up_to(batch: pa.RecordBatch, position: Position) -> int:
+    """How many rows of a batch, which is in order, are at or before a position."""
     lsn: npt.NDArray[np.uint64] = batch.column("lsn").to_numpy()
     ordinal: npt.NDArray[np.uint64] = batch.column("ordinal").to_numpy()
     same = lsn == np.uint64(position.lsn)
@@ -144,5 +159,5 @@ def upto(batch: pa.RecordBatch, position: Position) -> int:
 
 
 def last_of(batch: pa.RecordBatch) -> Position:
-    """Where the last row stands."""
+    """The position of the last row."""
     return Position(Lsn(batch.column("lsn")[-1].as_py()), batch.column("ordinal")[-1].as_py())

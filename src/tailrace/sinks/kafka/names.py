@@ -1,31 +1,37 @@
-"""Destinations: a topic, or a partition of one as `topic/3`."""
+"""The destination of a message in Kafka: a topic, or one partition of it as `topic/3`.
+
+Templates and escaping are in `destination`; here a finished destination, which may come from a
+user's `route`, is checked and taken apart.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-ANY = -1
-"""The partition that the key chooses."""
-_PLACE = re.compile(rb"([A-Za-z0-9._-]{1,249})(?:/([0-9]{1,9}))?")
+BY_KEY = -1
+"""librdkafka's number for "the hash of the key chooses the partition"."""
+_DESTINATION = re.compile(rb"([A-Za-z0-9._-]{1,249})(?:/([0-9]{1,9}))?")
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """Where a message goes."""
 
     topic: str
-    partition: int = ANY
+    partition: int = BY_KEY
 
 
-def place(destination: bytes) -> Place | None:
-    """What a destination means; None if Kafka has no such names.
+def parse_destination(destination: bytes) -> Destination | None:
+    """The topic and the partition of a destination; None if Kafka does not allow the name.
 
-    >>> place(b"shop.public.orders"), place(b"orders/3")
-    (Place(topic='shop.public.orders', partition=-1), Place(topic='orders', partition=3))
-    >>> place(b"orders!"), place(b".."), place(b"orders/x")
+    >>> parse_destination(b"shop.public.orders")
+    Destination(topic='shop.public.orders', partition=-1)
+    >>> parse_destination(b"orders/3")
+    Destination(topic='orders', partition=3)
+    >>> parse_destination(b"orders!"), parse_destination(b".."), parse_destination(b"orders/x")
     (None, None, None)
     """
-    found = _PLACE.fullmatch(destination)
-    if found is None or found[1] in (b".", b".."):
+    match = _DESTINATION.fullmatch(destination)
+    if match is None or match[1] in (b".", b".."):
         return None
-    return Place(found[1].decode(), int(found[2]) if found[2] else ANY)
+    return Destination(match[1].decode(), int(match[2]) if match[2] else BY_KEY)

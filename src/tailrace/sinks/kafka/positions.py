@@ -1,11 +1,12 @@
-"""How far each lane of a pipeline is, in a compacted topic of the pipeline's own.
+"""The position of each lane of a pipeline, in a compacted topic that the pipeline owns.
 
-A lane has a partition, and writes to it in the transactions of its messages, so a position is there
-if and only if what it speaks of is. A partition for each, because a reader of committed records
-sees nothing behind a transaction that is still open, and other lanes have some open all the time.
+Each lane has its own partition and writes its position in the transaction that carries its
+messages, so a position is committed if and only if its messages are. One partition per lane,
+because a reader of committed records does not see past an open transaction, and other lanes
+have one open most of the time.
 
-Consumer groups could hold positions as well; but their offsets are gone after a week without a
-commit (offsets.retention.minutes), and with the topic they are said to be of.
+Consumer groups could hold positions too. But Kafka deletes their offsets after a week without a
+commit (`offsets.retention.minutes`) and together with the topic they belong to.
 """
 
 from __future__ import annotations
@@ -19,26 +20,29 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.position import Position
-from tailrace.sinks.kafka.client import base, made
+from tailrace.sinks.kafka.client import client_config, create_client
 from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.publisher import Publisher
 from tailrace.sinks.kafka.topics import Cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka import Message
 
     from tailrace.sinks.kafka.settings import Kafka
 
-_STRIDE = 16
-_LOOK_S = 0.2
+_FIRST_STRIDE = 16
+_STRIDE_FACTOR = 8
+_POLL_S = 0.2
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 * 2**20)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """What a lane has delivered: all its messages up to `position`.
+class LanePosition:
+    """A lane has committed all its messages up to `position`.
 
-    `count` and `digest` are of those since `after`, where the micro-batch begins.
+    `count` and `digest` cover the messages after `after`, the start of the micro-batch.
     """
 
     position: Position
@@ -50,7 +54,7 @@ class Reached:
     digest: int
 
     def dump(self) -> bytes:
-        """As the value of a record."""
+        """The value of the record that holds it."""
         return json.dumps(
             {
                 "position": str(self.position),
@@ -64,8 +68,8 @@ class Reached:
         ).encode()
 
     @classmethod
-    def load(cls, value: bytes) -> Reached:
-        """From the value of a record."""
+    def load(cls, value: bytes) -> LanePosition:
+        """Read the value of a record."""
         fields = json.loads(value)
         return cls(
             position=Position.parse(fields["position"]),
@@ -79,40 +83,40 @@ class Reached:
 
 
 def topic_of(settings: Kafka, name: str) -> str:
-    """The topic of a pipeline's positions."""
+    """The topic that holds the positions of a pipeline."""
     return f"{settings.prefix}-positions-{name}"
 
 
-def ready(settings: Kafka, topic: str, *, name: str, partitions: int) -> None:
-    """See that a topic of positions is there, is kept for ever and has enough partitions."""
+def ensure_topic(settings: Kafka, topic: str, *, name: str, partitions: int) -> None:
+    """Create a topic of positions or add partitions; refuse one that Kafka does not compact."""
     cluster = Cluster(settings, name=name)
-    there = cluster.partitions([topic])[topic]
-    if there is None:
-        cluster.make([topic], partitions, _CONFIG)
-    elif 0 < there < partitions:
-        cluster.widen(topic, partitions)
+    existing = cluster.partitions([topic])[topic]
+    if existing is None:
+        cluster.create([topic], partitions, _CONFIG)
+    elif 0 < existing < partitions:
+        cluster.add_partitions(topic, partitions)
     policy = cluster.config(topic).get("cleanup.policy", "compact")
     if policy != "compact":
         raise SinkRefusedError(
-            f"topic {topic} has cleanup.policy={policy}: positions in it would not last",
-            hint=f"Set cleanup.policy=compact for {topic}, or delete it while nothing runs.",
+            f"topic {topic} has cleanup.policy={policy}: Kafka would delete positions in it",
+            hint=f"Set cleanup.policy=compact for {topic}, or stop the pipeline and delete it.",
         )
 
 
-def read(settings: Kafka, *, name: str) -> dict[int, Reached]:
-    """What the lanes of a pipeline have reached, as far as transactions are over."""
+def read(settings: Kafka, *, name: str) -> dict[int, LanePosition]:
+    """The committed position of each lane of a pipeline."""
     topic, events = topic_of(settings, name), Events()
     own = {
         "group.id": f"{settings.prefix}-{name}",
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
-        # The end shows by an answer without records, for which a broker waits this long.
+        # A broker waits this long before it answers without records, which marks the end.
         "fetch.wait.max.ms": 5,
     }
-    consumer = made(Consumer, base(settings, events, name=name) | own)
+    consumer = create_client(Consumer, client_config(settings, events, name=name) | own)
     try:
-        return _Reading(consumer, settings, topic).all()
+        return _LastRecords(consumer, settings, topic).positions()
     except KafkaException as error:
         raise events.translate_error(cause(error), f"topic {topic}") from error
     finally:
@@ -120,9 +124,9 @@ def read(settings: Kafka, *, name: str) -> dict[int, Reached]:
 
 
 def forget(settings: Kafka, *, name: str) -> None:
-    """Take a pipeline's positions away: what it delivers next is sent, whatever Kafka holds.
+    """Delete the positions of a pipeline, so that it sends every message again.
 
-    For a pipeline that is to begin again on purpose. It must not run.
+    For a pipeline that is rewound on purpose. The pipeline must not run.
     """
     topic = topic_of(settings, name)
     count = Cluster(settings, name=name).partitions([topic])[topic]
@@ -130,61 +134,74 @@ def forget(settings: Kafka, *, name: str) -> None:
     try:
         for lane in range(count or 0):
             publisher.put(topic, lane, key=b"%d" % lane, value=None)
-        publisher.settle()
+        publisher.drain()
     finally:
         publisher.close()
 
 
-class _Reading:
-    """The last record of every partition, found from the end backwards in growing strides."""
+class _LastRecords:
+    """Reads the last committed record of every partition.
 
-    def __init__(self, consumer: Consumer, settings: Kafka, topic: str) -> None:
+    The reader searches backwards in growing strides: aborted transactions leave offsets without
+    visible records, so the last record may stand well before the end of the partition.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        settings: Kafka,
+        topic: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._consumer = consumer
         self._timeout_s = settings.timeout_s
         self._topic = topic
+        self._clock = clock
 
-    def all(self) -> dict[int, Reached]:
+    def positions(self) -> dict[int, LanePosition]:
+        """The position in the last record of each partition that has one."""
         listed = self._consumer.list_topics(self._topic, timeout=self._timeout_s)
         bounds = {number: self._bounds(number) for number in listed.topics[self._topic].partitions}
-        found: dict[int, Message] = {}
-        stride = _STRIDE
+        last: dict[int, Message] = {}
+        stride = _FIRST_STRIDE
         while bounds:
-            starts = {at: max(low, high - stride) for at, (low, high) in bounds.items()}
-            found |= self._last(starts)
+            starts = {number: max(low, high - stride) for number, (low, high) in bounds.items()}
+            last |= self._last_since(starts)
             bounds = {
-                at: bound
-                for at, bound in bounds.items()
-                if at not in found and starts[at] > bound[0]
+                number: bound
+                for number, bound in bounds.items()
+                if number not in last and starts[number] > bound[0]
             }
-            stride *= 8
-        values = {at: message.value() for at, message in found.items()}
-        return {at: Reached.load(value) for at, value in values.items() if value}
+            stride *= _STRIDE_FACTOR
+        values = {number: message.value() for number, message in last.items()}
+        return {number: LanePosition.load(value) for number, value in values.items() if value}
 
     def _bounds(self, partition: int) -> tuple[int, int]:
         place = TopicPartition(self._topic, partition)
         low, high = self._consumer.get_watermark_offsets(place, timeout=self._timeout_s)
         return low, high
 
-    def _last(self, starts: dict[int, int]) -> dict[int, Message]:
-        """The last record of each partition at or behind its start."""
+    def _last_since(self, starts: dict[int, int]) -> dict[int, Message]:
+        """The last record of each partition at or after its start offset."""
         self._consumer.assign(
-            [TopicPartition(self._topic, at, start) for at, start in starts.items()]
+            [TopicPartition(self._topic, number, start) for number, start in starts.items()]
         )
-        found: dict[int, Message] = {}
-        open_ends = set(starts)
-        deadline = time.monotonic() + self._timeout_s
-        while open_ends:
-            message = self._consumer.poll(_LOOK_S)
+        last: dict[int, Message] = {}
+        unfinished = set(starts)
+        deadline = self._clock() + self._timeout_s
+        while unfinished:
+            message = self._consumer.poll(_POLL_S)
             if message is None:
-                if time.monotonic() > deadline:
+                if self._clock() > deadline:
                     raise SinkUnreachableError(f"topic {self._topic} cannot be read: no answer")
                 continue
-            error, at = message.error(), message.partition() or 0
+            error, number = message.error(), message.partition() or 0
             if error is None:
-                found[at] = message
+                last[number] = message
             elif error.code() == KafkaError._PARTITION_EOF:
-                open_ends.discard(at)
+                unfinished.discard(number)
             elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # librdkafka looks for a group, which nobody needs who chooses partitions himself.
+                # librdkafka looks up the group's coordinator even for assigned partitions; the
+                # right to use the group is not needed.
                 raise KafkaException(error)
-        return found
+        return last

@@ -1,4 +1,7 @@
-"""What sinks into Kafka share: a publisher, counts, and letting go when something fails."""
+"""What the sinks into Kafka share: one publisher, the counts of a receipt, and closing on failure.
+
+The subclasses are `sink.Kafka` and the broker's shadow.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ if TYPE_CHECKING:
     from tailrace.sinks.kafka.publisher import Publisher
 
 
-class Producing:
-    """A sink that opens a publisher and counts what it gave to it. `name` is the pipeline's."""
+class ProducerSink:
+    """A sink that owns a publisher and counts its messages. `name` is the pipeline's."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -24,31 +27,31 @@ class Producing:
 
     @contextlib.contextmanager
     def _attempt(self) -> Iterator[Publisher]:
-        """Work with the publisher. A failure closes the sink, and is raised by its right name."""
-        publisher = self._opened()
+        """Use the publisher. Any failure closes the sink: the contract says what that means."""
+        publisher = self._require_open()
         try:
             yield publisher
         except TailraceError as error:
-            named = publisher.named(error)
+            explained = publisher.explain(error)
             self.close()
-            raise named from named.__cause__
+            raise explained from explained.__cause__
         except BaseException:
             self.close()
             raise
 
-    def _opened(self) -> Publisher:
+    def _require_open(self) -> Publisher:
         if self._publisher is None:
-            raise SinkUnreachableError(f"the sink of {self._name} is not open")
+            raise SinkUnreachableError(f"the sink of pipeline {self._name} is not open")
         return self._publisher
 
     def _receipt(self) -> Receipt:
-        """What was sent since the last one."""
+        """The counts since the last receipt."""
         receipt = Receipt(messages=self._rows, bytes=self._bytes, duplicates=self._skipped)
         self._rows = self._bytes = self._skipped = 0
         return receipt
 
     def close(self) -> None:
-        """Let go of the producer; a transaction that is open is given up."""
+        """Close the producer and abort its open transaction."""
         publisher, self._publisher = self._publisher, None
         self._rows = self._bytes = self._skipped = 0
         if publisher is not None:

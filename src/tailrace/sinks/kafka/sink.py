@@ -1,13 +1,14 @@
-"""`Kafka`: the sink. One producer, all in order, nothing lost; in transactions, nothing twice.
+"""`Kafka`: the sink. At least once with an idempotent producer, exactly once with transactions.
 
-Plain, it is at least once: an idempotent producer repeats nothing by itself, and a batch that was
-cut off comes again as a whole.
+Without `transactional` the producer drops its own retries' duplicates, and Spark replays a batch
+that was cut off as a whole: at least once.
 
-Transactional, a flush is one Kafka transaction with the lane's position in it. A lane has one
-transactional id, so opening it fences whoever had it: a worker that was given up, and also the
-worker that delivered the lane's last batch, as Spark gives a lane to any of them. A sink that stays
-open therefore begins by writing the position it knows. If that is refused, it connects again and
-reads back; nothing has been written by then.
+With `transactional` each flush is one Kafka transaction that also carries the lane's position
+(`positions`). Each lane has one transactional id. Opening a sink fences every earlier producer with
+that id: a worker that hangs, but also the worker that delivered the lane's previous batch, because
+Spark may run a lane in any worker. Therefore a sink that stays open begins each batch by writing
+its known position again. If Kafka refuses that, the sink has been fenced: it reconnects and reads
+the position back. Nothing of the batch has been written by then.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import structlog
 
 from tailrace.errors import PoisonedError, TailraceError
 from tailrace.sinks.kafka import positions
-from tailrace.sinks.kafka.ledger import Lane, Ledger
-from tailrace.sinks.kafka.names import Place, place
-from tailrace.sinks.kafka.producing import Producing
+from tailrace.sinks.kafka.ledger import LaneId, Ledger
+from tailrace.sinks.kafka.names import Destination, parse_destination
+from tailrace.sinks.kafka.producing import ProducerSink
 from tailrace.sinks.kafka.publisher import Publisher
 from tailrace.sinks.kafka.topics import Topics
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from tailrace.position import Position
     from tailrace.sinks.contract import Receipt
-    from tailrace.sinks.kafka.positions import Reached
+    from tailrace.sinks.kafka.positions import LanePosition
     from tailrace.sinks.kafka.publisher import Outgoing
     from tailrace.sinks.kafka.settings import Kafka as Settings
     from tailrace.sinks.kafka.settings import KafkaSink
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
 ID_HEADER = "tailrace-id"
 
 
-class Kafka(Producing):
-    """Messages into Kafka's topics. `name` is the pipeline's.
+class Kafka(ProducerSink):
+    """Publishes messages to Kafka topics. `name` is the pipeline's.
 
-    `lane` of `lanes` deliver side by side; `source` tells the histories of databases apart, in
-    which the same position means something else. Both matter to transactions alone.
+    `lanes` sinks deliver in parallel and this one is number `lane`. `source` identifies the
+    database history: in another one the same position means another change. Only transactions use
+    them.
     """
 
     def __init__(
@@ -52,18 +54,19 @@ class Kafka(Producing):
     ) -> None:
         super().__init__(name)
         self._settings = settings
-        self._lane = Lane(number=lane, of=lanes, source=source)
+        self._lane = LaneId(number=lane, lanes=lanes, source=source)
         self._topics = Topics(settings, name=name)
         self._ledger: Ledger | None = None
 
     def open(self, after: Position) -> None:
-        """Connect; in transactions, read back how far the lane is."""
+        """Connect; with transactions, read the lane's position back."""
         try:
-            if self._publisher is None or self._rows or self._skipped or not self._still_ours():
+            unflushed = self._rows or self._skipped
+            if self._publisher is None or unflushed or not self._still_owns_lane():
                 self._connect()
             if self._ledger is not None:
                 self._ledger.open(after)
-                self._say_resumed(self._ledger, after)
+                self._log_resumed(self._ledger, after)
         except BaseException:
             self.close()
             raise
@@ -82,11 +85,11 @@ class Kafka(Producing):
         )
         self._publisher.connect()
         topic = positions.topic_of(settings, self._name)
-        positions.ready(settings, topic, name=self._name, partitions=lane.of)
+        positions.ensure_topic(settings, topic, name=self._name, partitions=lane.lanes)
         self._publisher.fence()
         self._ledger = Ledger(lane, positions.read(settings, name=self._name))
 
-    def _say_resumed(self, ledger: Ledger, after: Position) -> None:
+    def _log_resumed(self, ledger: Ledger, after: Position) -> None:
         if ledger.ahead and ledger.stored is not None:
             structlog.get_logger().info(
                 "kafka.resumed",
@@ -95,20 +98,20 @@ class Kafka(Producing):
                 stored=str(ledger.stored.position),
             )
 
-    def _still_ours(self) -> bool:
-        """Whether this producer may go on; in transactions it begins one to find out."""
+    def _still_owns_lane(self) -> bool:
+        """Whether the open producer can be used; with transactions it begins one to find out."""
         if self._ledger is None or self._ledger.stored is None:
             return self._ledger is None
         try:
-            self._opened().begin()
-            self._put(self._ledger.stored)
-            self._opened().settle()
+            self._require_open().begin()
+            self._put_position(self._ledger.stored)
+            self._require_open().drain()
         except TailraceError:
             return False
         return True
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Put on its way what Kafka does not hold yet."""
+        """Publish the rows that Kafka does not hold yet."""
         with self._attempt() as publisher:
             missing = batch if self._ledger is None else self._ledger.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
@@ -116,81 +119,85 @@ class Kafka(Producing):
                 self._publish(publisher, missing)
 
     def _publish(self, publisher: Publisher, rows: pa.RecordBatch) -> None:
-        unfit = self._topics.unfit(rows.column("destination"))
-        fit = rows if unfit is None else rows.slice(0, unfit[0])
-        if fit.num_rows:
+        """Publish the rows before the first one that cannot be published, then fail with its id."""
+        invalid = self._topics.first_invalid(rows.column("destination"))
+        valid = rows if invalid is None else rows.slice(0, invalid[0])
+        if valid.num_rows:
             if self._ledger is not None:
                 publisher.begin()
-            self._rows += fit.num_rows
-            self._bytes += pc.sum(pc.binary_length(fit.column("payload"))).as_py()
+            self._rows += valid.num_rows
+            self._bytes += pc.sum(pc.binary_length(valid.column("payload"))).as_py()
             try:
-                publisher.publish(self._outgoing(fit))
+                publisher.publish(self._outgoing(valid))
             except PoisonedError:
-                self._keep(publisher)
+                self._deliver_preceding(publisher)
                 raise
-        if unfit is not None:
-            self._keep(publisher)
-            row, error = unfit
+        if invalid is not None:
+            self._deliver_preceding(publisher)
+            row, error = invalid
             name = rows.column("id")[row].as_py().decode("utf-8", "replace")
-            text = f"message {name!r} cannot go to Kafka: {error}"
+            text = f"message {name!r} cannot be sent to Kafka: {error}"
             raise type(error)(text, hint=error.hint)
 
     def _outgoing(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         settings = self._settings
         ids = batch.column("id").to_pylist()
         coded = batch.column("destination").dictionary_encode()
-        # `Topics` has looked at them all.
-        places = [place(one) or Place("") for one in coded.dictionary.to_pylist()]
+        # `Topics` has checked them all, so none of them is None.
+        parsed = [
+            parse_destination(value) or Destination("") for value in coded.dictionary.to_pylist()
+        ]
         indices = coded.indices.to_pylist()
+        # Columns are zipped: no Python code runs per row until librdkafka takes it.
         return zip(
-            map([one.topic for one in places].__getitem__, indices),
+            map([destination.topic for destination in parsed].__getitem__, indices),
             batch.column("payload").to_pylist(),
             batch.column("key").to_pylist(),
-            map([one.partition for one in places].__getitem__, indices),
+            map([destination.partition for destination in parsed].__getitem__, indices),
             ids,
             (batch.column("committed_at").to_numpy() // 1000).tolist(),
             ([(ID_HEADER, name)] for name in ids) if settings.headers else repeat(None),
             strict=False,
         )
 
-    def _keep(self, publisher: Publisher) -> None:
-        """Before a message that can not be sent is said: what stands before it should arrive."""
+    def _deliver_preceding(self, publisher: Publisher) -> None:
+        """Without transactions the messages before a poisoned one are delivered."""
         if self._ledger is None:
-            publisher.settle()
+            publisher.drain()
 
     def flush(self) -> Receipt:
-        """Wait for every ack, and commit."""
+        """Wait until all messages are acknowledged; with transactions, commit."""
         with self._attempt() as publisher:
             if self._ledger is None:
-                publisher.settle()
+                publisher.drain()
             else:
                 self._commit(publisher, self._ledger)
         return self._receipt()
 
     def _commit(self, publisher: Publisher, ledger: Ledger) -> None:
         ledger.verify()
-        reached = ledger.reached()
-        if reached is not None:
+        position = ledger.to_commit()
+        if position is not None:
             publisher.begin()
-            self._put(reached)
-        publisher.settle()
-        if publisher.within_s is not None:
+            self._put_position(position)
+        publisher.drain()
+        if publisher.transaction_age_s is not None:
             publisher.commit()
-        ledger.stored = reached or ledger.stored
+        ledger.stored = position or ledger.stored
 
-    def _put(self, reached: Reached) -> None:
+    def _put_position(self, position: LanePosition) -> None:
         lane = self._lane.number
         topic = positions.topic_of(self._settings, self._name)
-        self._opened().put(topic, lane, key=b"%d" % lane, value=reached.dump())
+        self._require_open().put(topic, lane, key=b"%d" % lane, value=position.dump())
 
     def close(self) -> None:
-        """Let go of the producer; a transaction that is open is given up."""
+        """Close the producer and abort its open transaction."""
         self._ledger = None
         super().close()
 
 
 def probe(settings: Settings, *, name: str) -> None:
-    """An error unless the cluster answers."""
+    """Fail unless the cluster answers."""
     publisher = Publisher(settings, name=name)
     try:
         publisher.connect()

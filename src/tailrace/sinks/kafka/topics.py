@@ -1,7 +1,7 @@
-"""Topics: each looked at once, made when it is missing, never altered.
+"""Topics of the sink: looked up once, created when missing, never altered.
 
-A destination may come from a user's expression: one that is no topic's name is refused by us,
-with the message's id, before anything of it is sent.
+A destination may come from a user's `route`. The sink rejects an invalid topic name itself, with
+the id of the message, before it sends anything: librdkafka would report it without the id.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
-from tailrace.sinks.kafka.client import base, made
+from tailrace.sinks.kafka.client import client_config, create_client
 from tailrace.sinks.kafka.failures import Events, cause
-from tailrace.sinks.kafka.names import place
+from tailrace.sinks.kafka.names import parse_destination
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
     from typing import Any
 
@@ -35,141 +35,159 @@ if TYPE_CHECKING:
     from tailrace.sinks.kafka.settings import Kafka, KafkaSink
 
 _UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-_LOOK_S = 0.05
-_REMEMBERED = 100_000
+_POLL_S = 0.05
+_MAX_KNOWN = 100_000
+"""A `route` may compute a topic per row: the set of known destinations must not grow for ever."""
 
 
 class Cluster:
-    """Looking at topics and making them."""
+    """Looks up topics and creates them."""
 
-    def __init__(self, settings: Kafka, *, name: str) -> None:
+    def __init__(
+        self, settings: Kafka, *, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._events = Events()
-        self._admin = made(AdminClient, base(settings, self._events, name=name))
+        self._clock = clock
+        self._admin = create_client(AdminClient, client_config(settings, self._events, name=name))
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int | None]:
-        """How many partitions each topic has, 0 while some have no leader; None if it is not."""
-        asked = self._admin.describe_topics(
+        """The number of partitions of each topic.
+
+        0 while a partition has no leader, None if the topic does not exist.
+        """
+        futures = self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=self._settings.timeout_s
         )
-        found: dict[str, int | None] = {}
-        for topic, future in asked.items():
+        counts: dict[str, int | None] = {}
+        for topic, future in futures.items():
             try:
                 described = self._result(future, f"topic {topic}")
             except KafkaException:
-                found[topic] = None
+                counts[topic] = None
                 continue
             led = all(partition.leader is not None for partition in described.partitions)
-            found[topic] = len(described.partitions) if led else 0
-        return found
+            counts[topic] = len(described.partitions) if led else 0
+        return counts
 
-    def make(
+    def create(
         self, topics: Sequence[str], partitions: int, config: Mapping[str, str] | None = None
     ) -> None:
         """Create topics and wait until every partition has a leader."""
         replicas = self._settings.replicas
-        wanted = [
-            NewTopic(topic, partitions, replicas, config=dict(config or {})) for topic in topics
-        ]
-        asked = self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s)
-        for topic, future in asked.items():
-            if self._result(future, f"topic {topic} cannot be made") is None:
+        new = [NewTopic(topic, partitions, replicas, config=dict(config or {})) for topic in topics]
+        futures = self._admin.create_topics(new, request_timeout=self._settings.timeout_s)
+        for topic, future in futures.items():
+            if self._result(future, f"topic {topic} cannot be created") is None:
                 structlog.get_logger().info(
-                    "kafka.topic-created", topic=topic, partitions=partitions
+                    "kafka.topic_created", topic=topic, partitions=partitions
                 )
-        self._wait(topics, partitions)
+        self._wait_for_leaders(topics, partitions)
 
-    def _wait(self, topics: Sequence[str], partitions: int) -> None:
-        deadline = time.monotonic() + self._settings.timeout_s
+    def _wait_for_leaders(self, topics: Sequence[str], partitions: int) -> None:
+        deadline = self._clock() + self._settings.timeout_s
         while any((count or 0) < partitions for count in self.partitions(topics).values()):
-            if time.monotonic() > deadline:
-                raise SinkUnreachableError(f"no leader for the new topics {', '.join(topics)} yet")
-            time.sleep(_LOOK_S)
+            if self._clock() > deadline:
+                raise SinkUnreachableError(
+                    f"the new topics {', '.join(topics)} have no leader after "
+                    f"{self._settings.timeout_s:g} s"
+                )
+            time.sleep(_POLL_S)
 
-    def widen(self, topic: str, partitions: int) -> None:
-        """Give a topic of our own more partitions."""
-        asked = self._admin.create_partitions(
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Raise the number of partitions of a topic that Tailrace owns."""
+        futures = self._admin.create_partitions(
             [NewPartitions(topic, partitions)], request_timeout=self._settings.timeout_s
         )
-        self._result(asked[topic], f"topic {topic} cannot be given {partitions} partitions")
-        self._wait([topic], partitions)
+        self._result(futures[topic], f"topic {topic} cannot be raised to {partitions} partitions")
+        self._wait_for_leaders([topic], partitions)
 
     def config(self, topic: str) -> dict[str, str]:
-        """A topic's configuration; empty when we may not see it."""
+        """The configuration of a topic; empty without the right to describe it."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        asked = self._admin.describe_configs([resource], request_timeout=self._settings.timeout_s)
+        futures = self._admin.describe_configs([resource], request_timeout=self._settings.timeout_s)
         try:
-            entries = asked[resource].result(self._settings.timeout_s)
+            entries = futures[resource].result(self._settings.timeout_s)
         except KafkaException:
             return {}
         return {name: entry.value for name, entry in entries.items()}
 
     def _result(self, future: Future[Any], what: str) -> Any:
-        """An answer; KafkaException if there is no such topic, and ours for all else."""
+        """The result of a request.
+
+        None on success. An existing topic, which another process has created, is not a failure:
+        its error is returned. A missing topic raises `KafkaException`, other failures raise
+        Tailrace errors.
+        """
         try:
             return future.result(self._settings.timeout_s * 2)
         except KafkaException as error:
-            said = cause(error)
-            if said is not None and said.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return said
-            if said is not None and said.code() in _UNKNOWN:
+            reason = cause(error)
+            if reason is not None and reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return reason
+            if reason is not None and reason.code() in _UNKNOWN:
                 raise
             self._admin.poll(0)
-            raise self._events.translate_error(said, what) from error
+            raise self._events.translate_error(reason, what) from error
 
 
 class Topics:
-    """What messages may go to."""
+    """The destinations that a sink may publish to."""
 
     def __init__(self, settings: KafkaSink, *, name: str) -> None:
         self._settings = settings
         self._name = name
         self._known: set[bytes] = set()
 
-    def unfit(self, destinations: pa.Array) -> tuple[int, TailraceError] | None:
-        """The first row whose destination cannot be used, and why; None when all can."""
-        if len(self._known) > _REMEMBERED:
-            self._known.clear()
-        new = [one for one in pc.unique(destinations).to_pylist() if one not in self._known]
-        reasons: dict[bytes, TailraceError] = {}
-        named: dict[bytes, str] = {}
-        for one in new:
-            if found := place(one):
-                named[one] = found.topic
-            else:
-                reasons[one] = _illegal(one)
-        if named:
-            missing = self._missing(sorted(set(named.values())))
-            reasons |= {one: _absent(topic) for one, topic in named.items() if topic in missing}
-            self._known.update(named.keys() - reasons.keys())
-        if not reasons:
-            return None
-        bad = pc.is_in(destinations, pa.array(list(reasons), destinations.type))
-        row = pc.index(bad, True).as_py()
-        return row, reasons[destinations[row].as_py()]
+    def first_invalid(self, destinations: pa.Array) -> tuple[int, TailraceError] | None:
+        """The first row whose destination cannot be used, and why; None if all can be used.
 
-    def _missing(self, topics: list[str]) -> list[str]:
-        """Those that are not there, after making them if that is wanted."""
+        Only destinations that were not seen before are looked up, once per distinct value.
+        """
+        if len(self._known) > _MAX_KNOWN:
+            self._known.clear()
+        new = [value for value in pc.unique(destinations).to_pylist() if value not in self._known]
+        errors: dict[bytes, TailraceError] = {}
+        topics: dict[bytes, str] = {}
+        for value in new:
+            if destination := parse_destination(value):
+                topics[value] = destination.topic
+            else:
+                errors[value] = _invalid_name(value)
+        if topics:
+            missing = self._create_missing(sorted(set(topics.values())))
+            errors |= {
+                value: _missing_topic(topic) for value, topic in topics.items() if topic in missing
+            }
+            self._known.update(topics.keys() - errors.keys())
+        if not errors:
+            return None
+        invalid = pc.is_in(destinations, pa.array(list(errors), destinations.type))
+        row = pc.index(invalid, True).as_py()
+        return row, errors[destinations[row].as_py()]
+
+    def _create_missing(self, topics: list[str]) -> list[str]:
+        """Create the topics that do not exist, if `create` allows it; those still missing."""
         cluster = Cluster(self._settings, name=self._name)
-        found = cluster.partitions(topics)
-        missing = [topic for topic, count in found.items() if count is None]
+        counts = cluster.partitions(topics)
+        missing = [topic for topic, count in counts.items() if count is None]
         if missing and self._settings.create:
-            cluster.make(missing, self._settings.partitions)
+            cluster.create(missing, self._settings.partitions)
             return []
         return missing
 
 
-def _illegal(destination: bytes) -> TailraceError:
+def _invalid_name(destination: bytes) -> TailraceError:
     shown = repr(destination[:300].decode("utf-8", "replace"))
     return PoisonedError(
-        f"its destination {shown} is not the name of a topic",
-        hint="Topics are 1 to 249 letters, digits, dots, `_` and `-`, with `/` and a partition's "
-        "number if you like. Change `route`.",
+        f"destination {shown} is not a valid topic name",
+        hint="Change `route`: a topic name has 1 to 249 letters, digits, dots, `_` and `-`; `/` "
+        "and a partition number may follow.",
     )
 
 
-def _absent(topic: str) -> TailraceError:
+def _missing_topic(topic: str) -> TailraceError:
     return SinkRefusedError(
         f"there is no topic {topic}",
-        hint="Create the topic, or let Tailrace do it with `create: true`.",
+        hint="Create the topic, or set `create: true` for the sink.",
     )

@@ -1,9 +1,17 @@
-"""`JetStream`: the sink. One connection, one stream, everything in order, nothing twice.
+"""`JetStream`: the sink. One connection, one stream, messages in order and without duplicates.
 
-`open` reads back what the stream holds beyond the checkpoint, so that the server's window for
-repeated ids is not the limit of the promise. An instance that stays open need not do so every
-time: what came into the stream since it last looked, by whomever, the server itself refuses as
-long as it is younger than the window. It looks again before that is over.
+JetStream drops a message whose id it has stored within the stream's duplicate window. The window is
+a few minutes, a checkpoint may be older. Therefore `open` reads back the ids that the stream holds
+beyond the checkpoint, and `write` skips them.
+
+A sink that stays open need not read back before every batch: the server itself drops whatever
+another process has stored since the last read-back, as long as that is younger than the window.
+The schedule, with a window of 120 s:
+
+| time since the last read-back | `open`                               | `write`                   |
+|-------------------------------|--------------------------------------|---------------------------|
+| up to 30 s (a quarter)        | keeps the ids that it knows          | reads back after 60 s     |
+| more                          | reads back                           | never reads back          |
 """
 
 from __future__ import annotations
@@ -28,6 +36,7 @@ from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     import pyarrow as pa
@@ -38,12 +47,23 @@ if TYPE_CHECKING:
 
 
 class JetStream:
-    """Messages into a JetStream stream. `name` is the pipeline's, and so are the subjects."""
+    """Publishes messages to a JetStream stream.
 
-    def __init__(self, settings: NatsSink, *, name: str, subjects: str = ">") -> None:
+    `name` is the pipeline's. `subjects` is a pattern that only this pipeline publishes to.
+    """
+
+    def __init__(
+        self,
+        settings: NatsSink,
+        *,
+        name: str,
+        subjects: str = ">",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._place = Place(settings.stream.name, subjects)
         self._name = name
+        self._clock = clock
         self._stream = settings.stream.name
         self._transactions = Transactions()
         self._line: Line | None = None
@@ -52,35 +72,35 @@ class JetStream:
         self._limit_bytes = 0
         self._created = ""
         self._stored = ReadBack()
-        self._looked_s = -math.inf
-        """When we last read back."""
+        self._read_back_at_s = -math.inf
+        """When the sink last read back."""
         self._window_s = 0.0
         self._after = ORIGIN
-        self._due_s = math.inf
-        """When to read back in the middle of a batch, since `open` did not."""
+        self._read_back_due_s = math.inf
+        """When to read back in the middle of a batch, if `open` did not."""
         self._rows = self._bytes = self._skipped = self._counted = 0
 
     def open(self, after: Position) -> None:
-        """Connect, see that the stream is there, and read back what it holds beyond `after`."""
+        """Connect, ensure that the stream exists, and read back what it holds beyond `after`."""
         try:
-            answer = self._still_open() or self._connect()
-            if answer["created"] != self._created:
-                # Another stream under the name: what we know is about the old one.
+            info = self._open_stream_info() or self._connect()
+            if info["created"] != self._created:
+                # The stream was deleted and created again: the known ids are of the old one.
                 self._forget()
-                self._created = answer["created"]
-            self._window_s = answer["config"].get("duplicate_window", 0) / 1e9
+                self._created = info["created"]
+            self._window_s = info["config"].get("duplicate_window", 0) / 1e9
             self._after = after
-            if time.monotonic() - self._looked_s > self._window_s / 4:
-                self._read_back(answer["state"])
+            if self._clock() - self._read_back_at_s > self._window_s / 4:
+                self._read_back(info["state"])
             else:
                 self._stored = self._stored.beyond(after)
-                self._due_s = self._looked_s + self._window_s / 2
+                self._read_back_due_s = self._read_back_at_s + self._window_s / 2
         except BaseException:
             self.close()
             raise
 
-    def _still_open(self) -> dict[str, Any] | None:
-        """The stream's state, over the line we have; None if a new one is needed."""
+    def _open_stream_info(self) -> dict[str, Any] | None:
+        """The stream's info over the open connection; None if a new connection is needed."""
         if self._line is None or self._rows or self._skipped:
             return None
         try:
@@ -88,22 +108,24 @@ class JetStream:
         except SinkUnreachableError:
             return None
 
-    def _look(self) -> dict[str, Any]:
+    def _stream_info(self) -> dict[str, Any]:
         assert self._line is not None
-        answer = look(self._line, self._stream)
-        if answer is None:
-            raise SinkRefusedError(f"stream {self._stream} is gone")
-        return answer
+        info = look(self._line, self._stream)
+        if info is None:
+            raise SinkRefusedError(f"stream {self._stream} has been deleted")
+        return info
 
     def _connect(self) -> dict[str, Any]:
-        self._hang_up()
+        self._disconnect()
         settings = self._settings
         line = self._line = Line.connect(settings, name=self._name)
-        answer = ready(line, settings, pipeline=self._name)
-        config = answer["config"]
+        info = ready(line, settings, pipeline=self._name)
+        config = info["config"]
         self._subjects = Subjects(config["subjects"])
-        own = int(config.get("max_msg_size", -1))
-        self._limit_bytes = min(line.max_payload, own) if own > 0 else line.max_payload
+        stream_limit = int(config.get("max_msg_size", -1))
+        self._limit_bytes = (
+            min(line.max_payload, stream_limit) if stream_limit > 0 else line.max_payload
+        )
         if settings.atomic == "transaction":
             self._limit_bytes -= frames.BATCH_FIELDS_BYTES
         self._publisher = Publisher(
@@ -112,13 +134,13 @@ class JetStream:
             max_outstanding=settings.max_outstanding,
             timeout_s=settings.timeout_s,
         )
-        return answer
+        return info
 
     def _read_back(self, state: dict[str, Any]) -> None:
         assert self._line is not None
-        now = time.monotonic()
+        now = self._clock()
         self._stored = read_back(self._line, self._place, state, after=self._after)
-        self._looked_s, self._due_s = now, math.inf
+        self._read_back_at_s, self._read_back_due_s = now, math.inf
         if len(self._stored):
             structlog.get_logger().info(
                 "nats.resumed",
@@ -128,18 +150,18 @@ class JetStream:
             )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Publish what the stream does not hold yet."""
-        publisher = self._opened()
+        """Publish the rows that the stream does not hold yet."""
+        publisher = self._require_open()
         try:
-            if time.monotonic() > self._due_s:
+            if self._clock() > self._read_back_due_s:
                 publisher.settle()
-                self._read_back(self._look()["state"])
+                self._read_back(self._stream_info()["state"])
             missing = self._stored.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
-            fit, error = self._fit(missing)
-            if fit.num_rows:
-                self._note(fit)
-                self._publish(publisher, fit)
+            valid, error = self._valid_rows(missing)
+            if valid.num_rows:
+                self._count(valid)
+                self._publish(publisher, valid)
             if error is not None:
                 publisher.settle()
                 raise error
@@ -154,37 +176,37 @@ class JetStream:
         for run in self._transactions.take(rows):
             publisher.publish(run.rows, atomic=run.atomic)
 
-    def _note(self, batch: pa.RecordBatch) -> None:
+    def _count(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
         self._bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
 
     def flush(self) -> Receipt:
-        """Wait for every answer."""
-        publisher = self._opened()
+        """Wait until the server has acknowledged every message."""
+        publisher = self._require_open()
         try:
             for run in self._transactions.rest():
                 publisher.publish(run.rows, atomic=run.atomic)
             publisher.settle()
-            self._examine_repeated(publisher)
+            self._check_duplicate(publisher)
         except BaseException:
             self.close()
             raise
-        repeated = publisher.acks.duplicates - self._counted
+        dropped = publisher.acks.duplicates - self._counted
         receipt = Receipt(
-            messages=self._rows - repeated,
+            messages=self._rows - dropped,
             bytes=self._bytes,
-            duplicates=self._skipped + repeated,
+            duplicates=self._skipped + dropped,
         )
         self._counted = publisher.acks.duplicates
         self._rows = self._bytes = self._skipped = 0
         return receipt
 
     def close(self) -> None:
-        """Let go of the connection; what is not flushed is read back by the next `open`."""
-        self._hang_up()
+        """Close the connection; the next `open` reads back messages that were not flushed."""
+        self._disconnect()
         self._forget()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         line, self._line, self._publisher = self._line, None, None
         self._transactions = Transactions()
         self._rows = self._bytes = self._skipped = self._counted = 0
@@ -192,38 +214,39 @@ class JetStream:
             line.close()
 
     def _forget(self) -> None:
-        self._stored, self._looked_s, self._due_s = ReadBack(), -math.inf, math.inf
+        self._stored = ReadBack()
+        self._read_back_at_s, self._read_back_due_s = -math.inf, math.inf
 
-    def _opened(self) -> Publisher:
+    def _require_open(self) -> Publisher:
         if self._publisher is None:
-            raise SinkUnreachableError(f"the sink of {self._name} is not open")
+            raise SinkUnreachableError(f"the sink of pipeline {self._name} is not open")
         return self._publisher
 
-    def _fit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, SinkError | None]:
-        """The rows before the first one that can not be published, and what is wrong with it."""
+    def _valid_rows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, SinkError | None]:
+        """The rows before the first one that cannot be published, and the error for that one."""
         ids = batch.column("id")
-        found: list[tuple[int, SinkError]] = []
+        invalid: list[tuple[int, SinkError]] = []
         sizes = frames.header_bytes(ids) + frames.lengths(batch.column("payload"))
         if (large := np.flatnonzero(sizes > self._limit_bytes)).size:
             size = sizes[large[0]]
             reason = f"it has {size} bytes with its header, the limit is {self._limit_bytes}"
-            found.append((int(large[0]), PoisonedError(reason)))
+            invalid.append((int(large[0]), PoisonedError(reason)))
         if (broken := frames.broken_id(ids)) is not None:
-            found.append((broken, PoisonedError("its id holds a line break")))
+            invalid.append((broken, PoisonedError("its id contains a line break")))
         if (unfit := self._subjects.unfit(batch.column("destination"))) is not None:
-            found.append(unfit)
-        if not found:
+            invalid.append(unfit)
+        if not invalid:
             return batch, None
-        row, error = min(found, key=lambda pair: pair[0])
+        row, error = min(invalid, key=lambda pair: pair[0])
         name = ids[row].as_py().decode("utf-8", "replace")
-        text = f"message {name!r} cannot go to stream {self._stream}: {error}"
+        text = f"message {name!r} cannot be sent to stream {self._stream}: {error}"
         return batch.slice(0, row), type(error)(text, hint=error.hint)
 
-    def _examine_repeated(self, publisher: Publisher) -> None:
-        """Make sure that what the server calls a repetition is one.
+    def _check_duplicate(self, publisher: Publisher) -> None:
+        """Fail if the server dropped a message as a duplicate of a different message.
 
-        An id is unique in its source only. If the stream has it for another message, of another
-        pipeline or another database, the server has dropped ours.
+        An id is unique within its source only. If the stream holds the id for a message of another
+        pipeline or another database, the server has dropped this pipeline's message.
         """
         if publisher.repeated is None or self._line is None:
             return
@@ -232,16 +255,16 @@ class JetStream:
             None,
             None,
         )
-        there = message_at(self._line, self._stream, sequence)
-        if not row or there is None or there[0] != sequence:
+        stored = message_at(self._line, self._stream, sequence)
+        if not row or stored is None or stored[0] != sequence:
             return
         name = row["id"].decode("utf-8", "replace")
-        if there[1].encode() != row["destination"]:
+        if stored[1].encode() != row["destination"]:
             raise SinkRefusedError(
-                f"stream {self._stream} dropped message {name}: it holds that id under {there[1]}",
-                hint="Two pipelines or databases share the stream. Give each a stream of its own.",
+                f"stream {self._stream} dropped message {name}: it holds that id under {stored[1]}",
+                hint="Two pipelines or databases share the stream. Configure one stream for each.",
             )
-        if there[3] != row["payload"]:
+        if stored[3] != row["payload"]:
             structlog.get_logger().warning(
-                "nats.repeated-differently", stream=self._stream, id=name, sequence=sequence
+                "nats.duplicate_differs", stream=self._stream, id=name, sequence=sequence
             )

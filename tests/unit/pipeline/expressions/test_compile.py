@@ -1,4 +1,4 @@
-"""Names resolved against a table; versions told apart and put together."""
+"""Names resolved against a table; fingerprints of versions and their combination."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ def refused(text: str, relation: object = TABLE) -> str:
     return str(caught.value)
 
 
-def test_unknown_columns_are_named_with_their_table_and_the_nearest() -> None:
+def test_an_unknown_column_is_named_with_its_table_and_a_suggestion() -> None:
     message = refused("id = 1 AND\n  nmae = 'x'")
     assert message.endswith(
         "line 2, column 3: public.orders has no column nmae, did you mean name?"
     )
     assert "has no column zzz" in refused("after.zzz = 1")
     assert "has no column lsn" in refused("after.lsn = 1")
-    assert "the frame has no colour" in refused("frame.colour = 1")
+    assert "the frame has no field colour" in refused("frame.colour = 1")
     assert "is not a column of the table" in refused("is_unchanged(frame.op)")
     assert "is not a column of the table" in refused("text(lsn) = '1'")
 
 
-def test_case_matters_in_backticks_only() -> None:
+def test_case_matters_only_in_backticks() -> None:
     mixed = replace(TABLE, columns=(*TABLE.columns, column("Name", 25), column("Solo", 25)))
     assert compile(expressions(where="SOLO = solo"), mixed, {}).where
-    assert "in case alone" in refused("NAME = 'x'", mixed)
-    made = compile(expressions(where="`Name` = 'x'"), mixed, {}).where
-    assert made is not None
-    assert "get(after, 12)" in made
+    assert "several columns that match NAME without case" in refused("NAME = 'x'", mixed)
+    compiled = compile(expressions(where="`Name` = 'x'"), mixed, {}).where
+    assert compiled is not None
+    assert "get(after, 12)" in compiled
     assert "has no column solo" in refused("`solo` = 'x'", mixed)
     assert "did you mean Solo" in refused("`solo` = 'x'", mixed)
 
 
-def test_a_column_hides_the_frames_and_the_qualifier_brings_it_back() -> None:
+def test_a_column_hides_the_frames_field_unless_it_is_qualified() -> None:
     column_op = compile(expressions(where="op = 'x'"), TABLE, {}).where
     frame_op = compile(expressions(where="frame.op = 'x'"), TABLE, {}).where
     assert column_op is not None
@@ -53,21 +53,23 @@ def test_a_column_hides_the_frames_and_the_qualifier_brings_it_back() -> None:
     assert frame_op == "(`op` = 'x')"
 
 
-def test_a_message_has_the_frame_and_no_columns() -> None:
-    made = compile(expressions(where="op = 'message' AND name IS NULL", select=("id",)), None, {})
-    assert made.where == "((`op` = 'message') AND (NULL IS NULL))"
-    assert made.select is None
+def test_a_message_has_the_frames_fields_and_no_columns() -> None:
+    compiled = compile(
+        expressions(where="op = 'message' AND name IS NULL", select=("id",)), None, {}
+    )
+    assert compiled.where == "((`op` = 'message') AND (NULL IS NULL))"
+    assert compiled.select is None
 
 
 def test_selected_relation_keeps_plain_columns() -> None:
-    made = compile(expressions(select=("id AS nr", "total", "upper(name) AS shout")), TABLE, {})
-    assert made.selected is not None
-    assert made.selected.columns == (
+    compiled = compile(expressions(select=("id AS nr", "total", "upper(name) AS shout")), TABLE, {})
+    assert compiled.selected is not None
+    assert compiled.selected.columns == (
         column("nr", 20, key=True),
         column("total", 1700, numeric(10, 2)),
         column("shout", 0),
     )
-    with pytest.raises(ExpressionError, match="taken by an item before"):
+    with pytest.raises(ExpressionError, match="already used by an earlier item"):
         compile(expressions(select=("id", "ID AS x", "upper(name) AS id")), TABLE, {})
 
 
@@ -84,16 +86,16 @@ def test_selected_relation_keeps_plain_columns() -> None:
         (numeric(60, 30), Decimal(38, 20, exact=False)),
     ],
 )
-def test_decimals(modifier: int, expected: Decimal) -> None:
+def test_decimals_of_type_modifiers(modifier: int, expected: Decimal) -> None:
     assert Decimal.of(modifier) == expected
 
 
-def test_types_of_other_kinds_are_text() -> None:
+def test_other_types_are_strings() -> None:
     for oid in (25, 114, 3802, 1007, 2950, 1186, 3904, 99_999):
         assert spark_type(column("x", oid)) == "STRING"
 
 
-def test_fingerprints_tell_versions_apart() -> None:
+def test_every_version_has_its_own_fingerprint() -> None:
     status = TypeName(oid=70_000, namespace="public", name="status")
     typed = replace(TABLE, columns=(*TABLE.columns, column("status", 70_000)))
     versions = [
@@ -118,7 +120,7 @@ def test_fingerprints_tell_versions_apart() -> None:
     assert numbers[0] == 5_754_421_286_314_286_334, "checkpoints and plans hold these numbers"
 
 
-def test_combine() -> None:
+def test_combine_chooses_by_relation() -> None:
     text = combine({7: "a", 8: "b"}, message="c")
     branches = ("relation IS NULL THEN c", "relation = 7L THEN a", "relation = 8L THEN b ELSE ")
     assert text.startswith("CASE WHEN " + " WHEN ".join(branches))
@@ -126,7 +128,7 @@ def test_combine() -> None:
 
 
 @given(st.text())
-def test_string_literals_have_no_way_out(value: str) -> None:
+def test_string_literals_cannot_be_escaped_from(value: str) -> None:
     if any(0xD800 <= ord(letter) < 0xE000 for letter in value):
         return
     written = string(value)

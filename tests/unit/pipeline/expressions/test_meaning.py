@@ -17,8 +17,8 @@ from tailrace.pipeline.expressions.analysis import (
     CELLS,
     SETTINGS,
     analyse,
+    raised_error,
     require_settings,
-    stopped,
 )
 from tailrace.pipeline.expressions.compile import combine, compile  # noqa: A004
 from tailrace.pipeline.expressions.names import Typed
@@ -104,7 +104,7 @@ def test_what_spark_can_not_hold_stops_the_query(evaluate: Evaluate, name: str, 
     row = cells(after=image(**{name: text}))
     with pytest.raises(PySparkException) as caught:
         evaluate([f"{name} IS NULL"], row)
-    error = stopped(str(caught.value))
+    error = raised_error(str(caught.value))
     assert isinstance(error, PoisonedError)
     assert f"public.orders.{name} holds a value" in str(error)
     assert "00000000000000ff-3" in str(error)
@@ -160,7 +160,7 @@ def test_a_value_that_was_not_sent_never_looks_like_null(evaluate: Evaluate) -> 
     ]:
         with pytest.raises(PySparkException) as caught:
             evaluate([text], row)
-        assert word in str(stopped(str(caught.value)))
+        assert word in str(raised_error(str(caught.value)))
     assert evaluate(["id", "before.id", "is_known(name)", "is_absent(name)"], delete) == [
         *(7, 7, False, True)
     ]
@@ -313,10 +313,10 @@ def test_an_unknown_version_stops_the_query(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"where": "id + 1"}, "true or false; this is of type bigint"),
+        ({"where": "id + 1"}, "must be a condition, got a value of type bigint"),
         ({"where": "name + paid > 1"}, "Spark refuses it for public.orders: .*name"),
         ({"where": "id = DATE '2024-01-01'"}, "Spark refuses it for public.orders"),
-        ({"select": ("split(name, ',') AS parts",)}, "is of type array<string>"),
+        ({"select": ("split(name, ',') AS parts",)}, "has type array<string>"),
         ({"select": ("created - created AS gap",)}, "which no message can hold"),
     ],
 )

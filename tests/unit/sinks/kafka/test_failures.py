@@ -1,4 +1,4 @@
-"""What librdkafka says, and what we make of it."""
+"""Errors and events of librdkafka, translated into Tailrace errors."""
 
 from __future__ import annotations
 
@@ -42,48 +42,48 @@ from tailrace.sinks.kafka.failures import Events, cause, translate_error
         (KafkaError.PRODUCER_FENCED, SinkFencedError),
     ],
 )
-def test_every_kind_has_its_error(code: int, kind: type[TailraceError]) -> None:
-    made = translate_error(KafkaError(code), "topic orders")
-    assert type(made) is kind
-    assert str(made).startswith("topic orders: ")
-    assert made.hint
+def test_every_error_code_maps_to_its_error_class(code: int, kind: type[TailraceError]) -> None:
+    error = translate_error(KafkaError(code), "topic orders")
+    assert type(error) is kind
+    assert str(error).startswith("topic orders: ")
+    assert error.hint
 
 
 def test_events_explain_a_timeout() -> None:
     events = Events()
     late = KafkaError(KafkaError._TIMED_OUT)
-    assert not events.hopeless
+    assert not events.final
     assert "no answer" in str(events.translate_error(None, "Kafka"))
     events(KafkaError(KafkaError._TRANSPORT, "connection refused"))
-    assert not events.hopeless
+    assert not events.final
     assert "connection refused" in str(events.translate_error(late, "Kafka"))
     events(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    assert events.hopeless
+    assert events.final
     assert isinstance(events.translate_error(late, "Kafka"), SinkUnreachableError)
     events(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
     assert isinstance(events.translate_error(late, "Kafka"), SinkRefusedError)
     events.clear()
-    assert not events.hopeless
+    assert not events.final
 
 
 def test_a_brokers_tls_alert_is_a_refusal() -> None:
     events = Events()
     events(KafkaError(KafkaError._TRANSPORT, "ssl/tls alert bad certificate"))
-    assert events.hopeless
+    assert events.final
     assert isinstance(events.translate_error(None, "Kafka"), SinkRefusedError)
 
 
-def test_an_answer_is_not_explained_away() -> None:
+def test_events_do_not_replace_the_error_of_a_call() -> None:
     events = Events()
     events(KafkaError(KafkaError._TRANSPORT, "one broker of three is gone"))
     fenced = events.translate_error(KafkaError(KafkaError._FENCED), "Kafka")
     assert isinstance(fenced, SinkFencedError)
 
 
-def test_the_cause_is_found_behind_what_it_broke() -> None:
-    said = KafkaError(KafkaError._FENCED)
+def test_the_cause_is_found_in_the_chain_of_a_system_error() -> None:
+    fenced = KafkaError(KafkaError._FENCED)
     broken = SystemError("returned a result with an exception set")
-    broken.__cause__ = KafkaException(said)
+    broken.__cause__ = KafkaException(fenced)
     found = cause(broken)
     assert found is not None
     assert found.code() == KafkaError._FENCED

@@ -1,4 +1,4 @@
-"""The section `sink` of type kafka: what it takes, and what would break its promises."""
+"""The settings of a Kafka sink, and those refused because they would break its guarantees."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tailrace.sinks.kafka.client import base
+from tailrace.sinks.kafka.client import client_config
 from tailrace.sinks.kafka.failures import Events
 from tailrace.sinks.kafka.settings import KafkaSink
 
 
-def made(**given: Any) -> KafkaSink:
-    return KafkaSink.model_validate({"type": "kafka", **given})
+def settings(**keys: Any) -> KafkaSink:
+    return KafkaSink.model_validate({"type": "kafka", **keys})
 
 
-def test_everything_has_a_default() -> None:
-    sink = made()
+def test_every_setting_has_a_default() -> None:
+    sink = settings()
     assert (sink.bootstrap, sink.topic) == ("127.0.0.1:9092", "{database}.{schema}.{table}")
     assert sink.template == sink.topic
     assert not sink.transactional
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("keys", "reason"),
     [
         ({"topic": "a b"}, "letters, digits"),
         ({"topic": "{nowhere}"}, "letters, digits"),
@@ -43,17 +43,17 @@ def test_everything_has_a_default() -> None:
         ({"bootstraps": "x"}, "Extra inputs"),
     ],
 )
-def test_what_is_refused(given: dict[str, Any], reason: str) -> None:
+def test_invalid_settings_are_refused(keys: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
-        made(**given)
+        settings(**keys)
 
 
 def test_a_password_is_not_shown() -> None:
-    assert "s3cret" not in repr(made(user="a", password="s3cret"))
+    assert "s3cret" not in repr(settings(user="a", password="s3cret"))
 
 
 @pytest.mark.parametrize(
-    ("given", "protocol"),
+    ("keys", "protocol"),
     [
         ({}, "PLAINTEXT"),
         ({"tls": True}, "SSL"),
@@ -62,10 +62,10 @@ def test_a_password_is_not_shown() -> None:
         ({"user": "a", "password": "b", "tls": True}, "SASL_SSL"),
     ],
 )
-def test_the_protocol_follows_from_what_is_given(given: dict[str, Any], protocol: str) -> None:
-    assert base(made(**given), Events(), name="x")["security.protocol"] == protocol
+def test_the_protocol_follows_from_login_and_tls(keys: dict[str, Any], protocol: str) -> None:
+    assert client_config(settings(**keys), Events(), name="x")["security.protocol"] == protocol
 
 
-def test_librdkafkas_settings_come_last() -> None:
-    settings = {"acks": "all", "socket.timeout.ms": "1234"}
-    assert base(made(settings=settings), Events(), name="x")["socket.timeout.ms"] == "1234"
+def test_settings_of_librdkafka_win() -> None:
+    own = {"acks": "all", "socket.timeout.ms": "1234"}
+    assert client_config(settings(settings=own), Events(), name="x")["socket.timeout.ms"] == "1234"

@@ -1,0 +1,52 @@
+"""The offset of a micro-batch: where it ends in the log, and which backfill pages it delivers.
+
+Spark stores offsets as JSON in its checkpoint, so the keys are a format on disk: `position`,
+`chunk` (the last delivered page), `chunks` (the pages of this batch) and `beat`. Spark starts a
+batch when the text of the offset changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """The end of a micro-batch.
+
+    >>> Offset.parse({"position": "0/1A.3", "chunk": 7, "chunks": [6, 7]}).dump()
+    {'position': '0/1A.3', 'chunk': 7, 'chunks': [6, 7]}
+    """
+
+    position: Position
+    page: int = 0
+    """The number of the last delivered page of a backfill; it never falls."""
+    pages: tuple[int, ...] = ()
+    """The pages that this micro-batch delivers."""
+    heartbeat: int = 0
+    """Counts batches without changes: the only difference between two offsets of one position."""
+
+    @classmethod
+    def parse(cls, offset: dict[str, object]) -> Offset:
+        """Read Spark's JSON object."""
+        pages = offset.get("chunks", [])
+        assert isinstance(pages, list)
+        return cls(
+            position=Position.parse(str(offset["position"])),
+            page=int(str(offset.get("chunk", 0))),
+            pages=tuple(pages),
+            heartbeat=int(str(offset.get("beat", 0))),
+        )
+
+    def dump(self) -> dict[str, object]:
+        """The JSON object; keys without a value are left out."""
+        offset: dict[str, object] = {"position": str(self.position)}
+        if self.page:
+            offset["chunk"] = self.page
+        if self.pages:
+            offset["chunks"] = list(self.pages)
+        if self.heartbeat:
+            offset["beat"] = self.heartbeat
+        return offset

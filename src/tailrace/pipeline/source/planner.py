@@ -1,0 +1,194 @@
+"""The planner: where the next micro-batch ends. Pure: it takes a log and the time, no Spark.
+
+A micro-batch delivers the changes of `(start, position]` and then whole pages of backfills. The
+planner decides in this order:
+
+| question                                            | answer                                    |
+|-----------------------------------------------------|-------------------------------------------|
+| Are there changes after `start`?                    | the log's end, at most the limits         |
+| Does a change need a table version without a plan?  | end before it; `ReplanError` if it is the |
+|                                                     | first change of the batch                 |
+| Is the next page complete at that position?         | deliver it after the changes              |
+| Neither changes nor pages, for 30 s?                | a heartbeat: the same position again      |
+| Otherwise                                           | no batch                                  |
+
+Example: the log holds changes at 1, 2, 3 and 4, and change 3 is the first one after `ALTER TABLE`.
+From start 0 the batch ends at 2. From start 2 the planner raises `ReplanError`, the pipeline
+compiles its expressions for the new version, and the next batch ends at 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.backfill.handover import page_position
+from tailrace.errors import ReplanError
+from tailrace.pipeline.expressions.compile import fingerprint
+from tailrace.pipeline.source.offset import Offset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tailrace.backfill.spool import Page
+    from tailrace.log.format.mark import Mark
+    from tailrace.log.reader import Extent
+    from tailrace.position import Position
+    from tailrace.schema import Relation, TypeName
+
+HEARTBEAT_S = 30.0
+"""Spark kills Python workers that are idle for a minute, and a new one takes seconds to start."""
+UNLIMITED = 1 << 62
+
+
+class PlannedLog(Protocol):
+    """What the planner reads of a log."""
+
+    def end(self) -> Mark:
+        """The end of the durable log."""
+
+    def extent(
+        self, after: Position, *, rows: int, size: int, upto: Position | None = None
+    ) -> Extent:
+        """How far about `rows` changes or `size` bytes after a position reach."""
+
+    def relations(
+        self, after: Position, upto: Position | None = None, *, in_force: bool = True
+    ) -> Iterator[tuple[Position, Relation, dict[int, TypeName]]]:
+        """The table versions in use up to a position, each with the position before its change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The size of a micro-batch: it ends with the first log entry that reaches either limit."""
+
+    rows: int = UNLIMITED
+    size_bytes: int = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedVersions:
+    """The table versions that a pipeline's expressions are compiled for."""
+
+    wanted: Callable[[Relation], bool]
+    fingerprints: frozenset[int]
+
+    def covers(self, relation: Relation, types: Mapping[int, TypeName]) -> bool:
+        """Whether the plan has expressions for this version of a table."""
+        return fingerprint(relation, types) in self.fingerprints
+
+
+class Planner:
+    """Plans the micro-batches of one query.
+
+    `pages` returns the pages of backfills after a number, in order. `versions` is None for frames
+    that read any version of a table. `now` and the `now` of `next_end` are of one monotonic clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        now: float,
+        max_page_rows: int = UNLIMITED,
+        pages: Callable[[int], Iterable[Page]] = lambda _: (),
+        versions: PlannedVersions | None = None,
+    ) -> None:
+        self._last_batch_s = now
+        self._max_page_rows = max_page_rows
+        self._pages = pages
+        self._versions = versions
+        self._checked_versions_in_force = False
+
+    def next_end(
+        self, log: PlannedLog, start: Offset, *, limits: Limits, target: Position | None, now: float
+    ) -> Offset | None:
+        """The end of the micro-batch after `start`; None if there is nothing to do.
+
+        With a `target` (`Trigger.AvailableNow`) no batch goes beyond it and no heartbeat is sent.
+        """
+        position = self._end_in_log(log, start.position, limits, target)
+        pages = self._next_pages(log, start.page, position, alone=position == start.position)
+        if pages:
+            end = Offset(
+                position=page_position(pages[-1], position),
+                page=pages[-1].number,
+                pages=tuple(page.number for page in pages),
+            )
+        elif position > start.position:
+            end = Offset(position=position, page=start.page)
+        elif target is None and now - self._last_batch_s >= HEARTBEAT_S:
+            end = replace(start, heartbeat=start.heartbeat + 1)
+        else:
+            return None
+        self._last_batch_s = now
+        return end
+
+    def _end_in_log(
+        self, log: PlannedLog, after: Position, limits: Limits, target: Position | None
+    ) -> Position:
+        """How far the changes of the batch reach; `after` if there are none."""
+        if target is None and log.end().position <= after:
+            return after
+        extent = log.extent(after, rows=limits.rows, size=limits.size_bytes, upto=target)
+        return self._end_of_plan(log, after, extent.upto) if extent.upto > after else after
+
+    def _end_of_plan(self, log: PlannedLog, after: Position, upto: Position) -> Position:
+        """As far as the plan covers every version of every table."""
+        versions = self._versions
+        if versions is None:
+            return upto
+        # The versions in force at the start are checked once; later ones are in the log's entries.
+        in_force = not self._checked_versions_in_force
+        for before, relation, types in log.relations(after, upto, in_force=in_force):
+            if versions.wanted(relation) and not versions.covers(relation, types):
+                if before <= after:
+                    raise ReplanError(f"{relation.qualified_name} has changed")
+                return before
+        self._checked_versions_in_force = True
+        return upto
+
+    def _next_pages(
+        self, log: PlannedLog, delivered: int, upto: Position, *, alone: bool
+    ) -> list[Page]:
+        """The pages that may follow the changes up to a position.
+
+        A page is a snapshot of rows as of `page.lsn`. It may be delivered once every change that it
+        contains has been: after a position at or beyond that LSN, or at the log's end if capture
+        has read up to that LSN and found no more changes. `alone`: the batch has no changes.
+        """
+        pages: list[Page] = []
+        for page in self._pages(delivered):
+            mark = log.end()
+            nothing_later = mark.position <= upto and mark.end_lsn >= page.lsn
+            if not nothing_later and upto.lsn < page.lsn:
+                break
+            table = page.table
+            if self._versions is not None and not self._versions.covers(
+                table.relation, table.types
+            ):
+                if alone and not pages:
+                    raise ReplanError(f"{table.name} is not in the plan")
+                break
+            pages.append(page)
+            if sum(page.rows for page in pages) >= self._max_page_rows:
+                break
+        return pages
+
+
+def split(
+    log: PlannedLog, after: Position, upto: Position, count: int
+) -> list[tuple[Position, Position]]:
+    """Cut `(after, upto]` into about `count` ranges of equal size, each of whole transactions.
+
+    There are fewer ranges if a transaction is larger than its share, and may be one more, because
+    a range ends with the entry that reaches its share.
+    """
+    total = log.extent(after, rows=UNLIMITED, size=UNLIMITED, upto=upto).bytes
+    share = max(total // count, 1)
+    ranges = []
+    while after < upto:
+        end = log.extent(after, rows=UNLIMITED, size=share, upto=upto).upto
+        end = upto if end <= after else end
+        ranges.append((after, end))
+        after = end
+    return ranges

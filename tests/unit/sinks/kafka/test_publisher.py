@@ -1,0 +1,88 @@
+"""The publisher's timing rules, with a clock that the test moves. No broker is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.errors import SinkFencedError, SinkUnreachableError
+from tailrace.sinks.kafka.publisher import Publisher, _StallTimer
+from tailrace.sinks.kafka.settings import KafkaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.errors import TailraceError
+
+
+class Clock:
+    """A clock that stands still until a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def stalled() -> TailraceError:
+    return SinkUnreachableError("nothing acknowledged")
+
+
+def test_a_queue_that_does_not_move_is_stalled_after_the_timeout(clock: Clock) -> None:
+    timer = _StallTimer(2.0, clock)
+    timer.check(5, stalled)
+    clock.now += 2.0
+    timer.check(5, stalled)
+    clock.now += 0.1
+    with pytest.raises(SinkUnreachableError):
+        timer.check(5, stalled)
+
+
+def test_every_acknowledgement_restarts_the_timeout(clock: Clock) -> None:
+    timer = _StallTimer(2.0, clock)
+    for remaining in (5, 4, 3, 2, 1):
+        timer.check(remaining, stalled)
+        clock.now += 1.9
+    timer.check(1, stalled)
+
+
+@pytest.fixture
+def publisher(clock: Clock) -> Iterator[Publisher]:
+    settings = KafkaSink(type="kafka", bootstrap="127.0.0.1:1", transaction_timeout_s=10)
+    publisher = Publisher(settings, name="test", clock=clock)
+    yield publisher
+    publisher._began_s = None
+    publisher.close()
+
+
+def test_fencing_stays_fencing_within_the_transaction_timeout(
+    publisher: Publisher, clock: Clock
+) -> None:
+    fenced = SinkFencedError("fenced")
+    assert publisher.transaction_age_s is None
+    assert publisher.explain(fenced) is fenced
+    publisher._began_s = clock.now
+    clock.now += 10
+    assert publisher.transaction_age_s == 10
+    assert publisher.explain(fenced) is fenced
+
+
+def test_fencing_after_the_transaction_timeout_is_an_abort_by_kafka(
+    publisher: Publisher, clock: Clock
+) -> None:
+    publisher._began_s = clock.now
+    clock.now += 10.1
+    fenced = SinkFencedError("fenced")
+    explained = publisher.explain(fenced)
+    assert isinstance(explained, SinkUnreachableError)
+    assert str(explained) == "Kafka aborted the transaction after 10 s"
+    assert explained.__cause__ is fenced
+    other = SinkUnreachableError("away")
+    assert publisher.explain(other) is other

@@ -1,0 +1,90 @@
+"""Which destinations a sink may publish to, with a cluster that needs no broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tailrace.errors import PoisonedError, SinkRefusedError
+from tailrace.sinks.kafka import topics
+from tailrace.sinks.kafka.settings import KafkaSink
+from tailrace.sinks.kafka.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class FakeCluster:
+    """Topics with their numbers of partitions; notes what is looked up and created."""
+
+    def __init__(self, **existing: int) -> None:
+        self.existing: dict[str, int] = existing
+        self.lookups: list[str] = []
+        self.created: list[str] = []
+
+    def __call__(self, _settings: KafkaSink, *, name: str) -> FakeCluster:
+        assert name == "pipeline"
+        return self
+
+    def partitions(self, names: Sequence[str]) -> dict[str, int | None]:
+        self.lookups += names
+        return {topic: self.existing.get(topic) for topic in names}
+
+    def create(self, names: Sequence[str], partitions: int) -> None:
+        self.created += names
+        self.existing |= dict.fromkeys(names, partitions)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    fake = FakeCluster(orders=3)
+    monkeypatch.setattr(topics, "Cluster", fake)
+    return fake
+
+
+def topics_of(**keys: Any) -> Topics:
+    return Topics(KafkaSink.model_validate({"type": "kafka", **keys}), name="pipeline")
+
+
+def column(*destinations: bytes) -> pa.Array:
+    return pa.array(destinations, pa.binary())
+
+
+def test_each_topic_is_looked_up_once(cluster: FakeCluster) -> None:
+    known = topics_of()
+    assert known.first_invalid(column(b"orders", b"orders/1", b"orders")) is None
+    assert known.first_invalid(column(b"orders", b"orders/1")) is None
+    assert cluster.lookups == ["orders"]
+
+
+def test_a_missing_topic_is_created(cluster: FakeCluster) -> None:
+    assert topics_of(partitions=4).first_invalid(column(b"orders", b"users")) is None
+    assert cluster.created == ["users"]
+    assert cluster.existing["users"] == 4
+
+
+def test_without_create_the_first_row_of_a_missing_topic_is_named(cluster: FakeCluster) -> None:
+    known = topics_of(create=False)
+    invalid = known.first_invalid(column(b"orders", b"users", b"carts", b"users"))
+    assert invalid is not None
+    row, error = invalid
+    assert row == 1
+    assert isinstance(error, SinkRefusedError)
+    assert str(error) == "there is no topic users"
+    assert cluster.created == []
+    cluster.existing["users"] = 1
+    invalid = known.first_invalid(column(b"users", b"carts"))
+    assert invalid is not None
+    assert invalid[0] == 1
+
+
+def test_an_invalid_name_is_named_and_never_looked_up(cluster: FakeCluster) -> None:
+    invalid = topics_of().first_invalid(column(b"orders", b"a topic!"))
+    assert invalid is not None
+    row, error = invalid
+    assert row == 1
+    assert isinstance(error, PoisonedError)
+    assert str(error) == "destination 'a topic!' is not a valid topic name"
+    assert cluster.lookups == ["orders"]
