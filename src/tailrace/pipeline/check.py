@@ -307,8 +307,7 @@ class _Check:
     def _sink(self) -> Iterator[Finding]:
         sink = self.pipeline.sink
         if sink.type == "nats":
-            for said in nats.inspect(sink):
-                yield Finding(severity=Severity(said.severity), finding=said.finding, fix=said.fix)
+            yield from nats.inspect(sink)
             return
         from tailrace.sinks import kafka  # noqa: PLC0415 - its client loads only where needed
 

@@ -80,7 +80,7 @@ def _publish(edition: SnapshotJob, wave: Wave, at: int) -> dict[str, int]:
             stretch=wave.stretches[at],
             number=number,
             step=len(wave.stretches),
-            most_bytes=parcels.most_bytes,
+            most_bytes=parcels.max_bytes,
         )
         for piece in form.body(part):
             counts["chunks"] += piece.messages.num_rows

@@ -17,11 +17,12 @@ from tailrace import config
 from tailrace.errors import SinkUnreachableError
 from tailrace.log.format.entry import Kind
 from tailrace.log.reader import Earliest
-from tailrace.log.relation_history import Statements
+from tailrace.log.relation_history import RelationHistory
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
 from tailrace.schemas import publisher as schemas
-from tailrace.schemas.documents import holding
+from tailrace.schemas import store
+from tailrace.schemas.documents import document_at
 from tailrace.testing import EmbeddedNats
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class Documents:
             client = await nats.connect(self.url)
             try:
                 found: dict[str, list[Any]] = {}
-                stream = f"KV_{schemas.BUCKET}"
+                stream = f"KV_{store.BUCKET}"
                 state = (await client.jetstream().stream_info(stream)).state
                 for sequence in range(state.first_seq, state.last_seq + 1):
                     with contextlib.suppress(nats.js.errors.NotFoundError):
                         message = await client.jetstream().get_msg(stream, sequence)
-                        key = (message.subject or "").removeprefix(f"$KV.{schemas.BUCKET}.")
+                        key = (message.subject or "").removeprefix(f"$KV.{store.BUCKET}.")
                         found.setdefault(key, []).append(self.decode(message.data or b""))
                 return found
             finally:
@@ -226,7 +227,7 @@ def test_a_bucket_that_is_there_is_taken_as_it_is(
 ) -> None:
     async def make() -> None:
         client = await nats.connect(empty.url)
-        bucket = await client.jetstream().create_key_value(bucket=schemas.BUCKET, history=3)
+        bucket = await client.jetstream().create_key_value(bucket=store.BUCKET, history=3)
         await bucket.put("users", b"\xc1 not a document")
         await client.close()
 
@@ -250,7 +251,7 @@ def test_the_log_tells_of_changes(
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     captured = capture(database)
     captured.catch_up()
-    statements = Statements(LocalStore(captured.folder))
+    statements = RelationHistory(LocalStore(captured.folder))
     assert not statements.read()
     expected = []
     for statement, news in (
@@ -275,7 +276,7 @@ def test_the_log_is_followed_over_segments(
     settings = {"segment_bytes": 4000, "flush_bytes": 1000}
     captured = capture(database, log=settings)
     captured.catch_up()
-    statements = Statements(LocalStore(captured.folder))
+    statements = RelationHistory(LocalStore(captured.folder))
     statements.read()
     for number in range(20):
         database.execute(f"INSERT INTO users VALUES ({number}, repeat('x', 1000))")
@@ -374,7 +375,7 @@ def test_every_change_finds_the_document_of_its_time(
     assert len(changes) == 8
     for change in changes:
         assert change.relation is not None
-        found = holding(stored, change.position)
+        found = document_at(stored, change.position)
         assert found is not None
         assert found["relation_id"] == change.relation.oid
         assert [(column["name"], column["data_type"]) for column in found["columns"]] == [
@@ -392,7 +393,7 @@ def test_a_table_that_changes_inside_a_transaction_of_many_entries(
     database.execute("CREATE TABLE users (id serial PRIMARY KEY, v text DEFAULT repeat('x', 100))")
     captured = capture(database, log={"flush_bytes": 2000, "segment_bytes": 20_000})
     captured.catch_up()
-    statements = Statements(LocalStore(captured.folder))
+    statements = RelationHistory(LocalStore(captured.folder))
     statements.read()
     alters = "".join(
         f"INSERT INTO users (id) SELECT g FROM generate_series({n}00, {n}{last}) g; "

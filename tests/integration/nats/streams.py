@@ -14,7 +14,7 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from tailrace.config import NatsSink
-from tailrace.jetstream.line import Line
+from tailrace.jetstream.connection import NatsConnection
 from tailrace.position import ORIGIN, Position
 from tailrace.sinks.nats import JetStream
 from tests.unit.sinks.rows import message_id, payload, rows
@@ -84,9 +84,9 @@ def expected(settings: NatsSink, numbers: range) -> list[tuple[bytes, bytes, byt
 
 
 def request(settings: NatsSink, api: str, body: object) -> dict[str, Any]:
-    line = Line.connect(settings, name="test")
+    line = NatsConnection.connect(settings, name="test")
     try:
-        return line.ask(f"$JS.API.{api}", body)
+        return line.request(f"$JS.API.{api}", body)
     finally:
         line.close()
 

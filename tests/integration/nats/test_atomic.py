@@ -48,7 +48,7 @@ def test_a_transaction_too_large_goes_out_in_order(atomic: NatsSink) -> None:
         sink.write(batch(atomic, range(3500), per=3000))
         assert sink.flush().messages == 3500
     assert ids(atomic) == [message_id(n, per=3000) for n in range(3500)]
-    assert "nats.not-atomic" in [line["event"] for line in logs]
+    assert "nats.transaction_not_atomic" in [line["event"] for line in logs]
 
 
 def test_a_transaction_stored_meanwhile_is_read_back(atomic: NatsSink) -> None:

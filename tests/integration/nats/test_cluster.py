@@ -14,7 +14,7 @@ import structlog
 
 from tailrace.config import NatsSink
 from tailrace.errors import SinkUnreachableError
-from tailrace.jetstream.line import Line
+from tailrace.jetstream.connection import NatsConnection
 from tailrace.jetstream.stream import stream_info
 from tailrace.position import ORIGIN
 from tailrace.sinks.nats import JetStream
@@ -57,11 +57,13 @@ def patiently(act: Callable[[], T]) -> T:
 def held(settings: NatsSink) -> list[bytes]:
     """The ids in the stream, by sequence."""
     found: list[bytes] = []
-    with contextlib.closing(Line.connect(settings, name="test")) as line:
-        state = line.ask(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
+    with contextlib.closing(NatsConnection.connect(settings, name="test")) as line:
+        state = line.request(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
         name = f"all-{random.getrandbits(32):x}"
         config = {"name": name, "ack_policy": "none", "headers_only": True}
-        line.ask(f"$JS.API.CONSUMER.CREATE.CDC.{name}", {"stream_name": "CDC", "config": config})
+        line.request(
+            f"$JS.API.CONSUMER.CREATE.CDC.{name}", {"stream_name": "CDC", "config": config}
+        )
         deadline = time.monotonic() + 60
         # The replica that the consumer lives with may be behind.
         while len(found) < state["messages"]:
@@ -90,7 +92,7 @@ def test_leaders_that_die_lose_nothing_and_repeat_nothing(
     found = patiently(lambda: held(settings))
     assert sorted(found) == sorted(message_id(n) for n in range(TOTAL))
     # A leader can take messages with it whose followers are stored; then the sink says so.
-    if "nats.order-damaged" not in [line["event"] for line in logs]:
+    if "nats.order_damaged" not in [line["event"] for line in logs]:
         assert found == [message_id(n) for n in range(TOTAL)]
 
 

@@ -59,10 +59,10 @@ def test_damaged_order_is_counted_and_said(settings: NatsSink) -> None:
     with (
         structlog.testing.capture_logs() as logs,
         opened(settings) as sink,
-        pytest.raises(SinkFullError, match="7 later ones were stored before it"),
+        pytest.raises(SinkFullError, match="7 later messages were stored before it"),
     ):
         deliver(sink, [large])
-    (line,) = [line for line in logs if line["event"] == "nats.order-damaged"]
+    (line,) = [line for line in logs if line["event"] == "nats.order_damaged"]
     assert line["log_level"] == "error"
     assert line["stored_behind"] == 7
 

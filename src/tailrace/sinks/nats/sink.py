@@ -20,9 +20,9 @@ from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableErro
 from tailrace.jetstream.bulk import frames
 from tailrace.jetstream.bulk.atomic_batches import Transactions
 from tailrace.jetstream.bulk.publisher import Publisher
-from tailrace.jetstream.bulk.read_back import Place, ReadBack, message_at, read_back
-from tailrace.jetstream.line import Line
-from tailrace.jetstream.stream import look, ready
+from tailrace.jetstream.bulk.read_back import OwnSubjects, ReadBack, message_at, read_back
+from tailrace.jetstream.connection import NatsConnection
+from tailrace.jetstream.stream import find_stream, ready
 from tailrace.jetstream.subjects import Subjects
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
@@ -42,11 +42,11 @@ class JetStream:
 
     def __init__(self, settings: NatsSink, *, name: str, subjects: str = ">") -> None:
         self._settings = settings
-        self._place = Place(settings.stream.name, subjects)
+        self._place = OwnSubjects(settings.stream.name, subjects)
         self._name = name
         self._stream = settings.stream.name
         self._transactions = Transactions()
-        self._line: Line | None = None
+        self._line: NatsConnection | None = None
         self._publisher: Publisher | None = None
         self._subjects = Subjects(())
         self._limit_bytes = 0
@@ -84,13 +84,13 @@ class JetStream:
         if self._line is None or self._rows or self._skipped:
             return None
         try:
-            return look(self._line, self._stream)
+            return find_stream(self._line, self._stream)
         except SinkUnreachableError:
             return None
 
     def _look(self) -> dict[str, Any]:
         assert self._line is not None
-        answer = look(self._line, self._stream)
+        answer = find_stream(self._line, self._stream)
         if answer is None:
             raise SinkRefusedError(f"stream {self._stream} is gone")
         return answer
@@ -98,7 +98,7 @@ class JetStream:
     def _connect(self) -> dict[str, Any]:
         self._hang_up()
         settings = self._settings
-        line = self._line = Line.connect(settings, name=self._name)
+        line = self._line = NatsConnection.connect(settings, name=self._name)
         answer = ready(line, settings, pipeline=self._name)
         config = answer["config"]
         self._subjects = Subjects(config["subjects"])
@@ -132,7 +132,7 @@ class JetStream:
         publisher = self._opened()
         try:
             if time.monotonic() > self._due_s:
-                publisher.settle()
+                publisher.flush()
                 self._read_back(self._look()["state"])
             missing = self._stored.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
@@ -141,7 +141,7 @@ class JetStream:
                 self._note(fit)
                 self._publish(publisher, fit)
             if error is not None:
-                publisher.settle()
+                publisher.flush()
                 raise error
         except BaseException:
             self.close()
@@ -162,9 +162,9 @@ class JetStream:
         """Wait for every answer."""
         publisher = self._opened()
         try:
-            for run in self._transactions.rest():
+            for run in self._transactions.flush():
                 publisher.publish(run.rows, atomic=run.atomic)
-            publisher.settle()
+            publisher.flush()
             self._examine_repeated(publisher)
         except BaseException:
             self.close()
