@@ -36,7 +36,10 @@ _RELATION, _TYPE = ord("R"), ord("Y")
 
 @dataclass(frozen=True, slots=True)
 class RelationVersion:
-    """A relation, and the position of the first change that has its columns."""
+    """A relation, and the position from which changes of its table have its columns.
+
+    That is the position of the next change in the log, of whichever table.
+    """
 
     position: Position
     relation: Relation

@@ -64,7 +64,7 @@ def test_damaged_order_is_counted_and_said(settings: NatsSink) -> None:
         deliver(sink, [large])
     (line,) = [line for line in logs if line["event"] == "nats.order_damaged"]
     assert line["log_level"] == "error"
-    assert line["stored_behind"] == 7
+    assert line["stored_later"] == 7
 
 
 def test_a_message_too_large_is_named_before_it_is_sent(settings: NatsSink) -> None:
