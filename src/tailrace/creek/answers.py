@@ -79,18 +79,18 @@ class Answers:
             )
         clock = asyncio.get_running_loop()
         began = clock.time()
-        found = self._versions.find(fingerprint) or await self._search(fingerprint)
-        if found is None:
+        schema = self._versions.find(fingerprint) or await self._search(fingerprint)
+        if schema is None:
             await asyncio.sleep(began + UNKNOWN_S - clock.time())
-            found = await self._within(_LAST_SEARCH_S, self._in_log(fingerprint))
-        if found is None:
+            schema = await self._within(_LAST_SEARCH_S, self._in_log(fingerprint))
+        if schema is None:
             return refusal(
                 f"unknown schema {fingerprint}",
                 code="NOT_FOUND",
                 status=404,
                 hint="Send the request to the namespace of the message that has the fingerprint.",
             )
-        return Reply(document(found))
+        return Reply(document(schema))
 
     async def _search(self, fingerprint: str) -> StoredSchema | None:
         searches = [
@@ -99,8 +99,8 @@ class Answers:
         ]
         try:
             for search in asyncio.as_completed(searches):
-                if (found := await search) is not None:
-                    return found
+                if (schema := await search) is not None:
+                    return schema
             return None
         finally:
             for task in searches:
@@ -120,8 +120,8 @@ class Answers:
         return self._versions.find(fingerprint)
 
     async def _in_table(self, fingerprint: str) -> StoredSchema | None:
-        found = await self._table_worker.run(lambda: self._read_table(fingerprint))
-        return None if found is None else self._versions.remember(found)
+        schema = await self._table_worker.run(lambda: self._read_table(fingerprint))
+        return None if schema is None else self._versions.remember(schema)
 
     def _read_table(self, fingerprint: str) -> StoredSchema | None:
         """The schema in the table; None if the table cannot be read."""

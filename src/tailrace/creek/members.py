@@ -141,8 +141,16 @@ class Members:
         return bool(self._unannounced)
 
     def announced(self) -> None:
-        """Note that every known first LSN has been published."""
-        self._unannounced.clear()
+        """Note that every known first LSN has been published, but for tables that are joining.
+
+        A notification may arrive after the read that found its table: the table then joins once
+        more, is left out of this publication, and its LSN is still to be published.
+        """
+        self._unannounced = {
+            member: joining
+            for member, joining in self._unannounced.items()
+            if member in self._joining
+        }
 
     def _resolve(self) -> None:
         """Find the first LSN of the joining tables.

@@ -1,4 +1,4 @@
-"""`tailrace bridge`: the settings it writes, its first start, its lines and its refusals."""
+"""`tailrace bridge`: the settings it writes, its first start, its output and its errors."""
 
 from __future__ import annotations
 

@@ -138,6 +138,22 @@ def test_a_table_removed_and_added_again_between_two_reads(tmp_path: Path) -> No
     assert not publication.members.joining
 
 
+def test_a_notification_that_arrives_after_the_read_does_not_lose_the_lsn(tmp_path: Path) -> None:
+    publication = Publication(tmp_path)
+    publication.read(10, 1, end=5)
+    publication.log.commits = {2: Lsn(12)}
+    publication.read(20, 1, 2, end=15)
+    publication.read(30, 1, 2, end=15, added={2})
+    assert publication.members.is_joining(relation(2))
+    publication.members.announced()
+    publication.log.reached = Lsn(30)
+    publication.read(40, 1, 2, end=35)
+    assert not publication.members.joining
+    assert publication.first(2) == 12
+    publication.members.announced()
+    assert not publication.members.unannounced
+
+
 def test_a_notification_without_a_commit_announces_nothing(tmp_path: Path) -> None:
     publication = Publication(tmp_path)
     publication.read(10, 1)

@@ -1,4 +1,4 @@
-"""Schemas in memory: the newest text, the first time, documents that JSON readers agree on."""
+"""Schemas in memory: the newest text, the first time, and the document for clients."""
 
 from __future__ import annotations
 

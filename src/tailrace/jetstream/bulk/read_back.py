@@ -17,7 +17,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -90,6 +90,15 @@ class ReadBack:
         return batch.filter(pc.invert(stored))
 
 
+class StreamMessage(NamedTuple):
+    """A message of a stream."""
+
+    sequence: int
+    subject: str
+    id: bytes
+    payload: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class OwnSubjects:
     """The subjects of a stream that only one pipeline publishes to."""
@@ -116,11 +125,10 @@ def _last_delivered(
     sequence, stride = last, _STRIDE
     while True:
         # The message at the sequence or the next one: some are deleted or expired.
-        found = message_at(connection, own.stream, sequence, own.subjects)
-        position = position_of(found[2]) if found else None
-        if position is not None and position <= after:
-            assert found is not None
-            return found[0]
+        message = message_at(connection, own.stream, sequence, own.subjects)
+        position = position_of(message.id) if message else None
+        if message and position is not None and position <= after:
+            return message.sequence
         if sequence <= first:
             return first - 1
         sequence, stride = max(first, last - stride), stride * 4
@@ -128,27 +136,28 @@ def _last_delivered(
 
 def message_at(
     connection: NatsConnection, stream: str, sequence: int, subject: str = _ALL
-) -> tuple[int, str, bytes, bytes] | None:
-    """Sequence, subject, id and payload of the first message at or after a sequence."""
+) -> StreamMessage | None:
+    """The first message at or after a sequence."""
     return _message(connection, stream, {"seq": sequence, "next_by_subj": subject})
 
 
 def last_id(connection: NatsConnection, stream: str, subject: str) -> str | None:
     """The id of a subject's last message; None if it has no message."""
     message = _message(connection, stream, {"last_by_subj": subject})
-    return None if message is None else message[2].decode("utf-8", "replace")
+    return None if message is None else message.id.decode("utf-8", "replace")
 
 
 def _message(
     connection: NatsConnection, stream: str, body: dict[str, object]
-) -> tuple[int, str, bytes, bytes] | None:
+) -> StreamMessage | None:
     answer = connection.request(f"{_API}.STREAM.MSG.GET.{stream}", body)
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None
     message = checked(answer, f"read stream {stream}")["message"]
     header = base64.b64decode(message.get("hdrs", ""))
     payload = base64.b64decode(message.get("data", ""))
-    return message["seq"], message["subject"], header_value(header, _ID_FIELD) or b"", payload
+    message_id = header_value(header, _ID_FIELD) or b""
+    return StreamMessage(message["seq"], message["subject"], message_id, payload)
 
 
 def _forward(
@@ -212,17 +221,17 @@ def _messages(
             yield from pulled
             seen = sequence_of(pulled[-1].reply)
             deadline = time.monotonic() + _MAX_LAG_S
-        elif (found := message_at(connection, stream, seen + 1, subject)) is None or found[
-            0
-        ] > last:
-            # Deleted or expired.
+            continue
+        missing = message_at(connection, stream, seen + 1, subject)
+        if missing is None or missing.sequence > last:
+            # The rest is deleted or expired.
             break
-        elif time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             raise SinkUnreachableError(
-                f"stream {stream} cannot be read back: a replica has no message {found[0]} yet"
+                f"stream {stream} cannot be read back: a replica has no message "
+                f"{missing.sequence} yet"
             )
-        else:
-            time.sleep(_POLL_S)
+        time.sleep(_POLL_S)
     connection.request(f"{_API}.CONSUMER.DELETE.{stream}.{consumer}")
 
 

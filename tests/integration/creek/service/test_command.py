@@ -1,4 +1,4 @@
-"""`tailrace creek`: the settings it writes, its first start and its refusals; `init --creek`."""
+"""`tailrace creek`: the settings it writes, its first start and its errors; `init --creek`."""
 
 from __future__ import annotations
 
