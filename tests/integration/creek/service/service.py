@@ -84,12 +84,12 @@ class Service:
 
     def ask(self, body: bytes | str, subject: str = "_schema") -> Msg | None:
         """The first reply, within a second; None if there is no listener."""
-        request = body.encode() if isinstance(body, str) else body
+        payload = body.encode() if isinstance(body, str) else body
 
         async def request() -> Msg | None:
             client = await nats.connect(self.server.url)
             try:
-                return await client.request(f"{NAMESPACE}.{subject}", request, timeout=1.0)
+                return await client.request(f"{NAMESPACE}.{subject}", payload, timeout=1.0)
             except nats.errors.NoRespondersError:
                 return None
             finally:
