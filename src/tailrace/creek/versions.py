@@ -22,7 +22,7 @@ from tailrace.log.relation_history import RelationHistory
 from tailrace.log.store import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tailrace.creek.cache import SchemaCache
@@ -71,9 +71,17 @@ def document(stored: StoredSchema, lsn: Lsn | None = None) -> bytes:
 class Versions:
     """The known schemas of a pipeline's tables. Threads may share it."""
 
-    def __init__(self, log: Path, tables: Tables, cache: SchemaCache) -> None:
+    def __init__(
+        self,
+        log: Path,
+        tables: Tables,
+        cache: SchemaCache,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         schemas, cursor = cache.read()
         self._cache = cache
+        self._now = now
         self._history = RelationHistory(LocalStore(log), cursor)
         self._tables = tables
         self._reading = threading.Lock()
@@ -113,12 +121,12 @@ class Versions:
 
     def add(self, version: Version) -> tuple[StoredSchema, StoredSchema]:
         """Add the schemas of a version. The newest text wins, the first time stays."""
-        complete, partial = version.schemas(datetime.now(UTC))
+        complete, partial = version.schemas(self._now())
         return self.remember(complete), self.remember(partial)
 
     def dated(self, version: Version) -> StoredSchema:
         """The schema of a version's complete changes, with the time when it was first known."""
-        stored, _ = version.schemas(datetime.now(UTC))
+        stored, _ = version.schemas(self._now())
         known = self._schemas.get(stored.fingerprint)
         return stored if known is None else replace(stored, at=known.at)
 
