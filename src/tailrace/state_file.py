@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 @cache
@@ -55,7 +56,7 @@ class StateFile(Generic[T]):
                 hint="Restore it from a backup, or remove it where its component can rebuild it.",
             ) from error
 
-    def read_or(self, default: T) -> T:
+    def read_or(self, default: D) -> T | D:
         """The value, or the default if the file is missing or invalid: for what can be rebuilt."""
         try:
             value = self.read()

@@ -1,6 +1,6 @@
 """`tailrace bridge`: PostgreSQL to NATS JetStream with two options and a few variables.
 
-A preset of `tailrace run`; `tailrace.run.presets.bridge` says what it stands for.
+A preset of `tailrace run`: `tailrace.run.presets.bridge` has its settings, `…options` its options.
 """
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
@@ -8,54 +8,19 @@ A preset of `tailrace run`; `tailrace.run.presets.bridge` says what it stands fo
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from tailrace.cli.model_options import with_options
 from tailrace.cli.preset import launch
+from tailrace.run.presets.options import BridgeOptions
 
 
-def bridge(
-    *,
-    slot: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Replication slot: PostgreSQL keeps our place under it. Made at the first start.",
-        ),
-    ] = "cdc_slot",
-    pub: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Publication that names the tables. It must exist."),
-    ],
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the HTTP endpoints. 0: none.")
-    ] = 9090,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Messages in JSON. Without it: MessagePack.")
-    ] = False,
-    zstd: Annotated[
-        bool,
-        typer.Option(
-            "--zstd",
-            help="Compress snapshots (stream INIT). Changes (stream CDC) are never compressed.",
-        ),
-    ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of log, checkpoints and status. Without it: tailrace-data/SLOT. "
-            "Keep it: it is what a restart goes on from.",
-        ),
-    ] = None,
-) -> None:
+@with_options(BridgeOptions)
+def bridge(options: BridgeOptions) -> None:
     """Stream the tables of a publication to NATS JetStream, as a preset.
 
     Every INSERT, UPDATE and DELETE becomes a message on cdc.TABLE.OPERATION in the stream CDC,
-    which is made when it is missing. What a table looks like is in the key-value bucket
-    `schemas`. The slot is made at the first start; from then on nothing is lost, whatever dies.
+    which is created if it is missing. The key-value bucket `schemas` has the columns of each
+    table. The first start creates the slot. After that no change is lost, whatever fails.
 
     \b
     The database and NATS come from the environment:
@@ -85,16 +50,6 @@ def bridge(
     from tailrace.run.presets.bridge import prepare, secrets, settings, write
 
     logs.configure()
-    folder = (data or Path("tailrace-data") / slot).absolute()
-    given = settings(
-        os.environ,
-        slot=slot,
-        publication=pub,
-        port=port,
-        as_json=as_json,
-        zstd=zstd,
-        data=folder,
-    )
-    file = write(given, folder)
+    file = write(settings(options, os.environ), options.folder)
     os.environ.update(secrets(os.environ))
     launch(file, prepare, metrics_lines=True)

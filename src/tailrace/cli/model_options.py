@@ -113,4 +113,12 @@ def _validated(model: type[BaseModel], values: dict[str, Any]) -> BaseModel:
         first = error.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else ""
         message = str(first["msg"]).removeprefix("Value error, ")
-        raise ConfigError(f"--{name.replace('_', '-')}: {message}" if name else message) from error
+        label = _label(name, model.model_fields[name]) if name else ""
+        raise ConfigError(f"{label}: {message}" if name else message) from error
+
+
+def _label(name: str, field: FieldInfo) -> str:
+    """The option and its environment variable: a user may have set either."""
+    flag = next((each for each in field.metadata if isinstance(each, Flag)), Flag())
+    option = flag.name or "--" + name.replace("_", "-")
+    return f"{option} ({flag.env})" if flag.env else option

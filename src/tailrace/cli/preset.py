@@ -1,6 +1,6 @@
-"""How commands that are presets go on once their settings file is written: as `tailrace run` does.
+"""The last step of the preset commands: prepare the database and run the settings file.
 
-Heavy imports are inside, as in all commands.
+Heavy imports are inside functions, as in all commands.
 """
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 def launch(
     file: Path, prepare: Callable[[Config], Initialised | None], *, metrics_lines: bool = False
 ) -> NoReturn:
-    """Prepare the database where that is due, and run what the file names."""
+    """Prepare the database at the first start, and run the settings file."""
     from tailrace import config
     from tailrace.run.supervisor import processes, supervise
 
     for name in VARIABLES:
-        # The file says it all: a variable meant for other commands must not reach into it.
+        # The file is complete: variables for other commands must not change it.
         os.environ.pop(name, None)
     loaded = config.load(file)
-    made = prepare(loaded)
-    if made is not None and made.slot_created:
-        typer.echo(f"slot {made.slot.name}: created, at {made.slot.confirmed_flush_lsn}", err=True)
+    prepared = prepare(loaded)
+    if prepared is not None and prepared.slot_created:
+        slot = prepared.slot
+        typer.echo(f"slot {slot.name}: created at {slot.confirmed_flush_lsn}", err=True)
     specs = processes(loaded, file, metrics_lines=metrics_lines)
     raise typer.Exit(supervise(specs, loaded.data))

@@ -1,16 +1,20 @@
-"""Creek: the preset, and the schemas of what it publishes.
+"""The services of Creek's shape: the Avro schemas of what a pipeline publishes, and its tables.
 
-preset     a few variables → a settings file; the first start
-versions   the schemas that the log states, in memory
-kept       the same on disk, for the next start
-answers    a fingerprint comes in, its schema goes out
-worker     what blocks, beside the event loop
-catalog    the published tables as they are now
-members    tables that join and leave, and from which LSN on
-shelf      the newest schema of each table, in JetStream
-watcher    keeps table and stream current
+sql        the schema `_creek` in the source: stored schemas, functions that add and remove tables
+versions   the schemas of the log's relations, in memory
+cache      the same in the data folder, for the next start
+answers    schemas on request, by fingerprint
+worker     a thread for blocking calls of an event loop
+catalog    the published tables at present
+table_log  the commits that added tables, in the log
+members    tables that join and leave the publication, and the LSN from which they are complete
+stream     the newest schema of each table, in JetStream
+watcher    keeps the table and the stream current
 service    the threads of a pipeline
 
-A schema depends on a table's columns alone, so everything here can be forgotten and found again:
-the log states what it holds, and `_creek.avro_schemas` keeps what the log has dropped.
+The encoding is in `tailrace.encode.creek`, the preset in `tailrace.run.presets.creek`, the client
+in `tailrace.client.creek`.
+
+A schema depends only on a table's columns, so all of this can be rebuilt: from the log, or from
+`_creek.avro_schemas` for what retention has removed from the log.
 """

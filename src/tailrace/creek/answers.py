@@ -1,9 +1,9 @@
-"""Schemas on request: a fingerprint comes in, its schema goes out, within a second.
+"""Schemas on request, by fingerprint, within a second.
 
-What is in memory is answered at once. Otherwise the log is read on and `_creek.avro_schemas` asked,
-side by side and not for long: PostgreSQL may be away. Several producers may hear one request, and
-the first answer is the one that counts, so a producer that does not know waits until one that does
-has answered.
+A schema in memory is answered at once. Otherwise the rest of the log and `_creek.avro_schemas` are
+searched concurrently, for a short time: PostgreSQL may be unreachable. Several producers may
+receive one request, and the client takes the first answer, so a producer that does not know the
+schema waits before it says so.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from tailrace.postgres.session import Session
 
 REQUESTS = ("_schema", "_schemas")
-"""The client's own subject, and the one of its documentation."""
+"""The subject of the client, and the one of its documentation."""
 _SEARCH_S = 0.4
-_LAST_S = 0.2
+_LAST_SEARCH_S = 0.2
 UNKNOWN_S = 0.5
-"""When a producer that does not know says so."""
-_LETTERS = re.compile(rb"[A-Za-z0-9+/_-]{11}=?")
+"""When a producer answers that it does not know the schema."""
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{11}=?")
 
 
-def fingerprint_of(said: bytes) -> str | None:
-    """The fingerprint that a request names, as schemas are known by it; None if it is none.
+def fingerprint_of(request: bytes) -> str | None:
+    """The fingerprint in a request, normalised; None if the request is invalid.
 
     >>> fingerprint_of(b"Sykce18MgAQ="), fingerprint_of(b"Sykce18MgAQ"), fingerprint_of(b"?")
     ('Sykce18MgAQ=', 'Sykce18MgAQ=', None)
     """
-    text = said.strip()
-    if _LETTERS.fullmatch(text) is None:
+    text = request.strip()
+    if _BASE64.fullmatch(text) is None:
         return None
     try:
         raw = base64.b64decode(text.rstrip(b"=") + b"=", altchars=b"-_")
@@ -53,54 +53,54 @@ def fingerprint_of(said: bytes) -> str | None:
 
 
 class Answers:
-    """Answers requests from the log's schemas and the table's."""
+    """Answers requests from memory, the log and `_creek.avro_schemas`."""
 
     def __init__(self, namespace: str, versions: Versions, session: Session) -> None:
         self.subjects = tuple(f"{namespace}.{request}" for request in REQUESTS)
         self._versions = versions
         self._session = session
-        self._reading = Worker("creek schemas: log")
-        self._asking = Worker("creek schemas: table")
+        self._log_worker = Worker("creek schemas: log")
+        self._table_worker = Worker("creek schemas: table")
 
     def refusal(self, error: TailraceError) -> Reply:
-        """A fault of our own."""
+        """The reply for a bug."""
         return refusal(str(error), code=error.code, status=500, hint=error.hint)
 
-    async def answer(self, subject: str, said: bytes) -> Reply:
-        """The reply to what a request says."""
+    async def answer(self, subject: str, request: bytes) -> Reply:
+        """The reply to a request."""
         del subject
-        fingerprint = fingerprint_of(said)
+        fingerprint = fingerprint_of(request)
         if fingerprint is None:
             return refusal(
-                "a request for a schema is its fingerprint: 8 bytes in base64",
+                "the request is not a fingerprint: 8 bytes in base64",
                 code="MALFORMED",
                 status=400,
-                hint="Messages have it behind C3 01, and as text in `fingerprint`.",
+                hint="A message has it after the bytes C3 01, and as text in `fingerprint`.",
             )
         clock = asyncio.get_running_loop()
         began = clock.time()
-        found = self._versions.find(fingerprint) or await self._searched(fingerprint)
-        if found is None:
+        schema = self._versions.find(fingerprint) or await self._search(fingerprint)
+        if schema is None:
             await asyncio.sleep(began + UNKNOWN_S - clock.time())
-            found = await self._within(_LAST_S, self._in_log(fingerprint))
-        if found is None:
+            schema = await self._within(_LAST_SEARCH_S, self._in_log(fingerprint))
+        if schema is None:
             return refusal(
-                f"there is no schema {fingerprint} here",
+                f"unknown schema {fingerprint}",
                 code="NOT_FOUND",
                 status=404,
-                hint="Ask the producer whose message has it; another namespace may be its own.",
+                hint="Send the request to the namespace of the message that has the fingerprint.",
             )
-        return Reply(document(found))
+        return Reply(document(schema))
 
-    async def _searched(self, fingerprint: str) -> StoredSchema | None:
+    async def _search(self, fingerprint: str) -> StoredSchema | None:
         searches = [
             asyncio.create_task(self._within(_SEARCH_S, search))
             for search in (self._in_log(fingerprint), self._in_table(fingerprint))
         ]
         try:
             for search in asyncio.as_completed(searches):
-                if (found := await search) is not None:
-                    return found
+                if (schema := await search) is not None:
+                    return schema
             return None
         finally:
             for task in searches:
@@ -116,21 +116,21 @@ class Answers:
             return None
 
     async def _in_log(self, fingerprint: str) -> StoredSchema | None:
-        await self._reading.do(self._versions.read)
+        await self._log_worker.run(self._versions.read)
         return self._versions.find(fingerprint)
 
     async def _in_table(self, fingerprint: str) -> StoredSchema | None:
-        found = await self._asking.do(lambda: self._ask(fingerprint))
-        return None if found is None else self._versions.remember(found)
+        schema = await self._table_worker.run(lambda: self._read_table(fingerprint))
+        return None if schema is None else self._versions.remember(schema)
 
-    def _ask(self, fingerprint: str) -> StoredSchema | None:
-        """What the table has; nothing where it cannot be read."""
+    def _read_table(self, fingerprint: str) -> StoredSchema | None:
+        """The schema in the table; None if the table cannot be read."""
         for _ in range(2):
             try:
                 with self._session.use() as connection:
                     return find(connection, fingerprint)
             except PostgresUnreachableError:
-                # Perhaps the server was started again since: the next connection is a new one.
+                # The server may have restarted since: the second attempt opens a new connection.
                 self._session.close()
             except TailraceError:
                 return None

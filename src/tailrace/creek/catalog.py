@@ -1,11 +1,11 @@
-"""The published tables as they are now, whether they have had changes yet or not."""
+"""The published tables at present, with or without changes so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.creek.versions import Version, used
+from tailrace.creek.versions import Version, types_of
 from tailrace.position import Lsn
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import read_published
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSchemas:
-    """A look at the source. All that it shows was committed before `lsn`."""
+    """A read of the catalog. Everything in it was committed before `lsn`."""
 
     database: str
     lsn: Lsn
     tables: tuple[Version, ...]
 
 
-def read_catalog(connection: Connection, publication: str, wanted: Tables) -> PublishedSchemas:
-    """Look at the tables of a publication that are wanted."""
+def read_catalog(connection: Connection, publication: str, selected: Tables) -> PublishedSchemas:
+    """Read the tables of a publication that `selected` matches."""
     state = read_publication(connection, publication)
     relations = [
         published.relation
         for published in (read_published(connection, state) if state else ())
-        if wanted.match(published.relation.namespace, published.relation.name)
+        if selected.match(published.relation.namespace, published.relation.name)
     ]
-    # All types in one question, whosever columns have them.
-    together = Relation(
+    # One query for the types of all columns of all tables.
+    all_columns = Relation(
         oid=0,
         namespace="",
         name="",
         replica_identity=ReplicaIdentity.DEFAULT,
         columns=tuple(column for relation in relations for column in relation.columns),
     )
-    types = described(connection, together).types if together.columns else {}
+    types = described(connection, all_columns).types if all_columns.columns else {}
     row = connection.execute(_NOW).fetchone()
     assert row is not None
     return PublishedSchemas(
         database=row[0],
         lsn=Lsn.parse(row[1]),
         tables=tuple(
-            Version(relation=relation, types=used(relation, types)) for relation in relations
+            Version(relation=relation, types=types_of(relation, types)) for relation in relations
         ),
     )
 

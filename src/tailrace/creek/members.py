@@ -1,44 +1,40 @@
-"""Tables that join the publication or leave it while everything runs, and from which LSN on.
+"""Tables that join or leave the publication while capture runs, and the LSN of their first change.
 
-PostgreSQL sends a table's changes from the commit that added it on. Added with `_creek.add_table`,
-that commit is in the log, by the message the function writes; added in another way, all that can be
-said is that it was before the LSN of the look that found it. Either way the LSN is one behind which
-no change of the table is missing. A transaction that was open at that moment may have written to
-the table before: whether that part of it is in the stream is up to PostgreSQL.
+PostgreSQL sends the changes of a table from the commit that added it. If `_creek.add_table` added
+it, the log holds that commit, by the message the function writes. Otherwise the LSN of the catalog
+read that found the table is an upper bound. In both cases no change after the LSN is missing. A
+transaction that was open at that time may have written to the table before; PostgreSQL decides
+whether the stream has that part.
 
-Which tables there were is kept in the data folder, so that what joins while nobody looks is found.
+The known tables are stored in the data folder, so that tables added while Tailrace was stopped are
+found.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
 import structlog
 
-from tailrace.creek.sql import PREFIX
-from tailrace.errors import TailraceError
-from tailrace.log.reader import Log
-from tailrace.log.relation_history import logical_messages
-from tailrace.log.store import LocalStore
 from tailrace.position import ORIGIN, Lsn, Position
+from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Callable, Container
     from pathlib import Path
 
     from tailrace.creek.catalog import PublishedSchemas
+    from tailrace.creek.table_log import TableLog
     from tailrace.schema import Relation
 
-_PATIENCE_S = 5.0
+_MAX_LOG_LAG_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A table; one that is made again under its name is another."""
+    """A published table. One that is dropped and created again has another oid: another member."""
 
     oid: int
     namespace: str
@@ -46,168 +42,171 @@ class Member:
 
     @classmethod
     def of(cls, relation: Relation) -> Member:
-        """The table that a relation describes."""
+        """The table of a relation."""
         return cls(relation.oid, relation.namespace, relation.name)
 
     def __str__(self) -> str:
         return f"{self.namespace}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Joining:
-    """One whose LSN is being looked for: `seen` is good enough, from `until` on.
+    """A table whose first LSN is not known yet.
 
-    One that `was` there already has gone and come between two looks, if the log says so.
+    `read_lsn` is the LSN of the catalog read that found it, `after` the end of the log at the read
+    before. `present`: the table was published at the read before, too; a notification says that it
+    was removed and added again in between.
     """
 
-    seen: Lsn
+    read_lsn: Lsn
     after: Position
-    until: float
-    was: bool
+    deadline: float
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The file in the data folder: tables as oid, schema, name; the end of the log as LSN,
+    ordinal."""
+
+    tables: list[tuple[int, str, str]]
+    looked: tuple[int, int]
 
 
 class Members:
     """The tables of one pipeline's publication."""
 
-    def __init__(self, folder: Path, name: str, *, publication: str, log: Path) -> None:
-        self._folder = folder
-        self._name = f"{name}.tables"
-        self._publication = publication
-        self._log = LocalStore(log)
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        log: TableLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file = StateFile(folder / f"{name}.tables", _State)
+        self._log = log
+        self._clock = clock
         self._events = structlog.get_logger()
-        self._written = b""
-        self._members, self._looked = self._read()
+        self._members, self._log_end = self._load()
         self._joining: dict[Member, _Joining] = {}
-        self._begins: dict[Member, _Joining] = {}
-        self._since: dict[Member, Lsn] = {}
+        self._unannounced: dict[Member, _Joining] = {}
+        """Tables whose first LSN is known and not published yet."""
+        self._first_lsn: dict[Member, Lsn] = {}
 
-    def end(self) -> Position:
-        """Where the log ends: asked before a look, which shows all that joined before."""
-        with contextlib.suppress(TailraceError, OSError):
-            return Log(self._log).end().position
-        return ORIGIN
+    def update(
+        self, catalog: PublishedSchemas, log_end: Position, added: Container[int] = ()
+    ) -> None:
+        """Compare with a catalog read. Tables of the first read of all count as old.
 
-    def look(self, catalog: PublishedSchemas, end: Position, added: Container[int] = ()) -> None:
-        """Take notice of who is there now. Those of the first look of all have always been.
-
-        `added` are oids of tables that somebody says were added since the last look.
+        `log_end` is the end of the log before the read. `added` are the oids of tables that
+        notifications say were added since the last read.
         """
         now = frozenset(Member.of(table.relation) for table in catalog.tables)
         if self._members is not None:
-            until = time.monotonic() + _PATIENCE_S
+            deadline = self._clock() + _MAX_LOG_LAG_S
             for member in now:
-                was = member in self._members
-                if not was or (member.oid in added and member not in self._joining):
-                    self._joining[member] = _Joining(catalog.lsn, self._looked, until, was)
+                present = member in self._members
+                if not present or (member.oid in added and member not in self._joining):
+                    self._joining[member] = _Joining(
+                        read_lsn=catalog.lsn,
+                        after=self._log_end,
+                        deadline=deadline,
+                        present=present,
+                    )
             for member in self._members - now:
                 self._joining.pop(member, None)
-                self._begins.pop(member, None)
+                self._unannounced.pop(member, None)
                 self._events.info("creek.table_left", table=str(member))
-        self._members, self._looked = now, end
-        self._settle()
+        self._members, self._log_end = now, log_end
+        self._resolve()
 
-    def waiting(self, relation: Relation) -> bool:
-        """Whether it is not clear yet where a table's changes begin."""
+    def is_joining(self, relation: Relation) -> bool:
+        """Whether the first LSN of a table is not known yet."""
         return Member.of(relation) in self._joining
 
     @property
-    def unsettled(self) -> bool:
-        """Whether any is waiting."""
+    def joining(self) -> bool:
+        """Whether the first LSN of any table is not known yet."""
         return bool(self._joining)
 
-    def begins(self, relation: Relation) -> Lsn | None:
-        """Behind which LSN no change of a table is missing, until that has been announced."""
+    def first_lsn(self, relation: Relation) -> Lsn | None:
+        """The LSN from which a table is complete, until it has been announced."""
         member = Member.of(relation)
-        return self._since[member] if member in self._begins else None
+        return self._first_lsn[member] if member in self._unannounced else None
 
     @property
-    def news(self) -> bool:
-        """Whether it has become clear where changes of some table begin."""
-        return bool(self._begins)
+    def unannounced(self) -> bool:
+        """Whether a first LSN is known and not published yet."""
+        return bool(self._unannounced)
 
     def announced(self) -> None:
-        """Where changes begin has been published."""
-        self._begins.clear()
+        """Note that every known first LSN has been published, but for tables that are joining.
 
-    def _settle(self) -> None:
+        A notification may arrive after the read that found its table: the table then joins once
+        more, is left out of this publication, and its LSN is still to be published.
+        """
+        self._unannounced = {
+            member: joining
+            for member, joining in self._unannounced.items()
+            if member in self._joining
+        }
+
+    def _resolve(self) -> None:
+        """Find the first LSN of the joining tables.
+
+        | commit in the log | log has reached the read, or deadline | present | result             |
+        |-------------------|---------------------------------------|---------|--------------------|
+        | yes               | any                                   | any     | the commit's LSN   |
+        | no                | no                                    | any     | wait               |
+        | no                | yes                                   | no      | the read's LSN     |
+        | no                | yes                                   | yes     | nothing to announce|
+        """
         if not self._joining:
             return
-        # Before the log is read: it may grow meanwhile.
-        reached = self._reached()
-        commits = self._commits(min(each.after for each in self._joining.values()))
+        # Read before the messages: the log may grow in between.
+        reached = self._log.end_lsn()
+        commits = self._log.added(min(joining.after for joining in self._joining.values()))
         for member, joining in list(self._joining.items()):
-            exact = commits.get(member.oid)
-            if exact is not None and exact <= max(joining.after.lsn, self._since.get(member, 0)):
-                exact = None
-            if exact is None and reached < joining.seen and time.monotonic() < joining.until:
+            commit = self._new_commit(member, joining, commits)
+            if commit is None and reached < joining.read_lsn and self._clock() < joining.deadline:
                 continue
             del self._joining[member]
-            if exact is None and joining.was:
-                continue
-            self._begins[member] = joining
-            lsn = self._since[member] = exact or joining.seen
-            self._events.info(
-                "creek.table_joined", table=str(member), lsn=str(lsn), exact=exact is not None
-            )
+            if commit is not None or not joining.present:
+                self._join(member, joining, commit)
 
-    def _reached(self) -> Lsn:
-        with contextlib.suppress(TailraceError, OSError):
-            return Log(self._log).end().end_lsn
-        return Lsn(0)
+    def _new_commit(self, member: Member, joining: _Joining, commits: dict[int, Lsn]) -> Lsn | None:
+        """The commit that added a table, unless an earlier read already knew it."""
+        commit = commits.get(member.oid)
+        known = max(joining.after.lsn, self._first_lsn.get(member, 0))
+        return commit if commit is not None and commit > known else None
 
-    def _commits(self, after: Position) -> dict[int, Lsn]:
-        """The commits that added tables, by oid, as far as the log tells."""
-        found: dict[int, Lsn] = {}
-        with contextlib.suppress(TailraceError, OSError):
-            for entry in Log(self._log).read(after):
-                for lsn, content in logical_messages(entry, PREFIX):
-                    action, oid = _said(content, self._publication)
-                    if action == "add":
-                        found[oid] = lsn
-                    else:
-                        found.pop(oid, None)
-        return found
+    def _join(self, member: Member, joining: _Joining, commit: Lsn | None) -> None:
+        lsn = commit or joining.read_lsn
+        self._unannounced[member] = joining
+        self._first_lsn[member] = lsn
+        self._events.info(
+            "creek.table_joined", table=str(member), lsn=str(lsn), exact=commit is not None
+        )
 
     def save(self) -> None:
-        """Keep who is there. One that was not announced yet is still to come."""
+        """Store the tables, without those that are not announced yet: they join again after a
+        restart."""
         if self._members is None:
             return
-        coming = self._joining | self._begins
-        kept = self._members - coming.keys()
-        looked = min([self._looked, *(each.after for each in coming.values())])
-        content = orjson.dumps(
-            {
-                "tables": sorted([each.oid, each.namespace, each.name] for each in kept),
-                "looked": [int(looked.lsn), looked.ordinal],
-            }
+        pending = self._joining | self._unannounced
+        members = self._members - pending.keys()
+        log_end = min([self._log_end, *(joining.after for joining in pending.values())])
+        self._file.write(
+            _State(
+                sorted((member.oid, member.namespace, member.name) for member in members),
+                (int(log_end.lsn), log_end.ordinal),
+            )
         )
-        if content != self._written:
-            LocalStore(self._folder, create=True).write_atomic(self._name, content)
-            self._written = content
 
-    def _read(self) -> tuple[frozenset[Member] | None, Position]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            content = orjson.loads((self._folder / self._name).read_bytes())
-            lsn, ordinal = content["looked"]
-            return frozenset(_members(content["tables"])), Position(Lsn(lsn), int(ordinal))
-        return None, ORIGIN
-
-
-def _members(rows: Iterable[Any]) -> Iterable[Member]:
-    for oid, namespace, name in rows:
-        yield Member(int(oid), str(namespace), str(name))
-
-
-def added_oid(content: bytes, publication: str) -> int | None:
-    """The table that a message says was added to a publication."""
-    action, oid = _said(content, publication)
-    return oid if action == "add" else None
-
-
-def _said(content: bytes, publication: str) -> tuple[str, int]:
-    """What was done with which table; nothing if it is about another publication."""
-    with contextlib.suppress(ValueError, TypeError, AttributeError):
-        said = orjson.loads(content)
-        if said.get("publication") == publication:
-            return str(said.get("action")), int(said.get("oid"))
-    return "", 0
+    def _load(self) -> tuple[frozenset[Member] | None, Position]:
+        state = self._file.read_or(None)
+        if state is None:
+            return None, ORIGIN
+        lsn, ordinal = state.looked
+        return frozenset(Member(*table) for table in state.tables), Position(Lsn(lsn), ordinal)

@@ -1,4 +1,4 @@
-"""The threads of pipelines with Creek's shape: one that watches, one that answers."""
+"""The threads of pipelines with Creek's shape: one publishes schemas, one answers requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.creek.versions import Versions
 from tailrace.creek.watcher import Watcher
 from tailrace.jetstream.requests import Listener
 from tailrace.postgres.session import Session
-from tailrace.schemas.publisher import follow
+from tailrace.schemas.follow import follow
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def parts(config: Config) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
-    """The threads that a config asks for, by name; each runs until it is told to stop."""
+    """The threads of a config, by name. Each runs until it is stopped."""
     for name, pipeline in config.pipelines.items():
         if pipeline.shape == "creek":
-            kept = SchemaCache(config.data / "creek", name)
-            versions = Versions(config.log.path, Tables(pipeline.tables), kept)
+            cache = SchemaCache(config.data / "creek", name)
+            versions = Versions(config.log.path, Tables(pipeline.tables), cache)
             yield f"creek {name}", partial(_watch, config, name, versions)
             yield f"creek requests {name}", partial(_answer, config, name, versions)
 
@@ -34,7 +34,7 @@ def parts(config: Config) -> Iterator[tuple[str, Callable[[threading.Event], Non
 def _watch(config: Config, name: str, versions: Versions, stop: threading.Event) -> None:
     watcher = Watcher(config, name, versions)
     try:
-        follow([watcher.publish], watcher.news, stop)
+        follow([watcher.publish], watcher.changed, stop)
     finally:
         watcher.close()
 

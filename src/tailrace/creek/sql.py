@@ -1,44 +1,48 @@
-"""The schema `_creek` in the source: the Avro schemas that were used, and functions for tables.
+"""The schema `_creek` in the source: the Avro schemas in use, and functions for tables.
 
 `SELECT _creek.add_table('publication', 'schema.table')` and `remove_table` alter a publication with
-the rights of whoever calls them: they give nobody more than `ALTER PUBLICATION` would. Each also
-writes a logical message into its transaction, so that the log holds the LSN of the commit, and
-notifies a running producer, which need not be restarted.
+the privileges of their caller: they allow no more than `ALTER PUBLICATION` does. Each also writes a
+logical message into its transaction, so that the log holds the LSN of the commit, and notifies a
+running producer, which needs no restart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import psycopg
+from pydantic import PlainSerializer
 
 from tailrace.postgres.connection import quote_ident, translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
 
     from psycopg import Connection
 
 CHANNEL = "creek"
-"""What producers listen on."""
+"""The channel that producers listen on."""
 PREFIX = "creek.tables"
-"""Of the logical messages that say which table came or went: {action, publication, oid}."""
+"""Prefix of the logical messages for added and removed tables: {action, publication, oid}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSchema:
-    """A row of `_creek.avro_schemas`; `at` is when the schema was first seen."""
+    """A row of `_creek.avro_schemas`; `at` is when the schema was first known.
+
+    Also stored in the data folder, where `at` is in ISO format.
+    """
 
     fingerprint: str
     schema: str
     source: str
-    at: datetime
+    at: Annotated[datetime, PlainSerializer(datetime.isoformat)]
 
 
 def installed(connection: Connection) -> bool:
-    """Whether everything is there, for whomever."""
+    """Whether the table and the functions exist."""
     try:
         row = connection.execute(_INSTALLED).fetchone()
     except psycopg.Error as error:
@@ -47,10 +51,10 @@ def installed(connection: Connection) -> bool:
 
 
 def install(connection: Connection, *, role: str = "") -> None:
-    """Make what is missing, put the functions into their newest form, and grant a role its use."""
+    """Create what is missing, replace the functions, and grant a role their use."""
     try:
         with connection.transaction():
-            # Two who make the schema at once would meet in an error.
+            # Two sessions that create the schema at the same time would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tailrace._creek'))")
             connection.execute(_SETUP.encode())
             if role:
@@ -60,26 +64,26 @@ def install(connection: Connection, *, role: str = "") -> None:
 
 
 def setup_sql(role: str) -> str:
-    """The same as a script for a DBA, to go behind that of `tailrace.postgres.bootstrap`."""
+    """The same as a script for a DBA, to follow that of `tailrace.postgres.bootstrap`."""
     return f"{_TITLE}{_SETUP}{_grants(role)}"
 
 
 def save(connection: Connection, schemas: Iterable[StoredSchema]) -> list[StoredSchema]:
-    """Store schemas, and give them back as they are now.
+    """Store schemas, and return them as stored.
 
-    Where a fingerprint is known, the newest text wins and the time stays.
+    For a known fingerprint the newest text wins and the time stays.
     """
     rows = [(each.fingerprint, each.schema, each.source, each.at) for each in schemas]
     try:
         with connection.cursor() as cursor:
             cursor.executemany(_SAVE, rows)
             cursor.execute(_SAVED, ([row[0] for row in rows],))
-            found = cursor.fetchall()
+            stored = cursor.fetchall()
     except psycopg.Error as error:
         raise translate_error(connection, error) from error
     return [
         StoredSchema(fingerprint=fingerprint, schema=schema, source=source, at=at)
-        for fingerprint, schema, source, at in found
+        for fingerprint, schema, source, at in stored
     ]
 
 
@@ -123,8 +127,8 @@ SELECT fingerprint, schema, source, at FROM _creek.avro_schemas WHERE fingerprin
 _FIND = "SELECT schema, source, at FROM _creek.avro_schemas WHERE fingerprint = %s"
 
 _TITLE = """
--- 6. Creek: the Avro schemas that were used, and the functions that add and remove tables. They
---    run with the rights of whoever calls them: only who may alter a publication can do it here.
+-- 6. Creek: the Avro schemas in use, and the functions that add and remove tables. They run with
+--    the privileges of their caller, who must be allowed to alter the publication.
 """
 
 _SETUP = """\
@@ -142,7 +146,7 @@ REVOKE ALL ON TABLE _creek.avro_schemas FROM PUBLIC;
 CREATE OR REPLACE FUNCTION _creek.add_table(publication text, "table" regclass) RETURNS void
 LANGUAGE plpgsql SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
-    said text := json_build_object('action', 'add', 'publication', $1, 'oid', $2::oid::int8);
+    content text := json_build_object('action', 'add', 'publication', $1, 'oid', $2::oid::int8);
     target text;
     unidentified text;
 BEGIN
@@ -166,14 +170,14 @@ BEGIN
                   HINT = 'Add a primary key, or: ALTER TABLE ... REPLICA IDENTITY FULL';
     END IF;
     EXECUTE format('ALTER PUBLICATION %I ADD TABLE ', $1) || target;
-    PERFORM pg_logical_emit_message(true, 'creek.tables', said);
-    PERFORM pg_notify('creek', said);
+    PERFORM pg_logical_emit_message(true, 'creek.tables', content);
+    PERFORM pg_notify('creek', content);
 END $function$;
 
 CREATE OR REPLACE FUNCTION _creek.remove_table(publication text, "table" regclass) RETURNS void
 LANGUAGE plpgsql SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
-    said text := json_build_object('action', 'remove', 'publication', $1, 'oid', $2::oid::int8);
+    content text := json_build_object('action', 'remove', 'publication', $1, 'oid', $2::oid::int8);
     target text;
 BEGIN
     IF EXISTS (SELECT FROM pg_publication WHERE pubname = $1 AND NOT puballtables)
@@ -184,8 +188,8 @@ BEGIN
     SELECT format('%I.%I', n.nspname, c.relname) INTO STRICT target
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $2;
     EXECUTE format('ALTER PUBLICATION %I DROP TABLE ', $1) || target;
-    PERFORM pg_logical_emit_message(true, 'creek.tables', said);
-    PERFORM pg_notify('creek', said);
+    PERFORM pg_logical_emit_message(true, 'creek.tables', content);
+    PERFORM pg_notify('creek', content);
 END $function$;
 
 REVOKE ALL ON FUNCTION _creek.add_table(text, regclass) FROM PUBLIC;

@@ -1,7 +1,7 @@
-"""The stream of schemas: on a table's subject, the last message is its newest schema.
+"""The stream of schemas: the last message on a table's subject is its newest schema.
 
-Every version that the log has stated is there as well, once. Messages are kept for ever. Another
-producer of the same database may write the same; that repeats a message and changes nothing.
+The stream also has every version of the log, once. Messages do not expire. Another producer of the
+same database may publish the same schema; that repeats a message and changes nothing.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import nats.js.errors
 import orjson
 
 from tailrace.creek.versions import document
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import SinkRefusedError
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
-from tailrace.jetstream.client import connected
+from tailrace.jetstream.client import connected, messages
 from tailrace.jetstream.settings import NatsStream
 
 if TYPE_CHECKING:
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
     from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
 
-Mark = tuple[str, str]
-"""What makes a schema another: its fingerprint and its text."""
-Told = tuple[Mark, str | None]
-"""A message: a schema, and its LSN."""
+Identity = tuple[str, str]
+"""Fingerprint and text: schemas that differ in one of them are different schemas."""
+Published = tuple[Identity, str | None]
+"""A message of the stream: a schema, and its LSN."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A schema, and from which commit on it holds, where that is known.
+class SchemaItem:
+    """A schema, and the commit from which it applies, if that is known.
 
-    `joined`: the table came to the publication with that commit, which is news by itself.
+    `joined`: the table joined the publication with that commit, which is announced by itself.
     """
 
     stored: StoredSchema
@@ -47,8 +46,8 @@ class Item:
     joined: bool = False
 
     @property
-    def mark(self) -> Mark:
-        """What it is told by."""
+    def identity(self) -> Identity:
+        """What distinguishes the schema."""
         return self.stored.fingerprint, self.stored.schema
 
 
@@ -66,91 +65,88 @@ class SchemaStream:
             replicas=sink.stream.replicas,
             duplicate_window_s=sink.stream.duplicate_window_s,
         )
-        self._told: dict[str, list[Told]] = {}
-        self._edition: object = None
-        """Which stream it is, and from where on: what was purged or made again is told again."""
+        self._published: dict[str, list[Published]] = {}
+        self._incarnation: object = None
+        """When the stream was created, and its first sequence. A stream that was purged or created
+        again needs every schema again."""
 
-    def open(self) -> None:
-        """See that all streams are there that clients look for when they connect."""
+    def create_streams(self) -> None:
+        """Create the streams that clients expect when they connect."""
         namespace, sink = self._pipeline.namespace, self._pipeline.jetstream
         SnapshotPublisher(sink, name=self._name, owner=self._name).close()
         subject = f"{namespace}.{{database}}.schema.{{schema}}.{{table}}"
         SnapshotPublisher(
-            self._of(sink, self._stream, subject), name=self._name, owner=self._name
+            self._with_stream(sink, self._stream, subject), name=self._name, owner=self._name
         ).close()
         if self._pipeline.snapshots is not None:
             subject = f"{namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
             stream = self._pipeline.snapshots.stream
-            SnapshotPublisher(self._of(sink, stream, subject), name=self._name).close()
+            SnapshotPublisher(self._with_stream(sink, stream, subject), name=self._name).close()
 
     @staticmethod
-    def _of(sink: JetStreamSettings, stream: NatsStream, subject: str) -> JetStreamSettings:
+    def _with_stream(
+        sink: JetStreamSettings, stream: NatsStream, subject: str
+    ) -> JetStreamSettings:
         return sink.model_copy(update={"stream": stream, "subject": subject, "atomic": "none"})
 
-    async def put(self, tables: Mapping[str, Sequence[Item]]) -> list[str]:
-        """Publish what subjects lack of these, oldest first; the subjects that lacked any.
+    async def publish(self, tables: Mapping[str, Sequence[SchemaItem]]) -> list[str]:
+        """Publish the schemas that subjects lack, oldest first; the subjects published to.
 
-        The last of a subject's items is the newest, and will be its last message.
+        The last item of a subject is the newest, and becomes its last message.
         """
-        changed = []
-        async with connected(self._pipeline.jetstream) as client:
-            try:
-                info = await client.jetstream().stream_info(self._stream.name)
-                edition = info.created, info.state.first_seq or 1
-                if edition != self._edition:
-                    self._told.clear()
-                    self._edition = edition
-                for subject, items in tables.items():
-                    if await self._put(client.jetstream(), subject, items):
-                        changed.append(subject)
-            except nats.js.errors.ServiceUnavailableError:
-                raise
-            except nats.js.errors.APIError as error:
-                self._told.clear()
-                raise SinkRefusedError(f"JetStream says: {error.description}") from error
-        return changed
+        try:
+            async with connected(self._pipeline.jetstream) as client:
+                jetstream = client.jetstream()
+                info = await jetstream.stream_info(self._stream.name)
+                incarnation = info.created, info.state.first_seq or 1
+                if incarnation != self._incarnation:
+                    self._published.clear()
+                    self._incarnation = incarnation
+                return [
+                    subject
+                    for subject, items in tables.items()
+                    if await self._publish_missing(jetstream, subject, items)
+                ]
+        except SinkRefusedError:
+            self._published.clear()
+            raise
 
-    async def _put(self, jetstream: JetStreamContext, subject: str, items: Sequence[Item]) -> bool:
-        told = self._told.get(subject)
-        if told is None:
-            told = self._told[subject] = await self._history(jetstream, subject)
-        before = len(told)
+    async def _publish_missing(
+        self, jetstream: JetStreamContext, subject: str, items: Sequence[SchemaItem]
+    ) -> bool:
+        published = self._published.get(subject)
+        if published is None:
+            published = self._published[subject] = [
+                _parse(message.data or b"")
+                async for message in messages(jetstream, self._stream.name, subject)
+            ]
+        before = len(published)
         for item in items[:-1]:
-            if item.mark not in [mark for mark, _ in told]:
-                await self._publish(jetstream, subject, item, told)
-        if not told or _news(items[-1], *told[-1]):
-            await self._publish(jetstream, subject, items[-1], told)
-        return len(told) > before
+            if item.identity not in [identity for identity, _ in published]:
+                await self._publish(jetstream, subject, item, published)
+        if not published or _differs(items[-1], *published[-1]):
+            await self._publish(jetstream, subject, items[-1], published)
+        return len(published) > before
 
     async def _publish(
-        self, jetstream: JetStreamContext, subject: str, item: Item, told: list[Told]
+        self,
+        jetstream: JetStreamContext,
+        subject: str,
+        item: SchemaItem,
+        published: list[Published],
     ) -> None:
         content = creek.packet(document(item.stored, item.lsn))
         await jetstream.publish(subject, content, stream=self._stream.name)
-        told.append((item.mark, None if item.lsn is None else str(item.lsn)))
-
-    async def _history(self, jetstream: JetStreamContext, subject: str) -> list[Told]:
-        """The schemas that a subject has, oldest first."""
-        found: list[Told] = []
-        sequence = 1
-        while True:
-            try:
-                message = await jetstream.get_msg(
-                    self._stream.name, seq=sequence, subject=subject, next=True
-                )
-            except nats.js.errors.NotFoundError:
-                return found
-            sequence = (message.seq or 0) + 1
-            found.append(_told(message.data or b""))
+        published.append((item.identity, None if item.lsn is None else str(item.lsn)))
 
 
-def _news(item: Item, mark: Mark, lsn: str | None) -> bool:
-    """Whether a subject whose last message is this one lacks an item."""
-    return item.mark != mark or (item.joined and str(item.lsn) != lsn)
+def _differs(item: SchemaItem, identity: Identity, lsn: str | None) -> bool:
+    """Whether an item must be published after a last message with this schema and LSN."""
+    return item.identity != identity or (item.joined and str(item.lsn) != lsn)
 
 
-def _told(payload: bytes) -> Told:
-    """What a stored message holds; nothing that anybody has for what is none of ours."""
+def _parse(payload: bytes) -> Published:
+    """The schema of a stored message; one that equals no schema for any other message."""
     try:
         content = orjson.loads(creek.unpacked(payload) or b"")
         return (str(content["fingerprint"]), str(content["schema"])), content.get("lsn")

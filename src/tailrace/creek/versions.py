@@ -1,8 +1,8 @@
-"""The schemas that the log states, in memory, by fingerprint.
+"""The schemas of the log's relations, in memory, by fingerprint.
 
-A message's schema follows from the Relation message before it in the log, which is durable before
-the message can be anywhere. So whoever asks for a fingerprint that is not known yet, a moment after
-the first message with it, is answered once the log has been read on.
+The schema of a message follows from the Relation message before it in the log, which is durable
+before the message is published. So a request for an unknown fingerprint, shortly after the first
+message with it, can be answered after reading the rest of the log.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import orjson
 from tailrace.creek.sql import StoredSchema
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import TailraceError
-from tailrace.log.relation_history import Statements
+from tailrace.log.relation_history import RelationHistory
 from tailrace.log.store import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tailrace.creek.cache import SchemaCache
-    from tailrace.log.relation_history import Place
+    from tailrace.log.relation_history import LogCursor
     from tailrace.position import Lsn
     from tailrace.schema import Relation, TypeName
     from tailrace.tables import Tables
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A table's columns. `lsn`: from which commit on changes have them, where that is known."""
+    """The columns of a table. `lsn`: the first commit whose changes have them, if known."""
 
     relation: Relation
     types: Mapping[int, TypeName]
     lsn: Lsn | None = None
 
     def schemas(self, at: datetime) -> tuple[StoredSchema, StoredSchema]:
-        """Of whole changes, and of those with values that PostgreSQL left out."""
-        whole, part = (
+        """The schemas of complete changes, and of changes without unchanged TOAST values."""
+        complete, partial = (
             creek.event(self.relation, self.types, partial=partial) for partial in (False, True)
         )
-        return self._stored(whole, at), self._stored(part, at)
+        return self._stored(complete, at), self._stored(partial, at)
 
     def _stored(self, schema: creek.Schema, at: datetime) -> StoredSchema:
         return StoredSchema(
@@ -57,7 +57,7 @@ class Version:
 
 
 def document(stored: StoredSchema, lsn: Lsn | None = None) -> bytes:
-    """A schema as consumers get it."""
+    """A schema in the form that clients read."""
     at = stored.at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     content: dict[str, Any] = {
         "fingerprint": stored.fingerprint,
@@ -69,67 +69,76 @@ def document(stored: StoredSchema, lsn: Lsn | None = None) -> bytes:
 
 
 class Versions:
-    """What is known of the tables that are wanted. Threads may use it side by side."""
+    """The known schemas of a pipeline's tables. Threads may share it."""
 
-    def __init__(self, log: Path, tables: Tables, kept: SchemaCache) -> None:
-        schemas, place = kept.read()
-        self._kept = kept
-        self._statements = Statements(LocalStore(log), place)
+    def __init__(
+        self,
+        log: Path,
+        tables: Tables,
+        cache: SchemaCache,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        schemas, cursor = cache.read()
+        self._cache = cache
+        self._now = now
+        self._history = RelationHistory(LocalStore(log), cursor)
         self._tables = tables
         self._reading = threading.Lock()
-        self._known = {stored.fingerprint: stored for stored in schemas}
-        self._stated: list[Version] = []
+        self._schemas = {stored.fingerprint: stored for stored in schemas}
+        self._unread: list[Version] = []
+        """Versions of the log that `take` has not returned yet."""
 
     def find(self, fingerprint: str) -> StoredSchema | None:
         """The schema of a fingerprint, if it is known."""
-        return self._known.get(fingerprint)
+        return self._schemas.get(fingerprint)
 
     def known(self) -> list[StoredSchema]:
-        """All that is known."""
-        return list(self._known.copy().values())
+        """All known schemas."""
+        return list(self._schemas.copy().values())
 
     def read(self) -> None:
-        """Read the log on."""
-        # No log yet, or a segment that retention has just removed: the next look is soon.
+        """Read the rest of the log."""
+        # There is no log yet, or retention has just removed a segment: the next call reads on.
         with self._reading, contextlib.suppress(TailraceError, OSError):
-            for stated in self._statements.read():
-                relation = stated.relation
+            for change in self._history.read():
+                relation = change.relation
                 if self._tables.match(relation.namespace, relation.name):
-                    types = used(relation, self._statements.types)
-                    version = Version(relation=relation, types=types, lsn=stated.position.lsn)
-                    self._stated.append(version)
+                    types = types_of(relation, self._history.types)
+                    version = Version(relation=relation, types=types, lsn=change.position.lsn)
+                    self._unread.append(version)
                     self.add(version)
 
-    def take(self) -> tuple[list[Version], Place | None]:
-        """What the log has stated since the last time, in its order, and up to where."""
+    def take(self) -> tuple[list[Version], LogCursor | None]:
+        """The versions of the log since the last call, in order, and the cursor after them."""
         with self._reading:
-            taken, self._stated = self._stated, []
-            return taken, self._statements.place
+            versions, self._unread = self._unread, []
+            return versions, self._history.cursor
 
-    def keep(self, place: Place | None) -> None:
-        """Keep what is known. All that the log states up to the place has been dealt with."""
-        self._kept.write(self.known(), place)
+    def save(self, cursor: LogCursor | None) -> None:
+        """Store the schemas. Every version before the cursor has been published."""
+        self._cache.write(self.known(), cursor)
 
     def add(self, version: Version) -> tuple[StoredSchema, StoredSchema]:
-        """Know a version's schemas. The newest text wins, the first time stays."""
-        found = version.schemas(datetime.now(UTC))
-        return self.remember(found[0]), self.remember(found[1])
+        """Add the schemas of a version. The newest text wins, the first time stays."""
+        complete, partial = version.schemas(self._now())
+        return self.remember(complete), self.remember(partial)
 
     def dated(self, version: Version) -> StoredSchema:
-        """The schema of a version's whole changes, with the time when it was first known."""
-        stored, _ = version.schemas(datetime.now(UTC))
-        known = self._known.get(stored.fingerprint)
+        """The schema of a version's complete changes, with the time when it was first known."""
+        stored, _ = version.schemas(self._now())
+        known = self._schemas.get(stored.fingerprint)
         return stored if known is None else replace(stored, at=known.at)
 
     def remember(self, stored: StoredSchema) -> StoredSchema:
-        """Know a schema."""
-        known = self._known.get(stored.fingerprint)
-        found = stored if known is None else replace(stored, at=min(stored.at, known.at))
-        self._known[stored.fingerprint] = found
-        return found
+        """Add a schema, and return it with the earliest time."""
+        known = self._schemas.get(stored.fingerprint)
+        dated = stored if known is None else replace(stored, at=min(stored.at, known.at))
+        self._schemas[stored.fingerprint] = dated
+        return dated
 
 
-def used(relation: Relation, types: Mapping[int, TypeName]) -> dict[int, TypeName]:
+def types_of(relation: Relation, types: Mapping[int, TypeName]) -> dict[int, TypeName]:
     """The types of a relation's columns."""
     oids = {column.type_oid for column in relation.columns}
     return {oid: types[oid] for oid in oids if oid in types}

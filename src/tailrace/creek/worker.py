@@ -1,7 +1,8 @@
-"""What blocks, beside an event loop: a thread that does one thing after another.
+"""A thread for the blocking calls of an event loop, one call at a time.
 
-Whoever waits may give up: what was not begun then never is. A thread that hangs in a call holds
-neither its callers nor the end of the process, as the threads of asyncio's own executor would.
+A caller may give up waiting: a call that has not started then never does. A thread that hangs in a
+call delays neither its callers nor the end of the process, unlike the threads of asyncio's
+executor.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ T = TypeVar("T")
 
 
 class Worker:
-    """One thread, started when it is first needed."""
+    """One thread, started by the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def do(self, work: Callable[[], T]) -> T:
-        """The result of `work`."""
+    async def run(self, call: Callable[[], T]) -> T:
+        """The result of `call`, run in the thread."""
         future: Future[T] = Future()
-        self._queue.put((future, work))
+        self._queue.put((future, call))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -37,11 +38,11 @@ class Worker:
 
     def _run(self) -> None:
         while True:
-            future, work = self._queue.get()
+            future, call = self._queue.get()
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                result = work()
+                result = call()
             except BaseException as error:
                 future.set_exception(error)
             else:

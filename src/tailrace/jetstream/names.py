@@ -1,7 +1,7 @@
-"""Names in subjects, ids and keys of buckets, escaped.
+"""Names of tables and columns as tokens of subjects, as ids and as keys of buckets.
 
-A name becomes one token of a NATS subject. What a token cannot hold, or what gives it another
-meaning, is written as `%XX` for each of its UTF-8 bytes, `%` included, so no two names meet.
+A name becomes one token of a NATS subject. A character that a token cannot hold, or that has a
+meaning in subjects, is written as `%XX` per UTF-8 byte, and so is `%`. No two names share a token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_-]")
 MESSAGES = "_message"
-"""Stands in for the schema of logical messages; the prefix stands in for the table."""
+"""The schema of logical messages in subjects; their prefix takes the place of the table."""
 
 
 @lru_cache(maxsize=65536)
@@ -24,8 +24,9 @@ def token(name: str) -> str:
     """
     if not name:
         return "%"
+    # Subjects that begin with `$` belong to the server.
     return "".join(
-        _escaped(letter) if _structural(letter) or (letter == "$" and not at) else letter
+        _escape(letter) if _structural(letter) or (letter == "$" and not at) else letter
         for at, letter in enumerate(name)
     )
 
@@ -34,20 +35,20 @@ def _structural(letter: str) -> bool:
     return letter in ".*>%" or letter.isspace() or unicodedata.category(letter) == "Cc"
 
 
-def _escaped(letter: str) -> str:
+def _escape(letter: str) -> str:
     return "".join(f"%{byte:02X}" for byte in letter.encode())
 
 
 def table_path(schema: str, table: str) -> str:
-    """`table`, or `schema.table` outside of the schema public."""
+    """`table`, or `schema.table` for schemas other than public."""
     return token(table) if schema == "public" else f"{token(schema)}.{token(table)}"
 
 
 def table_key(schema: str, table: str) -> str:
-    """The key of a table in a bucket; no two tables share one.
+    """The key of a table in a bucket. No two tables share a key.
 
-    A key may hold few characters, so every other byte is written as `=XX`. The schema is left out
-    for `public`, as consumers of the bridge expect.
+    A key allows few characters, so every other byte is written as `=XX`. `public` is left out, as
+    consumers of the bridge expect.
 
     >>> table_key("public", "users"), table_key("sales", "users")
     ('users', 'sales.users')
@@ -59,7 +60,7 @@ def table_key(schema: str, table: str) -> str:
 
 
 def _key_token(name: str) -> str:
-    def hexed(match: re.Match[str]) -> str:
+    def escape(match: re.Match[str]) -> str:
         return "".join(f"={byte:02X}" for byte in match[0].encode())
 
-    return _NOT_IN_KEYS.sub(hexed, name)
+    return _NOT_IN_KEYS.sub(escape, name)

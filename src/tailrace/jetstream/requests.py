@@ -1,7 +1,7 @@
-"""Requests over NATS: a message comes in, an answer goes out, errors as replies too.
+"""Requests over NATS: a listener that passes requests to a responder and sends its replies.
 
-Nobody is left without an answer. A refusal is a reply like any other, with the headers by which
-clients of NATS know one: `Nats-Service-Error` and `Nats-Service-Error-Code`.
+Every request gets a reply. An error is a reply too, with the headers by which NATS clients
+recognise one: `Nats-Service-Error` and `Nats-Service-Error-Code`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import nats.errors
 import orjson
 import structlog
 
+from tailrace.backoff import Backoff
 from tailrace.errors import TailraceError, UnexpectedError
 from tailrace.jetstream.client import connected
 
@@ -26,109 +27,114 @@ if TYPE_CHECKING:
 
     from tailrace.jetstream.settings import NatsServer
 
-_LOOK_S = 0.1
-_AGAIN_S = 1.0
-_HEADER_LENGTH = 500
+_POLL_S = 0.1
+_FIRST_RETRY_S, _MAX_RETRY_S = 0.5, 2.0
+_MAX_HEADER = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What goes back."""
+    """The reply to a request."""
 
     data: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def refusal(message: str, *, code: str, status: int, hint: str = "") -> Reply:
-    """A reply that says no. `status` is as in HTTP: 400 for what nobody could answer, 404."""
+    """An error as a reply. `status` is as in HTTP: 400 for an invalid request, 404, 500."""
     content = {"error": message, "code": code, "hint": hint}
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in message).split())
     headers = {
-        "Nats-Service-Error": line[:_HEADER_LENGTH],
+        "Nats-Service-Error": line[:_MAX_HEADER],
         "Nats-Service-Error-Code": str(status),
     }
     return Reply(orjson.dumps(content), headers)
 
 
-class Answers(Protocol):
-    """What is asked and answered."""
+class Responder(Protocol):
+    """Answers the requests of some subjects."""
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """Where requests come in."""
+        """The subjects to subscribe to."""
 
-    async def answer(self, subject: str, said: bytes) -> Reply:
-        """What to tell whoever asks. Runs in the event loop and must not block it."""
+    async def answer(self, subject: str, request: bytes, /) -> Reply:
+        """The reply to a request. Runs in the event loop and must not block it."""
 
-    def refusal(self, error: TailraceError) -> Reply:
-        """How an error is told."""
+    def refusal(self, error: TailraceError, /) -> Reply:
+        """The reply for an error."""
 
 
 class Listener:
-    """Answers requests until told to stop, whatever happens to the server meanwhile.
+    """Answers requests until it is stopped, and reconnects after every failure.
 
-    Nobody waits for the answer to somebody else. A message without a reply subject is a request,
-    too.
+    Requests are answered concurrently: a slow one does not delay the next. A message without a
+    reply subject is a request too.
     """
 
-    def __init__(self, sink: NatsServer, answers: Answers, stopping: threading.Event) -> None:
-        self._sink = sink
-        self._answers = answers
+    def __init__(self, server: NatsServer, responder: Responder, stopping: threading.Event) -> None:
+        self._server = server
+        self._responder = responder
         self._stopping = stopping
+        self._backoff = Backoff(first_s=_FIRST_RETRY_S, max_s=_MAX_RETRY_S)
         self._events = structlog.get_logger()
 
     def run(self) -> None:
-        """Listen."""
+        """Listen until stopped."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                async with connected(self._sink) as client:
+                async with connected(self._server) as client:
                     await self._listen(client)
             except TailraceError as error:
+                retry_in_s = self._backoff.next_s()
                 self._events.warning(
-                    "requests.deaf",
-                    subjects=self._answers.subjects,
+                    "requests.disconnected",
+                    subjects=self._responder.subjects,
                     code=error.code,
                     reason=str(error),
-                    again_in_s=_AGAIN_S,
+                    retry_in_s=round(retry_in_s, 1),
                 )
-                await self._pause()
+                await self._wait(retry_in_s)
 
     async def _listen(self, client: Client) -> None:
         tasks: set[asyncio.Task[Any]] = set()
 
         async def on_message(message: Msg) -> None:
-            # Not awaited here: one that waits would hold up those behind it.
+            # Not awaited here: a slow answer would delay the following requests.
             task = asyncio.create_task(self._serve(client, message))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-        for subject in self._answers.subjects:
+        for subject in self._responder.subjects:
             await client.subscribe(subject, cb=on_message)
         await client.flush()
-        self._events.info("requests.listening", subjects=self._answers.subjects)
+        self._backoff.running()
+        self._events.info("requests.listening", subjects=self._responder.subjects)
         while not self._stopping.is_set() and not client.is_closed:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _serve(self, client: Client, message: Msg) -> None:
         try:
-            reply = await self._answers.answer(message.subject, message.data)
+            reply = await self._responder.answer(message.subject, message.data)
         except Exception as error:
-            # A fault of our own is told to whoever asked, and ends nothing else.
-            self._events.exception("requests.broken", subject=message.subject)
-            reply = self._answers.refusal(UnexpectedError.wrap(error))
+            # A bug in one answer is the reply to that request, and does not stop the listener.
+            self._events.exception("requests.failed", subject=message.subject)
+            reply = self._responder.refusal(UnexpectedError.wrap(error))
         if not message.reply:
             return
         try:
             await client.publish(message.reply, reply.data, headers=dict(reply.headers) or None)
         except nats.errors.Error as error:
-            # Whoever asked is not there any more, or asks again.
-            self._events.warning("requests.unanswered", subject=message.subject, reason=str(error))
+            # The connection is gone; the client repeats its request.
+            self._events.warning(
+                "requests.reply_failed", subject=message.subject, reason=str(error)
+            )
 
-    async def _pause(self) -> None:
-        for _ in range(int(_AGAIN_S / _LOOK_S)):
-            if self._stopping.is_set():
-                return
-            await asyncio.sleep(_LOOK_S)
+    async def _wait(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not self._stopping.is_set() and loop.time() < until:
+            await asyncio.sleep(min(_POLL_S, seconds))

@@ -15,39 +15,43 @@ class NatsServer(Section):
 
     url: str = Field(
         default="nats://127.0.0.1:4222",
-        description="One or more server addresses, with commas between. tls:// turns TLS on.",
+        description="One or more server addresses, separated by commas. tls:// turns TLS on.",
     )
     user: str = Field(default="", description="User name.")
     password: SecretStr = Field(default=SecretStr(""), description="Password of the user.")
     token: SecretStr = Field(default=SecretStr(""), description="Token, instead of a user.")
     credentials: Path | None = Field(default=None, description="A .creds file (JWT and nkey).")
-    nkey: Path | None = Field(default=None, description="A file that holds an nkey seed.")
+    nkey: Path | None = Field(default=None, description="File with an nkey seed.")
     tls_ca: Path | None = Field(default=None, description="Certificate authority to trust.")
     tls_certificate: Path | None = Field(default=None, description="Client certificate.")
     tls_key: Path | None = Field(default=None, description="Key of the client certificate.")
     timeout_s: float = Field(
-        default=10.0, gt=0, description="Seconds without any ack before the sink counts as gone."
+        default=10.0,
+        gt=0,
+        description="Seconds without any acknowledgement before the server counts as unreachable.",
     )
 
 
 class NatsStream(Section):
-    """A JetStream stream: made when it is missing, never altered."""
+    """A JetStream stream: created if it is missing, never altered."""
 
     name: str = Field(default="CDC", description="Name of the stream.")
     subjects: tuple[str, ...] = Field(
         default=("cdc.>",),
-        description="Subjects the stream takes, when Tailrace creates it.",
+        description="Subjects of the stream, if Tailrace creates it.",
     )
     max_age_hours: float = Field(
-        default=24.0, ge=0, description="Hours the stream keeps a message. 0: for ever."
+        default=24.0, ge=0, description="Max age of a message in hours. 0: no limit."
     )
     max_bytes: Bytes = Field(
-        default=0, ge=0, description="Bytes the stream may hold; then it refuses new. 0: no limit."
+        default=0,
+        ge=0,
+        description="Max bytes in the stream; a full stream refuses messages. 0: no limit.",
     )
     max_messages: int = Field(
-        default=0, ge=0, description="Messages the stream may hold. 0: no limit."
+        default=0, ge=0, description="Max messages in the stream. 0: no limit."
     )
-    replicas: int = Field(default=1, ge=1, le=5, description="Copies in a NATS cluster.")
+    replicas: int = Field(default=1, ge=1, le=5, description="Replicas in a NATS cluster.")
     duplicate_window_s: float = Field(
         default=120.0,
         ge=0,
@@ -55,7 +59,7 @@ class NatsStream(Section):
     )
     atomic: bool = Field(
         default=False,
-        description="Create it with atomic batches allowed; the sink's `atomic` needs that.",
+        description="Create it with atomic batches allowed; the sink's `atomic` needs them.",
     )
 
 

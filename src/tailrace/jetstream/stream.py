@@ -1,7 +1,7 @@
-"""The stream messages go to: made when it is missing, compared when it is there, never altered.
+"""The stream that messages go to: created if it is missing, checked if it exists, never altered.
 
-What would lose messages without a word is an error, and the sink does not open. What may surprise
-somebody is a warning, and the sink says it once. `inspect` gives both to `tailrace check`.
+A setting that would lose messages is an error: the sink does not open. A setting that may surprise
+is a warning: the sink logs it once. `inspect` gives both to `tailrace check`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError, TailraceError
-from tailrace.finding import Finding, Severity
-from tailrace.jetstream.line import Line
+from tailrace.finding import Finding, Severity, error, info, warning
+from tailrace.jetstream.connection import NatsConnection
 from tailrace.jetstream.subjects import matches, pattern_of
 
 if TYPE_CHECKING:
@@ -23,103 +23,102 @@ if TYPE_CHECKING:
     from tailrace.jetstream.settings import JetStreamSettings
 
 _API = "$JS.API"
-_NOT_FOUND = 10059
-_RESOURCES = frozenset({10023, 10028, 10047})
+_STREAM_NOT_FOUND = 10059
+_NO_RESOURCES = frozenset({10023, 10028, 10047})
+"""Insufficient resources; memory, storage exceeded."""
 _NOT_ENABLED = frozenset({10039, 10076})
+_UNAVAILABLE = 503
 _NS = 10**9
 _NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")
 _OWNER = "tailrace.pipeline"
-_said: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
+"""Warnings that this process has logged: a sink opens its stream once per micro-batch."""
 
 
 def inspect(settings: JetStreamSettings, *, name: str = "check") -> list[Finding]:
-    """What a `check` or `doctor` command should say about this sink. Changes nothing."""
+    """The findings about the stream of a sink, for `check` and `doctor`. Changes nothing."""
     stream = settings.stream.name
     try:
-        line = Line.connect(settings, name=name)
-    except TailraceError as error:
-        return [Finding(severity=Severity.ERROR, finding=str(error), fix=error.hint)]
-    try:
-        answer = look(line, stream)
-        if answer is None:
-            missing = f"stream {stream} does not exist; it will be created"
-            return [Finding(severity=Severity.INFO, finding=missing)]
-        found = list(compare(settings, answer["config"], pipeline=""))
-    except TailraceError as error:
-        return [Finding(severity=Severity.ERROR, finding=str(error), fix=error.hint)]
-    finally:
-        line.close()
-    return found or [Finding(severity=Severity.OK, finding=f"stream {stream} is as it should be")]
+        with contextlib.closing(NatsConnection.connect(settings, name=name)) as connection:
+            answer = find_stream(connection, stream)
+    except TailraceError as failure:
+        return [error(str(failure), failure.hint)]
+    if answer is None:
+        return [info(f"stream {stream} does not exist; it will be created")]
+    passed = Finding(severity=Severity.OK, finding=f"stream {stream} fits its settings")
+    return list(compare(settings, answer["config"], pipeline="")) or [passed]
 
 
 def stream_info(settings: JetStreamSettings, stream: str) -> dict[str, Any]:
-    """The server's own words about a stream: its config, its state, its cluster."""
-    with contextlib.closing(Line.connect(settings, name="stream info")) as line:
-        answer = look(line, stream)
+    """The server's description of a stream: its config, its state, its cluster."""
+    with contextlib.closing(NatsConnection.connect(settings, name="stream info")) as connection:
+        answer = find_stream(connection, stream)
     if answer is None:
         raise SinkRefusedError(f"there is no stream {stream}", hint="Check stream.name.")
     return answer
 
 
 def probe(settings: JetStreamSettings, *, name: str) -> None:
-    """An error unless the server answers for the stream, which need not be there yet."""
-    with contextlib.closing(Line.connect(settings, name=name)) as line:
-        look(line, settings.stream.name)
+    """Raise an error unless JetStream answers. The stream need not exist yet."""
+    with contextlib.closing(NatsConnection.connect(settings, name=name)) as connection:
+        find_stream(connection, settings.stream.name)
 
 
-def look(line: Line, stream: str) -> dict[str, Any] | None:
-    """STREAM.INFO; None when there is no such stream."""
+def find_stream(connection: NatsConnection, stream: str) -> dict[str, Any] | None:
+    """The answer to STREAM.INFO; None if the stream does not exist."""
     if _NAME.fullmatch(stream) is None:
         raise SinkRefusedError(
-            f"{stream[:100]!r} is not the name of a stream",
-            hint="Names have no blanks and none of . * > / \\",
+            f"{stream[:100]!r} is not a valid stream name",
+            hint="A stream name has no blanks and none of . * > / \\",
         )
-    answer = line.ask(f"{_API}.STREAM.INFO.{stream}")
-    if answer.get("error", {}).get("err_code") == _NOT_FOUND:
+    answer = connection.request(f"{_API}.STREAM.INFO.{stream}")
+    if answer.get("error", {}).get("err_code") == _STREAM_NOT_FOUND:
         return None
-    return checked(answer, f"look at stream {stream}")
+    return checked(answer, f"read stream {stream}")
 
 
 def checked(answer: dict[str, Any], action: str) -> dict[str, Any]:
-    """The answer, unless it is an error."""
-    error = answer.get("error")
-    if not error:
+    """The answer of JetStream's API. Raises a SinkError if it is an error."""
+    failure = answer.get("error")
+    if not failure:
         return answer
-    said = f"NATS cannot {action}: {error.get('description', 'no reason given')}"
-    if error.get("err_code") in _RESOURCES:
-        raise SinkFullError(said)
-    if error.get("err_code") in _NOT_ENABLED:
-        raise SinkRefusedError(said, hint="Enable JetStream on the server and for the account.")
-    if error.get("code") == 503:
-        raise SinkUnreachableError(said)
-    raise SinkRefusedError(said)
+    text = f"NATS cannot {action}: {failure.get('description', 'no reason given')}"
+    if failure.get("err_code") in _NO_RESOURCES:
+        raise SinkFullError(text)
+    if failure.get("err_code") in _NOT_ENABLED:
+        raise SinkRefusedError(text, hint="Enable JetStream on the server and for the account.")
+    if failure.get("code") == _UNAVAILABLE:
+        raise SinkUnreachableError(text)
+    raise SinkRefusedError(text)
 
 
-def ready(line: Line, settings: JetStreamSettings, *, pipeline: str) -> dict[str, Any]:
-    """The stream as it is, once it exists and holds what messages need."""
+def ready(
+    connection: NatsConnection, settings: JetStreamSettings, *, pipeline: str
+) -> dict[str, Any]:
+    """The stream's description, after the stream is created or has passed its checks."""
     name = settings.stream.name
-    answer = look(line, name)
+    answer = find_stream(connection, name)
     if answer is None:
-        wanted = _wanted(settings, pipeline)
-        answer = checked(line.ask(f"{_API}.STREAM.CREATE.{name}", wanted), f"create stream {name}")
-        structlog.get_logger().info("nats.stream-created", stream=name, subjects=wanted["subjects"])
-    findings = list(compare(settings, answer["config"], pipeline=pipeline))
-    for finding in findings:
-        if finding.severity == "error":
+        config = _stream_config(settings, pipeline)
+        created = connection.request(f"{_API}.STREAM.CREATE.{name}", config)
+        answer = checked(created, f"create stream {name}")
+        structlog.get_logger().info("nats.stream_created", stream=name, subjects=config["subjects"])
+    for finding in compare(settings, answer["config"], pipeline=pipeline):
+        if finding.severity is Severity.ERROR:
             raise SinkRefusedError(finding.finding, hint=finding.fix)
-        if (name, finding.finding) not in _said:
-            _said.add((name, finding.finding))
+        if (name, finding.finding) not in _logged:
+            _logged.add((name, finding.finding))
             structlog.get_logger().warning(
-                "nats.stream", stream=name, finding=finding.finding, fix=finding.fix
+                "nats.stream_warning", stream=name, finding=finding.finding, fix=finding.fix
             )
     return answer
 
 
-def _wanted(settings: JetStreamSettings, pipeline: str) -> dict[str, Any]:
+def _stream_config(settings: JetStreamSettings, pipeline: str) -> dict[str, Any]:
     stream = settings.stream
     max_age_ns = int(stream.max_age_hours * 3600 * _NS)
     window_ns = int(stream.duplicate_window_s * _NS)
-    wanted = {
+    config = {
         "name": stream.name,
         "description": "Changes of a PostgreSQL database, by Tailrace.",
         "subjects": list(stream.subjects),
@@ -130,108 +129,117 @@ def _wanted(settings: JetStreamSettings, pipeline: str) -> dict[str, Any]:
         "max_bytes": stream.max_bytes or -1,
         "max_msgs": stream.max_messages or -1,
         "num_replicas": stream.replicas,
-        # The server refuses a window longer than messages live.
+        # The server refuses a duplicate window that is longer than max_age.
         "duplicate_window": min(window_ns, max_age_ns) if max_age_ns else window_ns,
         "metadata": {_OWNER: pipeline},
     }
-    return wanted | ({"allow_atomic": True} if stream.atomic else {})
+    return config | ({"allow_atomic": True} if stream.atomic else {})
 
 
 def compare(
     settings: JetStreamSettings, config: dict[str, Any], *, pipeline: str
 ) -> Iterator[Finding]:
-    """What is wrong with a stream that is there."""
-    yield from _losing(settings, config)
-    yield from _surprising(settings, config, pipeline)
+    """What is wrong with an existing stream. Errors come first: `ready` stops at the first."""
+    yield from _errors(settings, config)
+    yield from _limits(config)
+    yield from _duplicates(config)
+    yield from _shorter_times(settings, config)
+    yield from _subjects(settings, config)
+    yield from _owner(config, pipeline)
 
 
-def _losing(settings: JetStreamSettings, config: dict[str, Any]) -> Iterator[Finding]:
+def _errors(settings: JetStreamSettings, config: dict[str, Any]) -> Iterator[Finding]:
+    """Settings that lose messages."""
     name = config["name"]
     if config.get("no_ack"):
-        yield _error(f"stream {name} does not acknowledge messages", "Recreate it without no_ack.")
+        yield error(f"stream {name} does not acknowledge messages", "Recreate it without no_ack.")
     if config.get("sealed") or config.get("mirror"):
-        yield _error(f"stream {name} takes no messages: it is sealed or a mirror", "Use another.")
+        yield error(
+            f"stream {name} accepts no messages: it is sealed or a mirror",
+            "Set stream.name to another stream.",
+        )
     if config.get("retention") == "interest":
-        yield _error(
-            f"stream {name} drops every message nobody has subscribed to",
+        yield error(
+            f"stream {name} drops every message that has no subscriber",
             "Recreate it with limits retention.",
         )
     if config.get("storage") == "memory" and config.get("num_replicas", 1) == 1:
-        yield _error(
-            f"stream {name} is kept in memory and gone when its server restarts",
+        yield error(
+            f"stream {name} is in memory and lost when its server restarts",
             "Recreate it with file storage.",
         )
     if settings.atomic == "transaction" and not config.get("allow_atomic"):
-        yield _error(
+        yield error(
             f"stream {name} does not allow atomic batches",
             f"nats stream edit {name} --allow-batch, with nats-server 2.12 or newer.",
         )
 
 
-def _surprising(
-    settings: JetStreamSettings, config: dict[str, Any], pipeline: str
-) -> Iterator[Finding]:
+def _limits(config: dict[str, Any]) -> Iterator[Finding]:
+    """Settings by which the stream drops messages that consumers may not have read."""
     name = config["name"]
     limited = max(config.get("max_msgs", -1), config.get("max_bytes", -1)) > 0
     if config.get("discard", "old") == "old" and limited:
-        yield _warning(
+        yield warning(
             f"stream {name} removes its oldest messages when it is full, read or not",
             f"nats stream edit {name} --discard=new",
         )
     if config.get("max_msgs_per_subject", -1) > 0:
-        yield _warning(
-            f"stream {name} keeps the last messages of a subject only",
+        yield warning(
+            f"stream {name} keeps only the last messages of each subject",
             f"nats stream edit {name} --max-msgs-per-subject=-1",
         )
+    if config.get("storage") == "memory" and config.get("num_replicas", 1) > 1:
+        yield warning(f"stream {name} is in memory", "Recreate it with file storage.")
+
+
+def _duplicates(config: dict[str, Any]) -> Iterator[Finding]:
+    """Settings by which reading back misses messages that were stored."""
+    name = config["name"]
+    later = "after an outage longer than the duplicate window, messages may be stored twice"
     if config.get("retention") == "workqueue":
-        yield _warning(
-            f"stream {name} removes what was consumed: after a cut longer than the duplicate "
-            "window, messages may come twice",
+        yield warning(
+            f"stream {name} removes consumed messages: {later}",
             "Recreate it with limits retention.",
         )
     if config.get("subject_transform"):
-        yield _warning(
-            f"stream {name} renames subjects: after a cut longer than the duplicate window, "
-            "messages may come twice",
+        yield warning(
+            f"stream {name} renames subjects: {later}",
             "Recreate it without subject_transform.",
         )
-    if config.get("storage") == "memory" and config.get("num_replicas", 1) > 1:
-        yield _warning(f"stream {name} is kept in memory", "Recreate it with file storage.")
-    yield from _shorter(settings, config)
-    pattern = pattern_of(settings.subject)
+
+
+def _shorter_times(settings: JetStreamSettings, config: dict[str, Any]) -> Iterator[Finding]:
+    """Times that are shorter than configured."""
+    name, stream = config["name"], settings.stream
+    window_s, age_s = config.get("duplicate_window", 0) / _NS, config.get("max_age", 0) / _NS
+    configured_s = stream.max_age_hours * 3600
+    if age_s and (age_s < configured_s or not configured_s):
+        yield warning(
+            f"stream {name} keeps messages for {age_s:g} s; consumers down for longer lose them",
+            f"nats stream edit {name} --max-age={stream.max_age_hours:g}h",
+        )
+    if window_s < min(stream.duplicate_window_s, age_s or stream.duplicate_window_s):
+        yield warning(
+            f"stream {name} refuses repeated ids for {window_s:g} s only",
+            f"nats stream edit {name} --dupe-window={stream.duplicate_window_s:g}s",
+        )
+
+
+def _subjects(settings: JetStreamSettings, config: dict[str, Any]) -> Iterator[Finding]:
+    name, pattern = config["name"], pattern_of(settings.subject)
     if not any(matches(subject, pattern) for subject in config.get("subjects") or ()):
-        yield _warning(
-            f"stream {name} does not take {pattern}, where messages go without a `route`",
+        yield warning(
+            f"stream {name} does not accept {pattern}, the subjects of messages without a `route`",
             f"Add {pattern} to the subjects of {name}, or change `subject`.",
         )
-    owner = (config.get("metadata") or {}).get(_OWNER, "")
+
+
+def _owner(config: dict[str, Any], pipeline: str) -> Iterator[Finding]:
+    name, owner = config["name"], (config.get("metadata") or {}).get(_OWNER, "")
     if pipeline and owner and owner != pipeline:
-        yield _warning(
-            f"stream {name} was made for the pipeline {owner}; two pipelines with the same "
+        yield warning(
+            f"stream {name} was created for the pipeline {owner}; two pipelines with the same "
             "changes in one stream refuse each other's messages",
-            "Give every pipeline a stream of its own.",
+            "Use one stream per pipeline.",
         )
-
-
-def _shorter(settings: JetStreamSettings, config: dict[str, Any]) -> Iterator[Finding]:
-    name, wanted = config["name"], settings.stream
-    window_s, age_s = config.get("duplicate_window", 0) / _NS, config.get("max_age", 0) / _NS
-    asked_s = wanted.max_age_hours * 3600
-    if age_s and (age_s < asked_s or not asked_s):
-        yield _warning(
-            f"stream {name} keeps messages for {age_s:g} s; consumers down for longer lose them",
-            f"nats stream edit {name} --max-age={wanted.max_age_hours:g}h",
-        )
-    if window_s < min(wanted.duplicate_window_s, age_s or wanted.duplicate_window_s):
-        yield _warning(
-            f"stream {name} refuses repeated ids for {window_s:g} s only",
-            f"nats stream edit {name} --dupe-window={wanted.duplicate_window_s:g}s",
-        )
-
-
-def _error(finding: str, fix: str) -> Finding:
-    return Finding(severity=Severity.ERROR, finding=finding, fix=fix)
-
-
-def _warning(finding: str, fix: str) -> Finding:
-    return Finding(severity=Severity.WARNING, finding=finding, fix=fix)

@@ -1,7 +1,7 @@
-"""Subjects: which are well formed, and which a stream takes.
+"""Subjects: which are valid, and which a stream accepts.
 
-A destination comes from a user's expression. One with a blank or a line break in it would be read
-by the server as something else than a subject, so none reaches the line unchecked.
+A destination comes from a user's expression. One with a blank or a line break would corrupt the
+protocol, so every destination is validated before it is sent.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _TOKEN = rb"[^\x00-\x20\x7f.*>]+"
 _SUBJECT = re.compile(rb"%s(?:\.%s)*" % (_TOKEN, _TOKEN))
 _SUBJECT_BYTES = 3000
-"""A server reads control lines of 4,096 bytes unless told otherwise."""
-_REMEMBERED = 100_000
+"""A server reads control lines of at most 4,096 bytes by default."""
+_CACHE_SIZE = 100_000
 _PLACE = re.compile(r"\{[a-z]+\}")
 
 
 def well_formed(subject: bytes) -> bool:
-    """Whether a message can be published to it.
+    """Whether a message can be published to the subject.
 
     >>> well_formed(b"cdc.orders.insert"), well_formed(b"cdc..insert"), well_formed(b"cdc.*")
     (True, False, False)
@@ -37,49 +37,49 @@ def well_formed(subject: bytes) -> bool:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a pattern with `*` and `>` takes a subject, or all that another pattern takes.
+    """Whether a pattern with `*` and `>` matches a subject, or every match of another pattern.
 
     >>> matches("cdc.>", "cdc.orders.insert"), matches("cdc.*", "cdc.orders.insert")
     (True, False)
     >>> matches("cdc.*.*", "cdc.>")
     False
     """
-    mine, other = pattern.split("."), subject.split(".")
-    for index, part in enumerate(mine):
+    parts, other = pattern.split("."), subject.split(".")
+    for index, part in enumerate(parts):
         if part == ">":
             return len(other) > index
         if index >= len(other) or other[index] == ">":
             return False
         if part not in ("*", other[index]):
             return False
-    return len(mine) == len(other)
+    return len(parts) == len(other)
 
 
 def pattern_of(template: str) -> str:
-    """The pattern of all subjects a template such as `cdc.{table}.{operation}` can give."""
+    """The pattern of all subjects of a template such as `cdc.{table}.{operation}`."""
     tokens = template.split(".")
     return ".".join("*" if _PLACE.search(token) else token for token in tokens)
 
 
 class Subjects:
-    """What a stream takes. Each destination is looked at once."""
+    """The subjects that a stream accepts. Each destination is validated once."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = tuple(patterns)
-        self._known: set[bytes] = set()
+        self._valid: set[bytes] = set()
 
     def unfit(self, destinations: pa.Array) -> tuple[int, SinkError] | None:
-        """The first row whose destination cannot be used, and why; None when all can."""
-        if len(self._known) > _REMEMBERED:
-            self._known.clear()
+        """The first row with an invalid destination, and why it is; None if all are valid."""
+        if len(self._valid) > _CACHE_SIZE:
+            self._valid.clear()
         reasons: dict[bytes, SinkError] = {}
         for destination in pc.unique(destinations).to_pylist():
-            if destination not in self._known:
+            if destination not in self._valid:
                 reason = self._reason(destination)
                 if reason is not None:
                     reasons[destination] = reason
                 else:
-                    self._known.add(destination)
+                    self._valid.add(destination)
         if not reasons:
             return None
         bad = pc.is_in(destinations, pa.array(list(reasons), destinations.type))
@@ -90,14 +90,14 @@ class Subjects:
         shown = repr(destination[:200].decode("utf-8", "replace"))
         if not well_formed(destination):
             return PoisonedError(
-                f"its destination {shown} is not a NATS subject",
-                hint="Subjects are tokens with dots between, without blanks, * and >.",
+                f"its destination {shown} is not a valid NATS subject",
+                hint="A subject is tokens separated by dots, without blanks, * and >.",
             )
         text = destination.decode("utf-8", "replace")
         if not any(matches(pattern, text) for pattern in self._patterns):
-            takes = ", ".join(self._patterns)
+            accepted = ", ".join(self._patterns)
             return SinkRefusedError(
-                f"the stream does not take its subject {shown}, only {takes}",
+                f"the stream does not accept its subject {shown}, only {accepted}",
                 hint="Change `route` or `subject`, or add the subject to the stream.",
             )
         return None

@@ -1,7 +1,10 @@
-"""Relation messages of the log, each with the position of the first change that has its columns.
+"""The history of relations in the log: each Relation message with its first position.
 
-Headers tell which entries hold any, so the rest of the log is not read. Where reading has got to
-can be kept, and goes on over segments that retention removes.
+For schema documents and Creek's schemas, which need every version of a table's columns and the
+first change that has them. Not for decoding: capture and pipelines track relations by themselves.
+
+Entry headers tell which entries hold Relation messages, so the bodies of all others are not read. A
+reader can store its cursor and resume there, even after retention has removed older segments.
 """
 
 from __future__ import annotations
@@ -28,111 +31,120 @@ if TYPE_CHECKING:
 
 _ONE_CHANGE = np.frombuffer(b"IUDM", np.uint8)
 _TRUNCATE, _BEGIN, _MESSAGE = ord("T"), ord("B"), ord("M")
+_RELATION, _TYPE = ord("R"), ord("Y")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A relation, and the first change it describes."""
+class RelationVersion:
+    """A relation, and the position from which changes of its table have its columns.
+
+    That is the position of the next change in the log, of whichever table.
+    """
 
     position: Position
     relation: Relation
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far a log was read: a segment's file and an offset in it."""
+class LogCursor:
+    """How far the log was read: a segment file and an offset in it."""
 
     segment: str
     offset: int
 
 
-class Statements:
-    """Reads what the log has gained since the last time, from its beginning at first."""
+class RelationHistory:
+    """Reads the relations and types that were added to the log since the last call."""
 
-    def __init__(self, store: LocalStore, place: Place | None = None) -> None:
+    def __init__(self, store: LocalStore, cursor: LogCursor | None = None) -> None:
         self._store = store
-        self.place = place
+        self.cursor = cursor
+        """None: read from the start of the log."""
         self.types: dict[int, TypeName] = {}
-        self._seen: dict[int, Relation] = {}
+        self._latest: dict[int, Relation] = {}
 
     @property
     def type_names(self) -> dict[int, str]:
-        """The types' names alone."""
-        return {oid: stated.name for oid, stated in self.types.items()}
+        """The names of the types, by oid."""
+        return {oid: type_name.name for oid, type_name in self.types.items()}
 
-    def read(self) -> list[Statement]:
-        """The statements that say something new of their table; a repetition does not."""
+    def read(self) -> list[RelationVersion]:
+        """The new versions. A relation that repeats the last one of its table is not new."""
         log = Log(self._store)
         end = log.end()
-        found, seen = [], dict(self._seen)
-        for stated in self._stated(log, end):
-            if isinstance(stated, Statement):
-                relation = stated.relation
-                if seen.get(relation.oid) != relation:
-                    found.append(stated)
-                seen[relation.oid] = relation
+        versions, latest = [], dict(self._latest)
+        for item in self._items(log, end):
+            if isinstance(item, RelationVersion):
+                relation = item.relation
+                if latest.get(relation.oid) != relation:
+                    versions.append(item)
+                latest[relation.oid] = relation
             else:
-                self.types[stated.oid] = stated
-        # Only now: a segment that retention removes meanwhile ends this, and it is read again.
-        self._seen = seen
-        return found
+                self.types[item.oid] = item
+        # Assigned last: if retention removes a segment during the loop, the next call repeats it.
+        self._latest = latest
+        return versions
 
-    def _stated(self, log: Log, end: Mark) -> Iterator[Statement | TypeName]:
+    def _items(self, log: Log, end: Mark) -> Iterator[RelationVersion | TypeName]:
         names = log.visible_segments(end)
         files = [name.file for name in names]
-        place = self.place if self.place and self.place.segment in files else None
-        for name in names[files.index(place.segment) if place else 0 :]:
-            resumed = place is not None and name.file == place.segment
-            begin = place.offset if place and resumed else log.first_entry(name)
+        cursor = self.cursor if self.cursor and self.cursor.segment in files else None
+        for name in names[files.index(cursor.segment) if cursor else 0 :]:
+            resumed = cursor is not None and name.file == cursor.segment
+            begin = cursor.offset if cursor and resumed else log.first_entry(name)
             limit = end.offset if name.sequence == end.sequence else None
-            # A segment opens with what is in force: that is news only where reading begins.
-            opening = place is None and name == names[0]
-            yield from self._entries(name, begin, limit, opening=opening)
-        self.place = Place(files[-1], end.offset)
+            # A segment begins with the relations in force. They are new only in the first segment.
+            opening = cursor is None and name == names[0]
+            yield from self._segment(name, begin, limit, opening=opening)
+        self.cursor = LogCursor(files[-1], end.offset)
 
-    def _entries(
+    def _segment(
         self, name: SegmentName, begin: int, limit: int | None, *, opening: bool
-    ) -> Iterator[Statement | TypeName]:
+    ) -> Iterator[RelationVersion | TypeName]:
         for placed in walk(self._store, name, begin, limit, bodies=False):
             if placed.entry.schemas and (opening or placed.entry.kind is not Kind.SCHEMA):
                 [whole] = walk(self._store, name, placed.start, placed.end)
-                yield from statements(whole.entry)
+                yield from relations_in(whole.entry)
 
 
-def statements(entry: Entry) -> Iterator[Statement | TypeName]:
-    """The relations and types that an entry states, in order.
+def relations_in(entry: Entry) -> Iterator[RelationVersion | TypeName]:
+    """The relations and types of an entry, in order.
 
-    Relations before a transaction's BEGIN are repetitions: capture carries over what the server
-    sent with transactions that the log had already.
+    The position of a relation is the LSN of its transaction and the number of changes before it:
+
+        B I I R I C    two changes before R: ordinal 2, the position of the third change
+
+    Relations before a BEGIN are repetitions and are skipped: capture copies what the server sent
+    with transactions that the log already had.
     """
     starts = entry.offsets[:-1]
-    body = np.frombuffer(entry.body, np.uint8)
-    kinds = body[starts]
+    kinds = np.frombuffer(entry.body, np.uint8)[starts]
     begins = np.flatnonzero(kinds == _BEGIN)
     counts = np.isin(kinds, _ONE_CHANGE).astype(np.int64)
+    # A TRUNCATE is one change per table.
     for index in np.flatnonzero(kinds == _TRUNCATE):
         counts[index] = _number(entry, int(index), 4)
-    before = np.concatenate([[0], np.cumsum(counts)])
-    for index in np.flatnonzero((kinds == ord("R")) | (kinds == ord("Y"))):
-        stated = pgoutput.parse(entry.body[starts[index] : entry.offsets[index + 1]])
-        if isinstance(stated, pgoutput.TypeName):
-            yield stated
+    changes_before = np.concatenate([[0], np.cumsum(counts)])
+    for index in np.flatnonzero((kinds == _RELATION) | (kinds == _TYPE)):
+        message = pgoutput.parse(entry.body[starts[index] : entry.offsets[index + 1]])
+        if isinstance(message, pgoutput.TypeName):
+            yield message
             continue
-        assert isinstance(stated, pgoutput.Relation)
-        at = int(np.searchsorted(begins, index)) - 1
-        if at >= 0:
-            begin = int(begins[at])
-            ordinal = int(before[index] - before[begin])
-            yield Statement(Position(Lsn(_number(entry, begin, 8)), ordinal), stated)
+        assert isinstance(message, pgoutput.Relation)
+        last_begin = int(np.searchsorted(begins, index)) - 1
+        if last_begin >= 0:
+            begin = int(begins[last_begin])
+            ordinal = int(changes_before[index] - changes_before[begin])
+            yield RelationVersion(Position(Lsn(_number(entry, begin, 8)), ordinal), message)
         elif entry.kind is Kind.FRAGMENT and not entry.begins:
-            ordinal = entry.first.ordinal + int(before[index])
-            yield Statement(Position(entry.first.lsn, ordinal), stated)
+            ordinal = entry.first.ordinal + int(changes_before[index])
+            yield RelationVersion(Position(entry.first.lsn, ordinal), message)
         elif entry.kind is Kind.SCHEMA:
-            yield Statement(entry.first, stated)
+            yield RelationVersion(entry.first, message)
 
 
 def logical_messages(entry: Entry, prefix: str) -> Iterator[tuple[Lsn, bytes]]:
-    """What logical messages of a prefix say in transactions, with the LSN of the commit."""
+    """The contents of transactional logical messages with a prefix, with the commit's LSN."""
     if prefix.encode() not in entry.body:
         return
     kinds = np.frombuffer(entry.body, np.uint8)[entry.offsets[:-1]]
@@ -142,12 +154,14 @@ def logical_messages(entry: Entry, prefix: str) -> Iterator[tuple[Lsn, bytes]]:
         assert isinstance(message, pgoutput.Message)
         if message.prefix != prefix or not message.transactional:
             continue
-        at = int(np.searchsorted(begins, index)) - 1
-        lsn = Lsn(_number(entry, int(begins[at]), 8)) if at >= 0 else entry.first.lsn
+        last_begin = int(np.searchsorted(begins, index)) - 1
+        lsn = (
+            Lsn(_number(entry, int(begins[last_begin]), 8)) if last_begin >= 0 else entry.first.lsn
+        )
         yield lsn, message.content
 
 
 def _number(entry: Entry, index: int, size: int) -> int:
-    """The number behind a message's letter."""
+    """The number that follows the kind of a message."""
     start = int(entry.offsets[index]) + 1
     return int.from_bytes(entry.body[start : start + size], "big")

@@ -80,7 +80,7 @@ def _publish(job: SnapshotJob, wave: Wave, index: int) -> dict[str, int]:
             stretch=wave.stretches[index],
             number=number,
             step=len(wave.stretches),
-            max_bytes=publisher.most_bytes,
+            max_bytes=publisher.max_bytes,
         )
         for piece in form.body(part):
             counts["chunks"] += piece.messages.num_rows

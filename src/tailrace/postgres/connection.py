@@ -330,3 +330,17 @@ def quote_literal(value: str) -> str:
     if "\0" in value:
         raise ValueError("PostgreSQL strings can not hold a NUL character")
     return "'" + value.replace("'", "''") + "'"
+
+
+def lacks_privilege(error: TailraceError) -> bool:
+    """Whether PostgreSQL refused because the role lacks a privilege."""
+    return isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
+
+
+def dsn_of(**parameters: str) -> str:
+    """A connection string of libpq parameters; empty values are left out.
+
+    >>> dsn_of(host="db", dbname="my shop", user="")
+    "host=db dbname='my shop'"
+    """
+    return make_conninfo("", **{name: value for name, value in parameters.items() if value})

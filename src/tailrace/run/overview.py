@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.run.status import Report
-    from tailrace.schemas.drift.record import Findings, Found
+    from tailrace.schemas.drift.record import DriftRecord, RecordedDrift
 
 _MIB = 1 << 20
 _SHOWN = 20
@@ -208,7 +208,7 @@ def _copying(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _finding(found: Found) -> FindingFigures:
+def _finding(found: RecordedDrift) -> FindingFigures:
     return FindingFigures(
         kind=found.kind,
         table=f"{found.namespace}.{found.table}",
@@ -222,7 +222,7 @@ def _finding(found: Found) -> FindingFigures:
     )
 
 
-def _counts(findings: Findings) -> Iterator[FindingCount]:
+def _counts(findings: DriftRecord) -> Iterator[FindingCount]:
     for pipeline, kinds in findings.counts.items():
         for kind, count in kinds.items():
             yield FindingCount(pipeline=pipeline, kind=kind, count=count)

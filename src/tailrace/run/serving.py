@@ -234,7 +234,7 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
     serving.beside("schemas", lambda stop: schemas.run(config, stop))
     for name, work in creek.parts(config):
         serving.beside(name, work)
-    serving.beside("silent changes", _watcher(config).run)
+    serving.beside("schema drift", _watcher(config).run)
     if metrics_lines:
         serving.beside("metrics", lambda stop: _print_metrics(overview, stop))
     with listening(config.http.host, config.http.port) as listener:

@@ -1,4 +1,4 @@
-"""Settings for the bridge, over a database of the test's own."""
+"""Settings for the bridge, with one database per test."""
 
 from __future__ import annotations
 

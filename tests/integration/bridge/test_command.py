@@ -1,4 +1,4 @@
-"""`tailrace bridge`: the settings it writes, its first start, its lines and its refusals."""
+"""`tailrace bridge`: the settings it writes, its first start, its output and its errors."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tailrace.position import Lsn
 from tailrace.postgres.bootstrap import initialise, log_exists
 from tailrace.postgres.connection import connect
 from tailrace.run.presets import bridge
+from tailrace.run.presets.options import BridgeOptions
 from tailrace.run.serving import METRICS_S
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ METRICS = re.compile(
 )
 
 
-def made(
+def loaded(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> config.Config:
     """The settings of a bridge in an environment, through the file."""
@@ -42,20 +43,13 @@ def made(
             monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    given: dict[str, Any] = {
-        "slot": "my_slot",
-        "publication": "my_pub",
-        "port": 9090,
-        "as_json": False,
-        "zstd": False,
-        "data": tmp_path,
-    }
-    content = bridge.settings(os.environ, **given | more)
+    options = BridgeOptions(slot="my_slot", pub="my_pub", data=tmp_path, **more)
+    content = bridge.settings(options, os.environ)
     return config.load(bridge.write(content, tmp_path))
 
 
 def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made(tmp_path, {}, monkeypatch)
+    found = loaded(tmp_path, {}, monkeypatch)
     assert conninfo_to_dict(found.source.dsn.get_secret_value()) == {
         "host": "localhost",
         "port": "5432",
@@ -93,7 +87,7 @@ def test_every_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "NATS_BRIDGE_USER": "bridge_user",
         "NATS_BRIDGE_PASSWORD": odd,
     }
-    found = made(tmp_path, environment, monkeypatch, port=9091, as_json=True, zstd=True)
+    found = loaded(tmp_path, environment, monkeypatch, port=9091, as_json=True, zstd=True)
     assert conninfo_to_dict(found.source.dsn.get_secret_value()) == {
         "host": "db.example",
         "port": "5433",
@@ -117,7 +111,7 @@ def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "NATS_BRIDGE_PASSWORD": "canary-2",
         "NATS_URL": "nats://user:canary-3@one:4222,nats://two:4222",
     }
-    found = made(tmp_path, environment, monkeypatch)
+    found = loaded(tmp_path, environment, monkeypatch)
     [pipeline] = found.pipelines.values()
     assert pipeline.jetstream.url == environment["NATS_URL"]
     assert "canary" not in (tmp_path / bridge.FILE).read_text()
@@ -125,10 +119,10 @@ def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("port", ["x", "0", "65536", "-1", "5432 ", "٣"])
-def test_a_port_is_a_number(port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_ports(port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PG_PORT", "NATS_PORT"):
         with pytest.raises(ConfigError, match=name):
-            made(tmp_path, {name: port}, monkeypatch)
+            loaded(tmp_path, {name: port}, monkeypatch)
 
 
 def slots(database: Database) -> int:
@@ -143,7 +137,7 @@ def test_the_publication_must_exist(settings: config.Config, database: Database)
     assert slots(database) == 0
 
 
-def test_the_slot_is_made_once(settings: config.Config, database: Database) -> None:
+def test_the_slot_is_created_once(settings: config.Config, database: Database) -> None:
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION my_pub FOR TABLE users")
     bridge.prepare(settings)
@@ -151,7 +145,7 @@ def test_the_slot_is_made_once(settings: config.Config, database: Database) -> N
     assert slots(database) == 1
 
 
-def test_no_slot_is_made_where_a_log_is(settings: config.Config, database: Database) -> None:
+def test_no_slot_is_created_if_there_is_a_log(settings: config.Config, database: Database) -> None:
     database.execute("CREATE PUBLICATION my_pub")
     settings.log.path.mkdir()
     (settings.log.path / "durable").touch()
@@ -160,8 +154,8 @@ def test_no_slot_is_made_where_a_log_is(settings: config.Config, database: Datab
     assert slots(database) == 0
 
 
-def test_a_lost_slot_is_not_taken(settings: config.Config, database: Database) -> None:
-    """Another run has made the log between our look and the slot's creation."""
+def test_a_log_without_its_slot_is_refused(settings: config.Config, database: Database) -> None:
+    """Another run has created the log between the check and the creation of the slot."""
     database.execute("CREATE PUBLICATION my_pub")
     settings.log.path.mkdir()
     (settings.log.path / "durable").touch()
@@ -172,7 +166,7 @@ def test_a_lost_slot_is_not_taken(settings: config.Config, database: Database) -
         initialise(connection, settings)
 
 
-def test_the_metrics_line_is_what_parsers_expect() -> None:
+def test_the_format_of_the_metrics_line() -> None:
     figures = Figures(
         version="1",
         uptime_s=15.7,
@@ -243,7 +237,9 @@ def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
     assert (tmp_path / "tailrace-data" / "my_slot" / bridge.FILE).exists()
 
 
-def test_a_missing_publication_is_told_with_its_sql(tmp_path: Path, database: Database) -> None:
+def test_the_error_for_a_missing_publication_has_its_sql(
+    tmp_path: Path, database: Database
+) -> None:
     where = conninfo_to_dict(database.dsn)
     result = command(
         tmp_path,
@@ -259,7 +255,7 @@ def test_a_missing_publication_is_told_with_its_sql(tmp_path: Path, database: Da
     assert Path(tmp_path / "here" / bridge.FILE).exists()
 
 
-def test_the_publication_is_asked_for(tmp_path: Path) -> None:
+def test_the_publication_is_required(tmp_path: Path) -> None:
     result = command(tmp_path, "--slot", "my_slot")
     assert result.returncode == 2
     assert "--pub" in result.stderr

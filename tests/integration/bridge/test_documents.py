@@ -1,4 +1,4 @@
-"""The bridge's schema documents: what they say, when they are said again."""
+"""The schema documents of a bridge: their content, and when they are published."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tailrace import config
 from tailrace.errors import SinkUnreachableError
 from tailrace.log.format.entry import Kind
 from tailrace.log.reader import Earliest
-from tailrace.log.relation_history import Statements
+from tailrace.log.relation_history import RelationHistory
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
 from tailrace.schemas import publisher as schemas
-from tailrace.schemas.documents import holding
+from tailrace.schemas import store
+from tailrace.schemas.documents import document_at
 from tailrace.testing import EmbeddedNats
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class Documents:
             client = await nats.connect(self.url)
             try:
                 found: dict[str, list[Any]] = {}
-                stream = f"KV_{schemas.BUCKET}"
+                stream = f"KV_{store.BUCKET}"
                 state = (await client.jetstream().stream_info(stream)).state
                 for sequence in range(state.first_seq, state.last_seq + 1):
                     with contextlib.suppress(nats.js.errors.NotFoundError):
                         message = await client.jetstream().get_msg(stream, sequence)
-                        key = (message.subject or "").removeprefix(f"$KV.{schemas.BUCKET}.")
+                        key = (message.subject or "").removeprefix(f"$KV.{store.BUCKET}.")
                         found.setdefault(key, []).append(self.decode(message.data or b""))
                 return found
             finally:
@@ -85,18 +86,18 @@ class Documents:
         return asyncio.run(read())
 
     def listening(self, act: Callable[[], object]) -> list[tuple[str, Any]]:
-        """What is said on `schema.>` while something is done."""
+        """The messages on `schema.>` while an action runs."""
 
         async def listen() -> list[tuple[str, Any]]:
             client = await nats.connect(self.url)
             try:
-                heard = await client.subscribe("schema.>")
+                subscription = await client.subscribe("schema.>")
                 await client.flush()
                 await asyncio.to_thread(act)
                 await client.flush()
                 found = []
-                while heard.pending_msgs:
-                    message = await heard.next_msg()
+                while subscription.pending_msgs:
+                    message = await subscription.next_msg()
                     found.append((message.subject, self.decode(message.data)))
                 return found
             finally:
@@ -158,7 +159,7 @@ def _column(
     }
 
 
-def test_a_change_is_stored_and_said_and_no_change_is_not(
+def test_a_change_is_stored_and_published_once(
     settings: config.Config, database: Database, empty: EmbeddedNats
 ) -> None:
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
@@ -173,7 +174,7 @@ def test_a_change_is_stored_and_said_and_no_change_is_not(
     assert documents.bucket() == {"users": [first, second]}
 
 
-def test_two_pipelines_tell_of_a_table_once(
+def test_two_pipelines_publish_a_table_once(
     settings: config.Config, database: Database, empty: EmbeddedNats
 ) -> None:
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
@@ -208,7 +209,7 @@ def test_tables_of_other_schemas_and_odd_names(
     }
 
 
-def test_only_the_pipelines_tables_and_columns(
+def test_only_tables_and_columns_of_the_pipeline(
     settings: config.Config, database: Database, empty: EmbeddedNats
 ) -> None:
     database.execute("CREATE TABLE users (id int PRIMARY KEY, name text, secret text)")
@@ -221,12 +222,12 @@ def test_only_the_pipelines_tables_and_columns(
     assert [column["name"] for column in document["columns"]] == ["id", "name"]
 
 
-def test_a_bucket_that_is_there_is_taken_as_it_is(
+def test_an_existing_bucket_is_not_altered(
     settings: config.Config, database: Database, empty: EmbeddedNats
 ) -> None:
     async def make() -> None:
         client = await nats.connect(empty.url)
-        bucket = await client.jetstream().create_key_value(bucket=schemas.BUCKET, history=3)
+        bucket = await client.jetstream().create_key_value(bucket=store.BUCKET, history=3)
         await bucket.put("users", b"\xc1 not a document")
         await client.close()
 
@@ -236,24 +237,24 @@ def test_a_bucket_that_is_there_is_taken_as_it_is(
     assert Documents(settings, empty.url, "msgpack").publisher.publish() == ["users"]
 
 
-def test_a_nats_that_is_away(settings: config.Config, database: Database) -> None:
+def test_nats_is_unreachable(settings: config.Config, database: Database) -> None:
     database.execute("CREATE PUBLICATION my_pub")
     documents = Documents(settings, "nats://127.0.0.1:1", "json")
     with pytest.raises(SinkUnreachableError):
         documents.publisher.publish()
 
 
-def test_the_log_tells_of_changes(
+def test_the_log_has_every_change_of_columns(
     database: Database, capture: Callable[..., Captured], tmp_path: Path
 ) -> None:
     """A relation that is only stated again, in a new session, is no change."""
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     captured = capture(database)
     captured.catch_up()
-    statements = Statements(LocalStore(captured.folder))
-    assert not statements.read()
+    history = RelationHistory(LocalStore(captured.folder))
+    assert not history.read()
     expected = []
-    for statement, news in (
+    for statement, changed in (
         ("INSERT INTO users VALUES (1)", True),
         ("INSERT INTO users VALUES (2)", False),
         ("ALTER TABLE users ADD COLUMN name text", False),
@@ -263,9 +264,9 @@ def test_the_log_tells_of_changes(
     ):
         database.execute(statement)
         captured.catch_up()
-        expected.append((statement, news))
-        assert bool(statements.read()) == news, expected
-        assert not statements.read()
+        expected.append((statement, changed))
+        assert bool(history.read()) == changed, expected
+        assert not history.read()
 
 
 def test_the_log_is_followed_over_segments(
@@ -275,17 +276,17 @@ def test_the_log_is_followed_over_segments(
     settings = {"segment_bytes": 4000, "flush_bytes": 1000}
     captured = capture(database, log=settings)
     captured.catch_up()
-    statements = Statements(LocalStore(captured.folder))
-    statements.read()
+    history = RelationHistory(LocalStore(captured.folder))
+    history.read()
     for number in range(20):
         database.execute(f"INSERT INTO users VALUES ({number}, repeat('x', 1000))")
     captured.catch_up()
     assert len(captured.log.segments()) > 3
-    assert statements.read()
+    assert history.read()
     for number in range(20, 40):
         database.execute(f"INSERT INTO users VALUES ({number}, repeat('x', 1000))")
     captured.catch_up()
-    assert not statements.read()
+    assert not history.read()
 
 
 def test_documents_follow_a_running_capture(
@@ -345,7 +346,7 @@ STEPS = (
 
 @pytest.mark.parametrize("often", [1, 3, len(STEPS)])
 @pytest.mark.parametrize("captured_late", [False, True])
-def test_every_change_finds_the_document_of_its_time(
+def test_every_change_finds_its_document(
     often: int,
     captured_late: bool,
     database: Database,
@@ -374,7 +375,7 @@ def test_every_change_finds_the_document_of_its_time(
     assert len(changes) == 8
     for change in changes:
         assert change.relation is not None
-        found = holding(stored, change.position)
+        found = document_at(stored, change.position)
         assert found is not None
         assert found["relation_id"] == change.relation.oid
         assert [(column["name"], column["data_type"]) for column in found["columns"]] == [
@@ -392,8 +393,8 @@ def test_a_table_that_changes_inside_a_transaction_of_many_entries(
     database.execute("CREATE TABLE users (id serial PRIMARY KEY, v text DEFAULT repeat('x', 100))")
     captured = capture(database, log={"flush_bytes": 2000, "segment_bytes": 20_000})
     captured.catch_up()
-    statements = Statements(LocalStore(captured.folder))
-    statements.read()
+    history = RelationHistory(LocalStore(captured.folder))
+    history.read()
     alters = "".join(
         f"INSERT INTO users (id) SELECT g FROM generate_series({n}00, {n}{last}) g; "
         f"ALTER TABLE users ADD c{n} int; "
@@ -408,7 +409,7 @@ def test_a_table_that_changes_inside_a_transaction_of_many_entries(
     for change in changes:
         assert change.relation is not None
         firsts.setdefault(change.relation, change.position)
-    found = {stated.relation: stated.position for stated in statements.read()}
+    found = {version.relation: version.position for version in history.read()}
     assert found == firsts
     assert len(found) == 7
 

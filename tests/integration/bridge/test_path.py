@@ -1,4 +1,4 @@
-"""`tailrace bridge` end to end: rows go in at PostgreSQL, a consumer finds them in NATS."""
+"""`tailrace bridge` end to end: rows inserted in PostgreSQL arrive at a NATS consumer."""
 
 from __future__ import annotations
 

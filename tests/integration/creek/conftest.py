@@ -1,4 +1,4 @@
-"""Producers: `tailrace creek` as a process, and one by hand. Their streams have fixed names."""
+"""Producers: `tailrace creek` as a process, and one in this process. Stream names are fixed."""
 
 from __future__ import annotations
 

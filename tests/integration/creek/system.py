@@ -1,4 +1,4 @@
-"""`tailrace creek` as a process, over a database and a NATS server of its own."""
+"""`tailrace creek` as a process, with its own database and NATS server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Producer:
 
     @property
     def output(self) -> str:
-        """What it has said."""
+        """Its output."""
         return (self.folder / "output").read_text()
 
     def stop(self) -> None:

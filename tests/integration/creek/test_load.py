@@ -1,4 +1,4 @@
-"""Tables that join, leave and change while others are written to."""
+"""Tables that join, leave and change under load on other tables."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_tables_join_and_leave(database: Database, producer: Callable[..., Produ
     joined = running.caught_up("joining", 2)
     assert [each["after"]["id"] for each in joined] == [2, 3]
     assert [each["after"]["id"] for each in running.caught_up("leaving", 1)] == [1]
-    told = [
+    published = [
         msgspec.json.decode(creek.unpacked(each.payload) or b"")
         for each in received(running.nats, "CREEK_schema")
         if each.subject == running.subject("schema", "joining")
     ]
-    stated = Lsn.parse(told[0]["lsn"])
+    stated = Lsn.parse(published[0]["lsn"])
     assert before <= stated <= after
     assert stated <= Lsn.parse(joined[0]["source"]["lsn"])
 

@@ -1,4 +1,4 @@
-"""Requests that cannot be served are answered, too: within a second, by a producer that runs."""
+"""Invalid requests get an answer within a second from a running producer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.integration.creek.system import Producer
 
 
-def test_whatever_is_asked(database: Database, producer: Callable[..., Producer]) -> None:
+def test_answers_to_invalid_requests(database: Database, producer: Callable[..., Producer]) -> None:
     database.execute("CREATE TABLE shown (id int PRIMARY KEY); CREATE TABLE hidden (id int)")
     running = producer("public.shown")
     name = database.name
@@ -38,8 +38,8 @@ def test_whatever_is_asked(database: Database, producer: Callable[..., Producer]
     for subject, body, status in wrong:
         reply = running.request(subject, body)
         assert (reply.headers or {})["Nats-Service-Error-Code"] == status, (subject, body)
-        said = msgspec.json.decode(reply.data)
-        assert said["error"]
-        assert said["code"]
+        content = msgspec.json.decode(reply.data)
+        assert content["error"]
+        assert content["code"]
     topic = running.request("_snapshot", asked()).data.decode()
     assert topic.startswith(running.subject("snap", "shown") + ".")

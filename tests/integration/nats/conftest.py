@@ -1,4 +1,4 @@
-"""Fixtures for the NATS sink: a server a module, a stream a test."""
+"""Fixtures for the NATS sink: one server per module, one stream per test."""
 
 from __future__ import annotations
 

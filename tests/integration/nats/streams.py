@@ -1,6 +1,6 @@
-"""Streams of a test's own: how the sink fills them, and what they hold.
+"""One stream per test: fill it through the sink, and read what it holds.
 
-What a stream holds is read by the official client, which shares no code with the sink.
+The official client reads the stream: it shares no code with the sink.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from tailrace.jetstream.line import Line
+from tailrace.jetstream.connection import NatsConnection
 from tailrace.position import ORIGIN, Position
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
@@ -30,7 +30,7 @@ _streams = itertools.count()
 
 
 def sink_settings(url: str, *, stream: dict[str, Any] | None = None, **given: Any) -> NatsSink:
-    """Settings with a stream of the test's own."""
+    """Settings with a stream for this test alone."""
     number = next(_streams)
     own = {"name": f"CDC{number}", "subjects": (f"cdc{number}.>",)} | (stream or {})
     defaults = {"subject": f"cdc{number}.{{table}}", "timeout_s": 20}
@@ -39,7 +39,7 @@ def sink_settings(url: str, *, stream: dict[str, Any] | None = None, **given: An
 
 
 def altered(settings: NatsSink, **stream: Any) -> NatsSink:
-    """The same settings with a stream that differs in this."""
+    """The same settings with some stream settings changed."""
     return settings.model_copy(update={"stream": settings.stream.model_copy(update=stream)})
 
 
@@ -84,9 +84,9 @@ def expected(settings: NatsSink, numbers: range) -> list[tuple[bytes, bytes, byt
 
 
 def request(settings: NatsSink, api: str, body: object) -> dict[str, Any]:
-    line = Line.connect(settings, name="test")
+    line = NatsConnection.connect(settings, name="test")
     try:
-        return line.ask(f"$JS.API.{api}", body)
+        return line.request(f"$JS.API.{api}", body)
     finally:
         line.close()
 

@@ -1,4 +1,4 @@
-"""Transactions as atomic batches: a stream has all of one or nothing."""
+"""Transactions as atomic batches: a stream holds all of a transaction or nothing."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def test_a_transaction_that_does_not_fit_leaves_nothing(atomic: NatsSink) -> Non
     assert len(ids(atomic)) == 20
 
 
-def test_a_transaction_too_large_goes_out_in_order(atomic: NatsSink) -> None:
+def test_a_transaction_that_is_too_large_is_published_in_order(atomic: NatsSink) -> None:
     with structlog.testing.capture_logs() as logs, opened(atomic) as sink:
         sink.write(batch(atomic, range(3500), per=3000))
         assert sink.flush().messages == 3500
     assert ids(atomic) == [message_id(n, per=3000) for n in range(3500)]
-    assert "nats.not-atomic" in [line["event"] for line in logs]
+    assert "nats.transaction_not_atomic" in [line["event"] for line in logs]
 
 
-def test_a_transaction_stored_meanwhile_is_read_back(atomic: NatsSink) -> None:
+def test_a_transaction_stored_by_another_attempt_is_read_back(atomic: NatsSink) -> None:
     with opened(atomic) as sink:
         with opened(atomic) as other:
             other.write(batch(atomic, range(10), per=10))

@@ -1,4 +1,4 @@
-"""A NATS cluster of three that loses its leaders while messages are on their way."""
+"""A NATS cluster of three that loses its leaders while messages are sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from tailrace.errors import SinkUnreachableError
-from tailrace.jetstream.line import Line
+from tailrace.jetstream.connection import NatsConnection
 from tailrace.jetstream.stream import stream_info
 from tailrace.position import ORIGIN
 from tailrace.sinks.nats.settings import NatsSink
@@ -45,7 +45,7 @@ def cluster() -> Iterator[dict[str, EmbeddedNats]]:
 
 
 def patiently(act: Callable[[], T]) -> T:
-    """Do it as a pipeline does: again and again while the cluster elects."""
+    """Retry as a pipeline does, while the cluster elects a leader."""
     for attempt in range(100):
         try:
             return act()
@@ -57,13 +57,15 @@ def patiently(act: Callable[[], T]) -> T:
 def held(settings: NatsSink) -> list[bytes]:
     """The ids in the stream, by sequence."""
     found: list[bytes] = []
-    with contextlib.closing(Line.connect(settings, name="test")) as line:
-        state = line.ask(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
+    with contextlib.closing(NatsConnection.connect(settings, name="test")) as line:
+        state = line.request(f"$JS.API.STREAM.INFO.{settings.stream.name}")["state"]
         name = f"all-{random.getrandbits(32):x}"
         config = {"name": name, "ack_policy": "none", "headers_only": True}
-        line.ask(f"$JS.API.CONSUMER.CREATE.CDC.{name}", {"stream_name": "CDC", "config": config})
+        line.request(
+            f"$JS.API.CONSUMER.CREATE.CDC.{name}", {"stream_name": "CDC", "config": config}
+        )
         deadline = time.monotonic() + 60
-        # The replica that the consumer lives with may be behind.
+        # The consumer may run on a replica that lags.
         while len(found) < state["messages"]:
             assert time.monotonic() < deadline, len(found)
             for message in line.pull(f"$JS.API.CONSUMER.MSG.NEXT.CDC.{name}", 1000):
@@ -86,11 +88,11 @@ def test_leaders_that_die_lose_nothing_and_repeat_nothing(
     sink = JetStream(settings, name="test")
     with structlog.testing.capture_logs() as logs:
         deliver_all(sink, settings, cluster, rng)
-    # The server killed last may still be coming back, and its peers electing.
+    # The server killed last may still be starting, and the cluster electing.
     found = patiently(lambda: held(settings))
     assert sorted(found) == sorted(message_id(n) for n in range(TOTAL))
-    # A leader can take messages with it whose followers are stored; then the sink says so.
-    if "nats.order-damaged" not in [line["event"] for line in logs]:
+    # A leader can lose messages whose successors are stored; then the sink logs it.
+    if "nats.order_damaged" not in [line["event"] for line in logs]:
         assert found == [message_id(n) for n in range(TOTAL)]
 
 

@@ -1,4 +1,4 @@
-"""Every way to log in to NATS, against a real server; the wrong ones are refused with a name."""
+"""Every login to NATS, against a real server; errors name the reason."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_nkey(tmp_path: Path) -> None:
 
 
 def token(issuer: Any, subject: str, name: str, claims: dict[str, Any]) -> str:
-    """A NATS JWT: what `nsc` makes."""
+    """A NATS JWT, as `nsc` creates it."""
 
     def part(value: object) -> str:
         text = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -170,7 +170,7 @@ def test_tls(certificates: Path) -> None:
         assert "certificate verify failed" in str(wrong).lower().replace("_", " ")
         by_number = f"tls://127.0.0.1:{server.port}"
         assert "TLS failed" in str(refusal(server, url=by_number, tls_ca=certificates / "ca.crt"))
-        # The server asks for TLS, so an address without it is no way around.
+        # The server requires TLS, so an address without tls:// uses it too.
         assert "TLS failed" in str(refusal(server))
 
 

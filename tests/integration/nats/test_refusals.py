@@ -1,4 +1,4 @@
-"""What a stream refuses is said by name, and nothing else is lost with it."""
+"""Messages that a stream refuses: the error names them, and no other message is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.nats.settings import NatsSink
 
 
-def test_a_full_stream_is_said_and_nothing_is_lost(settings: NatsSink) -> None:
+def test_a_full_stream_is_an_error_and_loses_nothing(settings: NatsSink) -> None:
     settings = altered(settings, max_messages=700)
     with opened(settings) as sink:
         sink.write(batch(settings, range(500)))
@@ -46,8 +46,8 @@ def test_a_full_stream_is_said_and_nothing_is_lost(settings: NatsSink) -> None:
     assert held(settings) == expected(settings, range(1000))
 
 
-def test_damaged_order_is_counted_and_said(settings: NatsSink) -> None:
-    """A large message finds no room; a smaller one behind it does."""
+def test_damaged_order_is_counted_and_logged(settings: NatsSink) -> None:
+    """A large message does not fit; a smaller one after it does."""
     settings = altered(settings, max_bytes=100_000)
     large = pa.concat_batches(
         [
@@ -59,12 +59,12 @@ def test_damaged_order_is_counted_and_said(settings: NatsSink) -> None:
     with (
         structlog.testing.capture_logs() as logs,
         opened(settings) as sink,
-        pytest.raises(SinkFullError, match="7 later ones were stored before it"),
+        pytest.raises(SinkFullError, match="7 later messages were stored before it"),
     ):
         deliver(sink, [large])
-    (line,) = [line for line in logs if line["event"] == "nats.order-damaged"]
+    (line,) = [line for line in logs if line["event"] == "nats.order_damaged"]
     assert line["log_level"] == "error"
-    assert line["stored_behind"] == 7
+    assert line["stored_later"] == 7
 
 
 def test_a_message_too_large_is_named_before_it_is_sent(settings: NatsSink) -> None:
@@ -81,7 +81,7 @@ def test_a_message_too_large_is_named_before_it_is_sent(settings: NatsSink) -> N
     assert held(settings) == expected(settings, range(20))
 
 
-def test_the_servers_own_limit_counts_as_well() -> None:
+def test_the_limit_of_the_server_applies() -> None:
     with EmbeddedNats(config="max_payload: 2000") as server:
         settings = sink_settings(server.url)
         exact = 2000 - len(payload(0)) - len(message_id(0)) - 27
@@ -109,7 +109,7 @@ def test_a_wrong_destination_is_named_before_it_is_sent(
     assert held(settings) == expected(settings, range(20))
 
 
-def test_an_id_that_breaks_its_line_is_refused(settings: NatsSink) -> None:
+def test_an_id_with_a_line_break_is_refused(settings: NatsSink) -> None:
     good = batch(settings, range(3))
     names = pa.array([message_id(0), b"1-a\r\nNats-Rollup: all-1", message_id(2)], pa.binary())
     with opened(settings) as sink, pytest.raises(PoisonedError, match="line break"):
@@ -117,7 +117,7 @@ def test_an_id_that_breaks_its_line_is_refused(settings: NatsSink) -> None:
     assert held(settings) == expected(settings, range(1))
 
 
-def test_a_stream_deleted_meanwhile_is_refused_by_name(settings: NatsSink) -> None:
+def test_a_deleted_stream_is_an_error_that_names_the_subject(settings: NatsSink) -> None:
     with opened(settings) as sink:
         assert request(settings, f"STREAM.DELETE.{settings.stream.name}", None)["success"]
         sink.write(batch(settings, range(10)))
@@ -125,7 +125,7 @@ def test_a_stream_deleted_meanwhile_is_refused_by_name(settings: NatsSink) -> No
             sink.flush()
 
 
-def test_the_ids_of_another_pipeline_are_found_out(settings: NatsSink) -> None:
+def test_ids_of_another_pipeline_are_an_error(settings: NatsSink) -> None:
     """Without this, the server's own deduplication would drop the second pipeline's messages."""
     with opened(settings) as sink:
         sink.write(batch(settings, range(10)))
@@ -137,7 +137,7 @@ def test_the_ids_of_another_pipeline_are_found_out(settings: NatsSink) -> None:
             sink.flush()
 
 
-def test_what_arrives_late_from_a_cut_line_is_no_collision(settings: NatsSink) -> None:
+def test_late_messages_of_a_broken_connection_are_not_a_collision(settings: NatsSink) -> None:
     with opened(settings) as sink:
         with opened(settings) as other:
             other.write(batch(settings, range(10)))

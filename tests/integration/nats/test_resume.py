@@ -1,4 +1,4 @@
-"""A resumed attempt reads back what is stored: each message is there once, whatever was cut off."""
+"""A resumed attempt reads the stream back: each message is stored once, after any interruption."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.nats.settings import NatsSink
 
 
-def test_resume_skips_what_an_earlier_attempt_stored(settings: NatsSink) -> None:
+def test_resume_skips_messages_of_an_earlier_attempt(settings: NatsSink) -> None:
     """GIVEN an attempt that was cut off, and a window for repeated ids that is long over
     WHEN the same messages come again
     THEN each is there once."""
@@ -54,7 +54,7 @@ def test_resume_skips_what_an_earlier_attempt_stored(settings: NatsSink) -> None
     assert held(settings) == expected(settings, range(1500))
 
 
-def test_resume_knows_lanes_that_wrote_side_by_side(settings: NatsSink) -> None:
+def test_resume_after_lanes_that_published_concurrently(settings: NatsSink) -> None:
     settings = altered(settings, duplicate_window_s=0.1)
     even, odd = list(range(0, 400, 2)), list(range(1, 400, 2))
     with opened(settings) as one, opened(settings) as two:
@@ -73,7 +73,7 @@ def test_resume_knows_lanes_that_wrote_side_by_side(settings: NatsSink) -> None:
     assert sorted(ids(settings)) == sorted(message_id(n) for n in range(400))
 
 
-def test_resume_passes_over_the_messages_of_others(settings: NatsSink) -> None:
+def test_resume_ignores_messages_of_other_programs(settings: NatsSink) -> None:
     settings = altered(settings, duplicate_window_s=0.1)
 
     async def others() -> None:
@@ -98,13 +98,13 @@ def test_resume_passes_over_the_messages_of_others(settings: NatsSink) -> None:
     with opened(settings, position(99)) as sink:
         sink.write(batch(settings, range(100, 250)))
         receipt = sink.flush()
-    # The 20th of the second hundred was deleted by hand, so it comes again.
+    # The 20th of the second hundred was deleted by hand, so it is sent again.
     assert (receipt.messages, receipt.duplicates) == (51, 99)
     ours = [name for name in ids(settings) if b"theirs" not in name and name]
     assert len(ours) == len(set(ours)) == 249
 
 
-def test_resume_after_everything_was_purged(settings: NatsSink) -> None:
+def test_resume_after_a_purge(settings: NatsSink) -> None:
     with opened(settings) as sink:
         sink.write(batch(settings, range(100)))
         sink.flush()
@@ -115,7 +115,7 @@ def test_resume_after_everything_was_purged(settings: NatsSink) -> None:
     assert held(settings) == expected(settings, range(100, 150))
 
 
-def test_an_instance_opened_again_knows_what_it_stored(settings: NatsSink) -> None:
+def test_a_reopened_sink_knows_what_it_stored(settings: NatsSink) -> None:
     settings = altered(settings, duplicate_window_s=0.1)
     with opened(settings) as sink:
         for start in range(0, 500, 100):
@@ -138,8 +138,8 @@ def test_an_instance_opened_again_knows_what_it_stored(settings: NatsSink) -> No
     assert held(settings) == expected(settings, range(600))
 
 
-def test_an_instance_opened_again_keeps_what_it_read_back(settings: NatsSink) -> None:
-    """An attempt had gone far ahead; the next ones take smaller steps."""
+def test_a_reopened_sink_keeps_what_it_read_back(settings: NatsSink) -> None:
+    """An earlier attempt was far ahead; the next ones take smaller steps."""
     settings = altered(settings, duplicate_window_s=0.1)
     with opened(settings) as sink:
         sink.write(batch(settings, range(500)))
@@ -153,8 +153,8 @@ def test_an_instance_opened_again_keeps_what_it_read_back(settings: NatsSink) ->
     assert held(settings) == expected(settings, range(600))
 
 
-def test_the_server_refuses_what_came_since_we_looked(settings: NatsSink) -> None:
-    """Within the window an instance opened again reads nothing back, and need not."""
+def test_the_server_refuses_messages_stored_after_the_read_back(settings: NatsSink) -> None:
+    """Within the duplicate window a reopened sink need not read back."""
     with opened(settings) as sink, opened(settings) as other:
         other.write(batch(settings, range(50)))
         other.flush()
@@ -183,7 +183,7 @@ def test_a_slow_batch_is_read_back_before_the_window_ends(settings: NatsSink) ->
     assert held(settings) == expected(settings, range(100))
 
 
-def test_a_batch_given_up_is_read_back(settings: NatsSink) -> None:
+def test_an_abandoned_batch_is_read_back(settings: NatsSink) -> None:
     with opened(settings) as sink:
         sink.write(batch(settings, range(1000)))
         sink.open(ORIGIN)
@@ -193,7 +193,7 @@ def test_a_batch_given_up_is_read_back(settings: NatsSink) -> None:
     assert held(settings) == expected(settings, range(1000))
 
 
-def test_a_stream_made_anew_is_not_taken_for_the_old_one(settings: NatsSink) -> None:
+def test_a_recreated_stream_is_not_taken_for_the_old_one(settings: NatsSink) -> None:
     with opened(settings) as sink:
         sink.write(batch(settings, range(100)))
         sink.flush()
@@ -207,9 +207,9 @@ def test_a_stream_made_anew_is_not_taken_for_the_old_one(settings: NatsSink) -> 
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_killed_server_gets_each_message_once_and_in_order(seed: int, atomic: bool) -> None:
-    """GIVEN a server that is killed again and again while messages are on their way
-    WHEN each attempt begins where the last durable one ended, the window for repeated ids over
-    THEN the stream has every message once, in order."""
+    """GIVEN a server that is killed repeatedly while messages are sent
+    WHEN each attempt starts after the last durable one, and the duplicate window is over
+    THEN the stream holds every message once, in order."""
     rng = random.Random(seed)
     total, step = 24_000, 4000
     with EmbeddedNats() as server:
@@ -241,8 +241,8 @@ def test_a_killed_server_gets_each_message_once_and_in_order(seed: int, atomic: 
     assert found == [message_id(n) for n in range(total)]
 
 
-def test_several_share_a_stream_by_their_subjects(settings: NatsSink) -> None:
-    """Another server's positions say nothing about ours: its LSNs are far lower, or far higher."""
+def test_pipelines_share_a_stream_with_subjects_of_their_own(settings: NatsSink) -> None:
+    """Positions of another server are unrelated: its LSNs are far lower, or far higher."""
     settings = altered(settings, duplicate_window_s=0.1)
     own = {"low": range(900), "high": range(3_000_000, 3_000_900)}
     subjects = {name: f"{settings.stream.subjects[0].removesuffix('>')}{name}" for name in own}

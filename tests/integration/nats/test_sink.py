@@ -1,4 +1,4 @@
-"""The NATS sink's plain promises: messages arrive as they are, in order; no stream is altered."""
+"""The NATS sink: messages arrive unchanged and in order; an existing stream is not altered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from tailrace.errors import SinkRefusedError
+from tailrace.finding import Severity
 from tailrace.jetstream.stream import inspect, stream_info
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.nats.settings import NatsSink
 
 
-def test_messages_arrive_as_they_are_and_in_order(settings: NatsSink) -> None:
+def test_messages_arrive_unchanged_and_in_order(settings: NatsSink) -> None:
     with opened(settings) as sink:
         for start in range(0, 9000, 3000):
             sink.write(batch(settings, range(start, start + 3000)))
@@ -39,7 +40,7 @@ def test_messages_arrive_as_they_are_and_in_order(settings: NatsSink) -> None:
     assert receipt == Receipt(messages=9000, bytes=sum(len(payload(n)) for n in range(9000)))
 
 
-def test_the_stream_is_made_as_asked(settings: NatsSink) -> None:
+def test_the_stream_is_created_as_configured(settings: NatsSink) -> None:
     settings = altered(settings, max_age_hours=2.0, max_bytes=10**8, max_messages=77, atomic=True)
     with opened(settings, name="orders"):
         pass
@@ -53,26 +54,26 @@ def test_the_stream_is_made_as_asked(settings: NatsSink) -> None:
     assert config["metadata"]["tailrace.pipeline"] == "orders"
 
 
-def test_a_stream_that_is_there_is_never_altered(settings: NatsSink) -> None:
+def test_an_existing_stream_is_never_altered(settings: NatsSink) -> None:
     make_stream(settings, storage="file", max_age=60 * 10**9, duplicate_window=10**9)
     before = stream_info(settings, settings.stream.name)["config"]
     with structlog.testing.capture_logs() as logs, opened(settings):
         pass
     assert stream_info(settings, settings.stream.name)["config"] == before
-    said = [line["finding"] for line in logs if line["event"] == "nats.stream"]
-    assert len(said) == 2
-    assert "keeps messages for 60 s" in said[0]
-    assert "for 1 s only" in said[1]
+    logged = [line["finding"] for line in logs if line["event"] == "nats.stream_warning"]
+    assert len(logged) == 2
+    assert "keeps messages for 60 s" in logged[0]
+    assert "for 1 s only" in logged[1]
     with structlog.testing.capture_logs() as again, opened(settings):
         pass
-    assert [line for line in again if line["event"] == "nats.stream"] == []
+    assert [line for line in again if line["event"] == "nats.stream_warning"] == []
 
 
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"storage": "memory"}, "kept in memory"),
-        ({"retention": "interest"}, "nobody has subscribed"),
+        ({"storage": "memory"}, "is in memory"),
+        ({"retention": "interest"}, "has no subscriber"),
         ({"no_ack": True}, "does not acknowledge"),
     ],
 )
@@ -82,37 +83,37 @@ def test_a_stream_that_would_lose_messages_is_refused(
     make_stream(settings, **config)
     with pytest.raises(SinkRefusedError, match=reason):
         JetStream(settings, name="test").open(ORIGIN)
-    assert inspect(settings)[0].severity == "error"
+    assert inspect(settings)[0].severity is Severity.ERROR
 
 
 def test_inspecting(settings: NatsSink) -> None:
-    assert [one.severity for one in inspect(settings)] == ["info"]
+    assert [one.severity for one in inspect(settings)] == [Severity.INFO]
     with opened(settings):
         pass
-    assert [one.severity for one in inspect(settings)] == ["ok"]
+    assert [one.severity for one in inspect(settings)] == [Severity.OK]
     gone = settings.model_copy(update={"url": "nats://127.0.0.1:1"})
     (finding,) = inspect(gone)
-    assert finding.severity == "error"
+    assert finding.severity is Severity.ERROR
     assert "127.0.0.1:1" in finding.finding
     assert finding.fix
 
 
-def test_a_stream_that_is_not_there_has_no_info(settings: NatsSink) -> None:
+def test_a_missing_stream_has_no_info(settings: NatsSink) -> None:
     with pytest.raises(SinkRefusedError, match="no stream"):
         stream_info(settings, "NOWHERE")
-    with pytest.raises(SinkRefusedError, match="not the name of a stream"):
+    with pytest.raises(SinkRefusedError, match="not a valid stream name"):
         stream_info(settings, "A 5\r\nPUB x")
 
 
-def test_another_pipelines_stream_is_said(settings: NatsSink) -> None:
+def test_the_stream_of_another_pipeline_is_logged(settings: NatsSink) -> None:
     with opened(settings, name="first"):
         pass
     with structlog.testing.capture_logs() as logs, opened(settings, name="second"):
         pass
-    assert "made for the pipeline first" in logs[0]["finding"]
+    assert "created for the pipeline first" in logs[0]["finding"]
 
 
-def test_few_outstanding_is_slow_and_right(settings: NatsSink) -> None:
+def test_one_outstanding_message_keeps_order(settings: NatsSink) -> None:
     settings = settings.model_copy(update={"max_outstanding": 1})
     with opened(settings) as sink:
         sink.write(batch(settings, range(50)))

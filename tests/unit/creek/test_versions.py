@@ -1,4 +1,4 @@
-"""Schemas in memory: the newest text, the first time, documents that JSON readers agree on."""
+"""Schemas in memory: the newest text, the first time, and the document for clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.creek.cache import SchemaCache
 from tailrace.creek.sql import StoredSchema
 from tailrace.creek.versions import Version, Versions, document
 from tailrace.encode.creek import schema as creek
-from tailrace.log.relation_history import Place
+from tailrace.log.relation_history import LogCursor
 from tailrace.position import Lsn
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.tables import Tables
@@ -82,26 +82,26 @@ def test_no_log_yet(tmp_path: Path) -> None:
     assert versions.take() == ([], None)
 
 
-def test_what_is_kept_is_known_again(tmp_path: Path) -> None:
-    kept = SchemaCache(tmp_path / "data", "p")
-    assert kept.read() == ([], None)
-    versions = Versions(tmp_path, Tables(), kept)
+def test_saved_schemas_are_known_after_a_restart(tmp_path: Path) -> None:
+    cache = SchemaCache(tmp_path / "data", "p")
+    assert cache.read() == ([], None)
+    versions = Versions(tmp_path, Tables(), cache)
     stored = versions.add(users(TEXT))
-    place = Place("1.seg", 12)
-    versions.keep(place)
-    assert kept.read() == (sorted(stored, key=lambda each: each.fingerprint), place)
+    cursor = LogCursor("1.seg", 12)
+    versions.save(cursor)
+    assert cache.read() == (sorted(stored, key=lambda each: each.fingerprint), cursor)
     again = Versions(tmp_path, Tables(), SchemaCache(tmp_path / "data", "p"))
     assert [again.find(each.fingerprint) for each in stored] == [*stored]
-    assert again.take() == ([], place)
+    assert again.take() == ([], cursor)
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '[{"fingerprint": 1}]', "null"])
-def test_damaged_files_are_read_as_none(tmp_path: Path, damage: str) -> None:
-    kept = SchemaCache(tmp_path, "p")
-    versions = Versions(tmp_path, Tables(), kept)
+def test_invalid_files_are_ignored(tmp_path: Path, damage: str) -> None:
+    cache = SchemaCache(tmp_path, "p")
+    versions = Versions(tmp_path, Tables(), cache)
     stored = versions.add(users(TEXT))
-    versions.keep(Place("1.seg", 12))
+    versions.save(LogCursor("1.seg", 12))
     (tmp_path / "p.place").write_text(damage)
-    assert kept.read() == (sorted(stored, key=lambda each: each.fingerprint), None)
+    assert cache.read() == (sorted(stored, key=lambda each: each.fingerprint), None)
     (tmp_path / "p.schemas").write_text(damage)
-    assert kept.read() == ([], None)
+    assert cache.read() == ([], None)

@@ -1,4 +1,4 @@
-"""Work beside an event loop: results, errors, and callers that have given up."""
+"""Blocking calls of an event loop: results, errors, and callers that give up."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tailrace.creek.worker import Worker
 def test_results_and_errors() -> None:
     async def main() -> None:
         worker = Worker("test")
-        assert await worker.do(lambda: 1) == 1
+        assert await worker.run(lambda: 1) == 1
         with pytest.raises(ZeroDivisionError):
-            await worker.do(lambda: 1 // 0)
-        assert await worker.do(threading.get_ident) != threading.get_ident()
+            await worker.run(lambda: 1 // 0)
+        assert await worker.run(threading.get_ident) != threading.get_ident()
 
     asyncio.run(main())
 
 
-def test_what_was_given_up_is_not_begun() -> None:
-    """One that hangs holds up neither its caller nor, once it is over, those behind it."""
-    release, begun = threading.Event(), []
+def test_a_call_that_was_given_up_does_not_start() -> None:
+    """A call that hangs delays neither its caller nor, after it has ended, the next calls."""
+    release, started = threading.Event(), []
 
     async def main() -> None:
         worker = Worker("test")
-        for work in (release.wait, lambda: begun.append("late")):
+        for call in (release.wait, lambda: started.append("late")):
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(worker.do(work), 0.01)
+                await asyncio.wait_for(worker.run(call), 0.01)
         release.set()
-        assert await worker.do(lambda: "after") == "after"
-        assert begun == []
+        assert await worker.run(lambda: "after") == "after"
+        assert started == []
 
     asyncio.run(main())

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import base64
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import nkeys
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.jetstream import login
+from tailrace.jetstream.login import Login, addresses, client_options
 from tailrace.sinks.nats.settings import NatsSink
 
 if TYPE_CHECKING:
@@ -21,23 +22,29 @@ def settings(**given: Any) -> NatsSink:
 
 
 def proof(given: NatsSink, nonce: str = "nonce") -> dict[str, Any]:
-    return dict(login.credentials(given, login.addresses(given.url)[0], nonce))
+    return dict(Login.of(given).connect_fields(addresses(given.url)[0], nonce))
+
+
+def options(**given: Any) -> dict[str, Any]:
+    return Login.of(settings(**given)).client_options()
 
 
 def test_addresses() -> None:
-    found = login.addresses("nats://a, tls://b:1,c:2,nats://u:p%40@[::1]:3")
-    assert [str(one) for one in found] == ["a:4222", "b:1", "c:2", "::1:3"]
-    assert [one.tls for one in found] == [False, True, False, False]
-    assert (found[3].user, found[3].password) == ("u", "p@")
+    parsed = addresses("nats://a, tls://b:1,c:2,nats://u:p%40@[::1]:3")
+    assert [str(one) for one in parsed] == ["a:4222", "b:1", "c:2", "::1:3"]
+    assert [one.tls for one in parsed] == [False, True, False, False]
+    assert (parsed[3].user, parsed[3].password) == ("u", "p@")
+    assert "p@" not in repr(parsed)
 
 
 @pytest.mark.parametrize("url", ["", " , ", "http://a", "nats://", "nats://a:b", "ws://a"])
-def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(ConfigError):
-        login.addresses(url)
+def test_invalid_addresses(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        addresses(url)
+    assert "nats://host:4222" in caught.value.hint
 
 
-def test_users_and_tokens() -> None:
+def test_credentials_of_users_and_tokens() -> None:
     assert proof(settings()) == {}
     assert proof(settings(user="u", password="p")) == {"user": "u", "pass": "p"}
     assert proof(settings(token="t")) == {"auth_token": "t"}
@@ -53,9 +60,9 @@ def signed(signature: str, nonce: str) -> bool:
 def test_an_nkey_signs_the_nonce(tmp_path: Path) -> None:
     file = tmp_path / "user.nk"
     file.write_bytes(SEED + b"\n")
-    found = proof(settings(nkey=file), "abc")
-    assert found["nkey"] == bytes(nkeys.from_seed(bytearray(SEED)).public_key).decode()
-    assert signed(found["sig"], "abc")
+    fields = proof(settings(nkey=file), "abc")
+    assert fields["nkey"] == bytes(nkeys.from_seed(bytearray(SEED)).public_key).decode()
+    assert signed(fields["sig"], "abc")
 
 
 def test_a_credentials_file_gives_jwt_and_signature(tmp_path: Path) -> None:
@@ -64,12 +71,12 @@ def test_a_credentials_file_gives_jwt_and_signature(tmp_path: Path) -> None:
         "-----BEGIN NATS USER JWT-----\r\nthe.jwt.itself\r\n------END NATS USER JWT------\r\n\r\n"
         f"-----BEGIN USER NKEY SEED-----\r\n{SEED.decode()}\r\n------END USER NKEY SEED------\r\n"
     )
-    found = proof(settings(credentials=file), "abc")
-    assert found["jwt"] == "the.jwt.itself"
-    assert signed(found["sig"], "abc")
+    fields = proof(settings(credentials=file), "abc")
+    assert fields["jwt"] == "the.jwt.itself"
+    assert signed(fields["sig"], "abc")
 
 
-def test_broken_files_are_named_and_never_quoted(tmp_path: Path) -> None:
+def test_invalid_files_are_named_and_never_quoted(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     with pytest.raises(ConfigError, match="secret"):
         proof(settings(nkey=file))
@@ -84,6 +91,48 @@ def test_broken_files_are_named_and_never_quoted(tmp_path: Path) -> None:
         proof(settings(credentials=file))
 
 
-def test_certificates_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_certificates_are_config_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="certificates"):
-        login.tls_context(settings(tls_ca=tmp_path / "gone"))
+        Login.of(settings(tls_ca=tmp_path / "missing")).tls_context()
+    with pytest.raises(ConfigError, match="certificates"):
+        options(tls_ca=tmp_path / "missing")
+
+
+def test_nats_py_gets_the_same_login() -> None:
+    assert options(url="nats://a, b:1") == {"servers": ["nats://a", "b:1"]}
+    assert options(url="a", user="u", password="p") == {
+        "servers": ["a"],
+        "user": "u",
+        "password": "p",
+    }
+    assert options(url="a", token="t", user="u", password="p") == {"servers": ["a"], "token": "t"}
+    assert options(url="nats://u:p@a", user="x", password="y") == {"servers": ["nats://u:p@a"]}
+
+
+def test_files_are_passed_to_nats_py_by_name(tmp_path: Path) -> None:
+    creds, seed = tmp_path / "user.creds", tmp_path / "user.nk"
+    assert options(url="a", credentials=creds, nkey=seed, token="t") == {
+        "servers": ["a"],
+        "user_credentials": str(creds),
+    }
+    assert options(url="a", nkey=seed, token="t") == {"servers": ["a"], "nkeys_seed": str(seed)}
+
+
+def test_plain_values_give_the_same_options(tmp_path: Path) -> None:
+    context = ssl.create_default_context()
+    assert client_options("a,b") == {"servers": ["a", "b"]}
+    assert client_options("a", user="u", password="p", tls=context) == {
+        "servers": ["a"],
+        "user": "u",
+        "password": "p",
+        "tls": context,
+    }
+    creds = str(tmp_path / "user.creds")
+    assert client_options("a", credentials=creds)["user_credentials"] == creds
+
+
+def test_tls_is_configured_by_any_file_or_a_context(tmp_path: Path) -> None:
+    assert not Login.of(settings()).tls_configured
+    assert Login.of(settings(tls_ca=tmp_path)).tls_configured
+    assert Login.of(settings(tls_certificate=tmp_path)).tls_configured
+    assert Login(url="a", tls=ssl.create_default_context()).tls_configured

@@ -1,4 +1,4 @@
-"""Subjects: names are escaped so that no two tables meet, and every subject is one NATS takes."""
+"""Subjects: names are escaped so that no two tables share one, and every subject is valid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_name_is_one_token(name: str) -> None:
 
 @settings(deadline=None)
 @given(NAMES | ODD)
-def test_a_token_gives_its_name_back(name: str) -> None:
+def test_a_token_decodes_to_its_name(name: str) -> None:
     unescaped = re.sub(
         rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), token(name).encode()
     )
@@ -35,11 +35,11 @@ def test_a_token_gives_its_name_back(name: str) -> None:
 
 @settings(deadline=None)
 @given(st.tuples(NAMES | ODD, NAMES | ODD), st.tuples(NAMES | ODD, NAMES | ODD))
-def test_no_two_tables_meet(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_no_two_tables_share_a_subject(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (table_path(*one) == table_path(*other)) == (one == other)
 
 
-def test_letters_of_any_alphabet_stay() -> None:
+def test_letters_of_any_alphabet_are_not_escaped() -> None:
     assert token("Größe_таблица") == "Größe_таблица"
 
 
@@ -49,12 +49,12 @@ def test_a_template_with_schema_names_it_once() -> None:
     assert subject.fill("sales", "a.b", Op.UPDATE) == "my%20shop.sales.a%2Eb.update"
 
 
-def test_a_name_that_looks_like_a_place_is_not_one() -> None:
+def test_a_name_that_looks_like_a_placeholder_is_literal() -> None:
     subject = SubjectTemplate("cdc.{table}.{operation}", database="shop")
     assert subject.fill("public", "{operation}", Op.INSERT) == "cdc.{operation}.insert"
 
 
-def test_an_unknown_place_is_an_error_at_once() -> None:
+def test_an_unknown_placeholder_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"there is no \{tabel\}") as caught:
         SubjectTemplate("cdc.{tabel}", database="shop")
     assert "{table}" in caught.value.hint
@@ -65,7 +65,7 @@ TABLES = st.tuples(st.just("public") | NAMES | ODD, NAMES | ODD)
 
 @settings(deadline=None)
 @given(TABLES)
-def test_keys_are_what_a_bucket_takes(table: tuple[str, str]) -> None:
+def test_keys_are_valid_in_buckets(table: tuple[str, str]) -> None:
     key = table_key(*table)
     assert re.fullmatch(r"[-/_=.a-zA-Z0-9]+", key)
     assert not key.startswith(".")

@@ -25,7 +25,7 @@ messages = st.builds(
 )
 
 
-def spoken(event: Event) -> bytes:
+def encoded(event: Event) -> bytes:
     """The event as a server sends it."""
     if isinstance(event, Control):
         return event.verb + (b" " + event.argument if event.argument else b"") + b"\r\n"
@@ -40,7 +40,7 @@ def spoken(event: Event) -> bytes:
 @settings(deadline=None)
 @given(st.lists(controls | messages), st.lists(st.integers(0, 400)))
 def test_any_split_of_the_bytes_gives_the_same_events(events: list[Event], cuts: list[int]) -> None:
-    data = b"".join(map(spoken, events))
+    data = b"".join(map(encoded, events))
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     found: list[Event] = []
     rest = b""
@@ -55,7 +55,7 @@ def test_any_split_of_the_bytes_gives_the_same_events(events: list[Event], cuts:
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_anything_else_is_malformed_or_waits_for_more(data: bytes) -> None:
+def test_any_bytes_are_parsed_malformed_or_incomplete(data: bytes) -> None:
     with contextlib.suppress(MalformedError):
         _, used = parse(data)
         assert 0 <= used <= len(data)
@@ -74,7 +74,7 @@ def test_anything_else_is_malformed_or_waits_for_more(data: bytes) -> None:
         b"x" * (2 << 20),
     ],
 )
-def test_what_is_malformed(data: bytes) -> None:
+def test_malformed_bytes(data: bytes) -> None:
     with pytest.raises(MalformedError):
         parse(data)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError, TailraceError
+from tailrace.finding import Severity
 from tailrace.jetstream.stream import checked, compare
 from tailrace.sinks.nats.settings import NatsSink
 
@@ -28,7 +29,7 @@ def findings(pipeline: str = "p", **changed: Any) -> list[tuple[str, str]]:
     settings = NatsSink(type="nats")
     found = list(compare(settings, GOOD | changed, pipeline=pipeline))
     assert all(one.fix for one in found)
-    return [(one.severity, one.finding) for one in found]
+    return [(one.severity.value, one.finding) for one in found]
 
 
 def test_a_good_stream_has_no_findings() -> None:
@@ -39,34 +40,34 @@ def test_a_good_stream_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "severity", "said"),
+    ("changed", "severity", "text"),
     [
         ({"no_ack": True}, "error", "does not acknowledge"),
-        ({"sealed": True}, "error", "takes no messages"),
-        ({"mirror": {"name": "X"}}, "error", "takes no messages"),
-        ({"retention": "interest"}, "error", "nobody has subscribed"),
-        ({"storage": "memory"}, "error", "gone when its server restarts"),
-        ({"storage": "memory", "num_replicas": 3}, "warning", "kept in memory"),
-        ({"retention": "workqueue"}, "warning", "removes what was consumed"),
+        ({"sealed": True}, "error", "accepts no messages"),
+        ({"mirror": {"name": "X"}}, "error", "accepts no messages"),
+        ({"retention": "interest"}, "error", "has no subscriber"),
+        ({"storage": "memory"}, "error", "lost when its server restarts"),
+        ({"storage": "memory", "num_replicas": 3}, "warning", "in memory"),
+        ({"retention": "workqueue"}, "warning", "removes consumed messages"),
         ({"discard": "old", "max_bytes": 10}, "warning", "removes its oldest"),
         ({"discard": "old", "max_msgs": 10}, "warning", "removes its oldest"),
-        ({"max_msgs_per_subject": 1}, "warning", "last messages of a subject"),
+        ({"max_msgs_per_subject": 1}, "warning", "last messages of each subject"),
         ({"subject_transform": {"src": "a", "dest": "b"}}, "warning", "renames subjects"),
         ({"max_age": 10**9}, "warning", "for 1 s"),
         ({"duplicate_window": 10**9}, "warning", "for 1 s only"),
-        ({"subjects": ["other.>"]}, "warning", "does not take cdc.*.*"),
-        ({"metadata": {"tailrace.pipeline": "q"}}, "warning", "made for the pipeline q"),
+        ({"subjects": ["other.>"]}, "warning", "does not accept cdc.*.*"),
+        ({"metadata": {"tailrace.pipeline": "q"}}, "warning", "created for the pipeline q"),
     ],
 )
-def test_what_is_found(changed: dict[str, Any], severity: str, said: str) -> None:
+def test_each_setting_has_its_finding(changed: dict[str, Any], severity: str, text: str) -> None:
     found = findings(**changed)
     assert found[0][0] == severity
-    assert said in found[0][1]
+    assert text in found[0][1]
 
 
 def test_atomic_needs_a_stream_that_allows_it() -> None:
     settings = NatsSink(type="nats", atomic="transaction")
-    assert [one.severity for one in compare(settings, GOOD, pipeline="p")] == ["error"]
+    assert [one.severity for one in compare(settings, GOOD, pipeline="p")] == [Severity.ERROR]
     assert list(compare(settings, GOOD | {"allow_atomic": True}, pipeline="p")) == []
 
 
@@ -80,7 +81,7 @@ def test_atomic_needs_a_stream_that_allows_it() -> None:
         ({}, None),
     ],
 )
-def test_what_an_answer_means(error: dict[str, Any], kind: type[TailraceError] | None) -> None:
+def test_error_codes_map_to_errors(error: dict[str, Any], kind: type[TailraceError] | None) -> None:
     if kind is None:
         assert checked({"a": 1}, "do it") == {"a": 1}
         return

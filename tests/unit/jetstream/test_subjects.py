@@ -44,7 +44,7 @@ def test_patterns(pattern: str, subject: str, taken: bool) -> None:
         b"a" * 4000,
     ],
 )
-def test_what_is_no_subject(subject: bytes) -> None:
+def test_invalid_subjects(subject: bytes) -> None:
     assert not well_formed(subject)
 
 
@@ -53,7 +53,7 @@ def test_templates() -> None:
     assert pattern_of("{database}.cdc.t_{table}") == "*.cdc.*"
 
 
-def test_the_first_row_that_does_not_fit_is_named() -> None:
+def test_the_first_row_with_an_invalid_destination_is_named() -> None:
     subjects = Subjects(["cdc.>", "other"])
     assert subjects.unfit(pa.array([], pa.binary())) is None
     assert subjects.unfit(pa.array([b"cdc.a", b"other", b"cdc.a"], pa.binary())) is None

@@ -1,4 +1,4 @@
-"""Which document holds where, whatever the order in which documents were written."""
+"""Which document applies where, whatever the order in which documents were written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.postgres.publication import TableName
-from tailrace.schemas.documents import Claim, Document, additions, holding, position_of
+from tailrace.schemas.documents import Claim, Document, additions, document_at, position_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def written(*passes: Sequence[Claim]) -> list[dict[str, Any]]:
 
 
 def names_at(stored: list[dict[str, Any]], at: int, ordinal: int = 0) -> list[str]:
-    found = holding(stored, Position(Lsn(at), ordinal))
+    found = document_at(stored, Position(Lsn(at), ordinal))
     assert found is not None
     return [column["name"] for column in found["columns"]]
 
@@ -59,7 +59,7 @@ def test_each_change_of_a_table_is_a_version_from_its_first_change_on() -> None:
     assert names_at(stored, 20) == ["id"]
 
 
-def test_versions_inside_a_transaction_are_told_apart_by_the_ordinal() -> None:
+def test_versions_inside_a_transaction_differ_by_their_ordinal() -> None:
     stored = written([stated(5, "a"), stated(5, "a", "b", ordinal=2), stated(5, "b", ordinal=3)])
     assert [names_at(stored, 5, ordinal) for ordinal in range(4)] == [
         ["a"],
@@ -74,13 +74,13 @@ def test_a_default_is_a_version_and_a_relation_message_does_not_contradict_it() 
     assert [d["columns"][0]["column_default"] for d in stored] == [None, "1"]
 
 
-def test_a_table_made_anew_is_another_version() -> None:
+def test_a_recreated_table_is_another_version() -> None:
     stored = written([claim(5, "id")], [claim(8, "id", oid=2)])
     assert [d["relation_id"] for d in stored] == [1, 2]
 
 
 def test_the_catalog_may_be_ahead_of_the_log() -> None:
-    """The catalog shows two changes at 30; the log then tells where each of them began."""
+    """The catalog shows two changes at 30; the log then has the first position of each."""
     stored = written(
         [claim(5, "a")],
         [claim(30, "a", "b", "c")],
@@ -92,21 +92,21 @@ def test_the_catalog_may_be_ahead_of_the_log() -> None:
     assert [column["name"] for column in stored[-1]["columns"]] == ["a", "b", "c"]
 
 
-def test_a_column_that_went_and_came_back_before_the_catalog_was_read() -> None:
+def test_a_column_dropped_and_added_again_before_the_catalog_was_read() -> None:
     stored = written([claim(35, "b")], [stated(10, "b"), stated(20, "a"), stated(30, "b")])
     assert [names_at(stored, at) for at in (10, 20, 30, 40)] == [["b"], ["a"], ["b"], ["b"]]
 
 
-def test_a_document_of_an_older_release_holds_from_the_beginning() -> None:
+def test_a_document_of_an_older_release_applies_from_the_origin() -> None:
     old = {"table": "users", "schema": "public.users", "timestamp": 1, "columns": []}
     assert position_of(old) == ORIGIN
     [new] = additions([old], [claim(7, "id")], timestamp=2)
     assert (new["version"], new["lsn"]) == (1, "0/7")
-    assert holding([old, new], Position(Lsn(6))) is old
+    assert document_at([old, new], Position(Lsn(6))) is old
 
 
-def test_nothing_is_stored() -> None:
-    assert holding([], ORIGIN) is None
+def test_no_document_is_stored() -> None:
+    assert document_at([], ORIGIN) is None
     assert additions([], [], timestamp=1) == []
 
 
@@ -116,7 +116,7 @@ def test_nothing_is_stored() -> None:
 )
 def test_every_change_finds_its_document(history: list[str], passes: list[tuple[int, int]]) -> None:
     """GIVEN a table whose one column changes at 10, 20, 30 ...
-    WHEN log and catalog are looked at, each as far as it happens to be, again and again
+    WHEN log and catalog are read again and again, each as far as it happens to be
     THEN in the end every change finds the columns it has, and the last document is the table."""
     stored: list[dict[str, Any]] = []
     ends = [*passes, (len(history), len(history))]

@@ -1,9 +1,9 @@
-"""What the server answers to published messages: counted, and read one by one only when need be.
+"""Acknowledgements of published messages: counted, and parsed one by one only where necessary.
 
-A plain positive ack is `MSG <inbox><number> 1 <n>␍␊{"stream":"CDC","seq":123}␍␊`. A run of them is
-told by counting: so many times the payload's beginning, no comma beyond, twice as many lines. Each
-payload stands behind a line of its own, so when the numbers agree there is nothing else in there.
-Whatever does not agree (a duplicate, an error, a ping in between) goes through the parser.
+A positive acknowledgement is `MSG <inbox><number> 1 <n>␍␊{"stream":"CDC","seq":123}␍␊`. A run of
+them is recognised by counting: n times the prefix of the payload, no other comma, 2n lines. Each
+payload follows a line of its own, so if the counts agree the bytes hold nothing else. Everything
+that does not agree (a duplicate, an error, a ping in between) goes through the parser.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NO_RESPONDERS = 503
 _STORE_FAILED = 10077
 _TOO_LARGE = 10054
 _BATCH_DUPLICATE = 10201
-_RESOURCES = frozenset({10023, 10028, 10047})
+_NO_RESOURCES = frozenset({10023, 10028, 10047})
 """Insufficient resources; memory, storage exceeded."""
 _LIMITS = ("maximum messages", "maximum bytes", "maximum message")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A message, or the messages of an atomic batch, that were not stored, and why."""
+    """A message, or the messages of an atomic batch, that the stream did not store, and why."""
 
     number: int
     count: int
@@ -49,22 +49,23 @@ class Failure:
     description: str
 
     @property
-    def unacked(self) -> bool:
-        """Whether nobody listens to the subject: no such stream, or one without a leader."""
+    def no_responders(self) -> bool:
+        """Whether no stream has the subject: there is none, or it has no leader."""
         return self.code == _NO_RESPONDERS and not self.err_code
 
-    def error(self, what: str, stream: str) -> SinkError:
-        """The error for it; `what` names the message."""
-        text = f"stream {stream} refused {what}: {self.description}"
+    def error(self, message: str, stream: str) -> SinkError:
+        """The error for a message; `message` names it."""
+        text = f"stream {stream} refused {message}: {self.description}"
         full = self.err_code == _STORE_FAILED and self.description.startswith(_LIMITS)
-        if full or self.err_code in _RESOURCES:
+        if full or self.err_code in _NO_RESOURCES:
             return SinkFullError(text)
         if self.err_code == _TOO_LARGE:
             return PoisonedError(text)
         if self.err_code == _BATCH_DUPLICATE:
-            # What we read back did not have it: it arrived since. The next attempt will see it.
+            # Another attempt stored it after this one had read the stream back. A retry finds it.
             return SinkUnreachableError(
-                text, hint="If it stays so, another pipeline writes the same ids to this stream."
+                text,
+                hint="If it happens again, another pipeline writes the same ids to this stream.",
             )
         if self.code == _NO_RESPONDERS and self.err_code:
             return SinkUnreachableError(text)
@@ -72,69 +73,72 @@ class Failure:
 
 
 class Acks:
-    """The answers on one connection. Numbers count from 0."""
+    """The acknowledgements on one connection. Messages are numbered from 0."""
 
     def __init__(self, inbox: bytes, stream: str) -> None:
-        self.settled = 0
-        """Answers of any kind."""
+        self.answered = 0
+        """Messages that have an answer of any kind."""
         self.highest = 0
-        """One past the highest number that was answered."""
+        """One past the highest number that has an answer."""
         self.duplicates = 0
         self.failures: list[Failure] = []
         self.repeated: tuple[int, int] | None = None
-        """The first message that was there before: its number, and the sequence it has."""
-        self._head = b"MSG " + inbox
+        """The first message that the stream already held: its number, and its sequence there."""
+        self._line_prefix = b"MSG " + inbox
         self._inbox = inbox
         self._stream = stream
-        # How a payload begins is taken from the first one: it holds the stream and the domain.
-        self._lead = b""
+        # Taken from the first payload: it names the stream and the domain.
+        self._payload_prefix = b""
         self._commas = 0
 
     @property
     def gap(self) -> int:
-        """How many messages are not answered though a later one is."""
-        return self.highest - self.settled
+        """How many messages have no answer although a later one has."""
+        return self.highest - self.answered
 
     def count(self, data: bytes) -> int:
-        """Count the plain acks `data` begins with; how many bytes they take, 0 if not only such."""
+        """Count the plain acknowledgements at the start of `data`; how many bytes they occupy.
+
+        0 if there is anything else among them: then the caller parses.
+        """
         end = data.rfind(_END) + len(_END)
-        if not self._lead or end < len(_END) or not data.startswith(self._head):
+        if not self._payload_prefix or end < len(_END) or not data.startswith(self._line_prefix):
             return 0
-        number = data.count(self._lead, 0, end)
-        if data.count(b",", 0, end) != number * self._commas:
+        count = data.count(self._payload_prefix, 0, end)
+        if data.count(b",", 0, end) != count * self._commas:
             return 0
-        if data.count(b"\n", 0, end) != 2 * number:
+        if data.count(b"\n", 0, end) != 2 * count:
             return 0
-        self.settled += number
-        start = data.rindex(self._head, 0, end) + len(self._head)
+        self.answered += count
+        start = data.rindex(self._line_prefix, 0, end) + len(self._line_prefix)
         self.highest = max(self.highest, int(data[start : data.index(b" ", start)]) + 1)
         return end
 
     def take(self, message: Message) -> None:
-        """Read one answer; messages that answer something else are passed over."""
+        """Read one answer. Messages on other subjects are ignored."""
         match = _NUMBER.fullmatch(message.subject.removeprefix(self._inbox))
         if match is None:
             return
         number, count = int(match[1]), int(match[2] or 1)
-        self.settled += count
+        self.answered += count
         self.highest = max(self.highest, number + count)
         plain = _PLAIN.fullmatch(message.payload)
-        if plain and plain[1] == self._lead:
+        if plain and plain[1] == self._payload_prefix:
             return
         if message.status:
             subject = header_value(message.header, b"Nats-Subject") or b""
-            reason = f"no stream takes the subject {subject.decode('utf-8', 'replace')}"
+            reason = f"no stream has the subject {subject.decode('utf-8', 'replace')}"
             self._fail(number, count, {"code": message.status, "description": reason})
         else:
-            self._read(number, count, _loaded(message.payload))
+            self._read(number, count, _parse(message.payload))
             if plain and not self.failures:
-                self._lead, self._commas = plain[1], plain[1].count(b",")
+                self._payload_prefix, self._commas = plain[1], plain[1].count(b",")
 
     def _read(self, number: int, count: int, answer: dict[str, Any]) -> None:
         if error := answer.get("error"):
             self._fail(number, count, error)
         elif answer.get("stream") != self._stream:
-            reason = f"its subject belongs to stream {answer.get('stream')}, which has stored it"
+            reason = f"its subject belongs to the stream {answer.get('stream')}, which stored it"
             self._fail(number, count, {"description": reason})
         elif answer.get("duplicate"):
             self.duplicates += 1
@@ -151,10 +155,10 @@ class Acks:
         self.failures.append(failure)
 
 
-def _loaded(payload: bytes) -> dict[str, Any]:
+def _parse(payload: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(payload)
     except ValueError:
         answer = None
-    unreadable = {"error": {"description": f"the answer {payload[:100]!r} cannot be read"}}
+    unreadable = {"error": {"description": f"invalid answer {payload[:100]!r}"}}
     return answer if isinstance(answer, dict) else unreadable

@@ -6,12 +6,12 @@
     ␍␊
     <payload>␍␊
 
-The reply ends with the message's number on this connection, so that an answer can name what it
-answers. In an atomic batch only the last message has a reply: the number of the first, a dash, and
-how many there are. A column `headers`, where there is one, holds more header lines, each with its
-line break before it.
+The reply subject ends with the number of the message on this connection, so that an answer names
+the message it belongs to. In an atomic batch only the last message has a reply: the number of the
+first message, a dash, and the number of messages. An optional column `headers` holds more header
+lines, each after its line break.
 
-The columns must be clean: `tailrace.jetstream.subjects` sees to the destinations, and `broken_id`
+The columns must be valid: `tailrace.jetstream.subjects` checks the destinations, and `broken_id`
 finds an id that would end its header line.
 """
 
@@ -27,51 +27,51 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 BATCH_FIELDS_BYTES = 128
-"""More than the fields of an atomic batch add to a header."""
+"""Upper bound of the bytes that an atomic batch adds to a header."""
 _FIXED_BYTES = len(b"NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
 
 
 def header_bytes(ids: pa.Array) -> npt.NDArray[np.int64]:
-    """How long the header block of each message is, without the fields of a batch."""
+    """Bytes of the header block of each message, without the fields of an atomic batch."""
     return lengths(ids) + _FIXED_BYTES
 
 
 def frame(batch: pa.RecordBatch, *, inbox: bytes, first: int) -> pa.Array:
-    """Every row as an HPUB that is answered at `inbox` and its number, counted from `first`."""
+    """Every row as an HPUB whose reply subject is `inbox` and a number, counted from `first`."""
     reply = [_scalar(b" " + inbox), _digits(np.arange(first, first + batch.num_rows))]
     header = header_bytes(batch.column("id"))
     if "headers" not in batch.schema.names:
-        return _joined(batch, reply, [], header)
+        return _publish_frames(batch, reply, [], header)
     fields = batch.column("headers")
-    return _joined(batch, reply, [fields], header + lengths(fields))
+    return _publish_frames(batch, reply, [fields], header + lengths(fields))
 
 
 def frame_atomic(
     batch: pa.RecordBatch, starts: npt.NDArray[np.int64], *, inbox: bytes, first: int
 ) -> pa.Array:
-    """An atomic batch from each of `starts` on. A single message is atomic as it is."""
+    """One atomic batch per start. A single message is atomic by itself."""
     rows = np.arange(batch.num_rows)
     sizes = np.diff(np.r_[starts, batch.num_rows])
     start, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
     last, several = rows == start + size - 1, size > 1
     name = _digits(start + first)
-    nothing = _scalar(b"")
-    count = _either(several, _join(_scalar(b"-"), _digits(size)), nothing)
-    reply = _either(last, _join(_scalar(b" " + inbox), name, count), nothing)
+    empty = _scalar(b"")
+    count = _either(several, _join(_scalar(b"-"), _digits(size)), empty)
+    reply = _either(last, _join(_scalar(b" " + inbox), name, count), empty)
     batch_id = inbox.removeprefix(b"_INBOX.")
     member = _join(
         _scalar(b"\r\nNats-Batch-Id: " + batch_id),
         name,
         _scalar(b"\r\nNats-Batch-Sequence: "),
         _digits(rows - start + 1),
-        _either(last, _scalar(b"\r\nNats-Batch-Commit: 1"), nothing),
+        _either(last, _scalar(b"\r\nNats-Batch-Commit: 1"), empty),
     )
-    fields = _either(several, member, nothing)
+    fields = _either(several, member, empty)
     header = header_bytes(batch.column("id")) + lengths(fields)
-    return _joined(batch, [reply], [fields], header)
+    return _publish_frames(batch, [reply], [fields], header)
 
 
-def _joined(
+def _publish_frames(
     batch: pa.RecordBatch,
     reply: list[pa.Scalar | pa.Array],
     fields: list[pa.Scalar | pa.Array],
@@ -96,7 +96,7 @@ def _joined(
 
 
 def broken_id(ids: pa.Array) -> int | None:
-    """The first row whose id holds a line break or a NUL; None when all are clean."""
+    """The first row whose id contains a line break or a NUL; None if there is none."""
     bounds = byte_bounds(ids)
     if bounds[0] == bounds[-1]:
         return None
@@ -108,7 +108,7 @@ def broken_id(ids: pa.Array) -> int | None:
 
 
 def byte_bounds(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each value of a binary column begins in its buffer, and where the last one ends."""
+    """The offsets of a binary column: the start of each value, and the end of the last."""
     if not len(column):
         return np.zeros(1, np.int64)
     bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
@@ -116,9 +116,9 @@ def byte_bounds(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    """How many bytes each value has."""
-    counted: npt.NDArray[np.int32] = pc.binary_length(column).to_numpy(zero_copy_only=False)
-    return counted.astype(np.int64)
+    """The length of each value in bytes."""
+    sizes: npt.NDArray[np.int32] = pc.binary_length(column).to_numpy(zero_copy_only=False)
+    return sizes.astype(np.int64)
 
 
 def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:

@@ -1,11 +1,11 @@
-"""The bulk path: batches out, answers in, on one connection.
+"""The publisher: batches out, acknowledgements in, on one connection.
 
-A batch is framed column by column and handed to the kernel in slices. Answers are counted only
-when the next slice needs room, or everything has to be settled; nothing runs in the background.
+A batch is framed column by column and passed to the kernel in slices. Acknowledgements are counted
+only when the next slice needs room, or on `flush`; nothing runs in the background.
 
-Order can be damaged in one way: a message in the middle is refused (the stream is full, say) or
-lost (with a cluster's leader) while later ones, already on their way, are stored. They cannot be
-taken back. Nothing more is sent, and it is said loudly.
+Order can be damaged in one way: the stream refuses a message (because it is full, for example) or
+loses it (with a cluster's leader) and stores later ones that were already sent. These cannot be
+removed. The publisher then sends nothing more and logs `nats.order_damaged`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import structlog
 from tailrace.errors import SinkError, SinkUnreachableError
 from tailrace.jetstream.bulk import frames
 from tailrace.jetstream.bulk.acks import Acks
-from tailrace.jetstream.bulk.atomic_batches import MOST_ROWS, starts
+from tailrace.jetstream.bulk.atomic_batches import MAX_ROWS, starts
 from tailrace.jetstream.protocol import Message
-from tailrace.jetstream.stream import look
+from tailrace.jetstream.stream import find_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from tailrace.jetstream.line import Line
+    from tailrace.jetstream.connection import NatsConnection
 
     Row = dict[str, Any]
 
@@ -42,8 +42,8 @@ _SEND_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows on their way, kept so that a message can be named by its number."""
+class _Sent:
+    """Rows without an answer yet, by which a message can be named from its number."""
 
     first: int
     rows: pa.RecordBatch
@@ -54,26 +54,28 @@ class _Part:
 
 
 class Publisher:
-    """Publishes rows that are known to be fit, and knows how many are not answered."""
+    """Publishes rows that the caller has validated, and counts their acknowledgements."""
 
-    def __init__(self, line: Line, *, stream: str, max_outstanding: int, timeout_s: float) -> None:
-        self.acks = Acks(line.inbox, stream)
-        self._line = line
+    def __init__(
+        self, connection: NatsConnection, *, stream: str, max_outstanding: int, timeout_s: float
+    ) -> None:
+        self.acks = Acks(connection.inbox, stream)
+        self._connection = connection
         self._stream = stream
-        self._most = max_outstanding
+        self._max_outstanding = max_outstanding
         self._timeout_s = timeout_s
         self._sent = 0
         self.repeated: tuple[int, Row] | None = None
-        """The first message the stream had before: the sequence it has there, and our row."""
-        self._flight: deque[_Part] = deque()
+        """The first message that the stream already held: its sequence there, and the row."""
+        self._unanswered: deque[_Sent] = deque()
 
     @property
     def outstanding(self) -> int:
-        """Messages sent and not answered."""
-        return self._sent - self.acks.settled
+        """Messages that are sent and have no answer yet."""
+        return self._sent - self.acks.answered
 
     def publish(self, batch: pa.RecordBatch, *, atomic: bool = False) -> None:
-        """Send rows in order, waiting while too many are on their way.
+        """Send rows in order; wait while too many have no answer.
 
         `atomic` rows are whole transactions.
         """
@@ -83,37 +85,41 @@ class Publisher:
             part = batch.slice(row, end - row)
             low, high = np.searchsorted(ends, [row, end], side="right")
             inside = ends[low:high] - row
-            self._flight.append(_Part(self._sent, part))
+            self._unanswered.append(_Sent(self._sent, part))
             if atomic:
                 begins = np.r_[0, inside[:-1]]
-                framed = frames.frame_atomic(part, begins, inbox=self._line.inbox, first=self._sent)
+                framed = frames.frame_atomic(
+                    part, begins, inbox=self._connection.inbox, first=self._sent
+                )
             else:
-                framed = frames.frame(part, inbox=self._line.inbox, first=self._sent)
+                framed = frames.frame(part, inbox=self._connection.inbox, first=self._sent)
             self._send(framed, inside)
 
     def _send(self, framed: pa.Array, ends: npt.NDArray[np.int64]) -> None:
         bounds = frames.byte_bounds(framed)
         data = memoryview(framed.buffers()[2])
-        # A quarter at a time: the server has three to go on with while we wait for room.
-        quarter = max(1, self._most // 4)
+        # A quarter of the window per send: the server works on three quarters during the wait.
+        quarter = max(1, self._max_outstanding // 4)
         for row, end in _slices(ends, bounds, rows=quarter, size=_SEND_BYTES):
-            # An atomic batch is answered once it is whole, so it goes out however large it is. With
-            # a gap in the answers nothing more goes out: it might be stored before what is missing.
-            self.settle(0 if self.acks.gap else max(0, self._most - (end - row)))
-            self._line.send(data[bounds[row] : bounds[end]])
+            # An atomic batch has one answer, at its end, so it is sent whole, whatever its size.
+            # After a gap in the answers nothing is sent until all have arrived: a later message
+            # must not be stored before one that is missing.
+            room = max(0, self._max_outstanding - (end - row))
+            self.flush(0 if self.acks.gap else room)
+            self._connection.send(data[bounds[row] : bounds[end]])
             self._sent += end - row
 
-    def settle(self, most: int = 0) -> None:
-        """Wait until at most this many messages are without an answer."""
-        while self.outstanding > most:
+    def flush(self, max_outstanding: int = 0) -> None:
+        """Wait until at most this many messages have no answer."""
+        while self.outstanding > max_outstanding:
             self._await_acks()
             if self.acks.failures:
                 self._fail()
-        while self._flight and self._flight[0].end <= self.acks.settled:
-            self._flight.popleft()
+        while self._unanswered and self._unanswered[0].end <= self.acks.answered:
+            self._unanswered.popleft()
 
     def _await_acks(self) -> None:
-        """Wait for an answer, or several."""
+        """Wait for the next answers."""
         deadline = time.monotonic() + self._timeout_s
         try:
             while not self._receive(deadline):
@@ -121,51 +127,57 @@ class Publisher:
         except SinkError:
             if self.acks.gap:
                 structlog.get_logger().error(
-                    "nats.order-damaged", stream=self._stream, unanswered=self.acks.gap
+                    "nats.order_damaged", stream=self._stream, unacked=self.acks.gap
                 )
             raise
 
     def _receive(self, deadline: float) -> int:
-        """Take in what comes; how many answers there were."""
-        before = self.acks.settled
-        data = self._line.fetch(deadline)
-        for event in self._line.digest(data[self.acks.count(data) :]):
+        """Read the next bytes; how many answers they hold."""
+        before = self.acks.answered
+        data = self._connection.receive(deadline)
+        for event in self._connection.parse(data[self.acks.count(data) :]):
             if isinstance(event, Message):
                 self.acks.take(event)
         if self.acks.repeated and self.repeated is None:
-            # Looked up at once: soon its batch is let go.
+            # Looked up now: `flush` drops the rows of answered messages.
             number, sequence = self.acks.repeated
             self.repeated = sequence, self._row(number)
-        return self.acks.settled - before
+        return self.acks.answered - before
 
     def _row(self, number: int) -> Row:
-        """What is on its way under a number."""
-        for part in self._flight:
+        """The row of a message that has no answer yet."""
+        for part in self._unanswered:
             if part.first <= number < part.end:
                 (row,) = part.rows.slice(number - part.first, 1).to_pylist()
                 return dict(row)
         return {}
 
     def _fail(self) -> None:
-        """Hear what became of the messages behind the refused one, and raise."""
+        """Wait for the answers to the messages after the refused one, and raise its error."""
         try:
             while self.outstanding:
                 self._await_acks()
-        except SinkError as cut:
-            structlog.get_logger().warning("nats.unheard", unacked=self.outstanding, cause=str(cut))
+        except SinkError as lost:
+            structlog.get_logger().warning(
+                "nats.acks_missing", unacked=self.outstanding, reason=str(lost)
+            )
         failure = min(self.acks.failures, key=lambda each: each.number)
-        # Everything before it was stored, so whatever else was stored stands behind it.
-        behind = self.acks.settled - sum(each.count for each in self.acks.failures) - failure.number
+        # Every message before the first failure was stored, so any other stored one is a later one.
+        refused = sum(each.count for each in self.acks.failures)
+        stored_later = self.acks.answered - refused - failure.number
         name = self._row(failure.number).get("id", b"of unknown id").decode("utf-8", "replace")
         error = failure.error(f"message {name}", self._stream)
-        if failure.unacked and look(self._line, self._stream) is not None:
-            # The stream took this subject when we looked, and is still there.
-            error = SinkUnreachableError(f"{error}; the stream may be without a leader")
-        if behind > 0:
+        if failure.no_responders and find_stream(self._connection, self._stream) is not None:
+            # The stream accepted this subject when the sink opened, and still exists.
+            error = SinkUnreachableError(f"{error}; the stream may have no leader")
+        if stored_later > 0:
             structlog.get_logger().error(
-                "nats.order-damaged", stream=self._stream, refused=name, stored_behind=behind
+                "nats.order_damaged",
+                stream=self._stream,
+                refused=name,
+                stored_later=stored_later,
             )
-            text = f"{error}; {behind} later ones were stored before it"
+            text = f"{error}; {stored_later} later messages were stored before it"
             error = type(error)(text, hint=error.hint)
         raise error
 
@@ -173,18 +185,21 @@ class Publisher:
 def _atomic_ends(batch: pa.RecordBatch, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Where atomic batches end.
 
-    Small transactions share one: a server takes milliseconds for each, and whoever reads sees no
-    part of a transaction all the same.
+    Small transactions share a batch: a server needs milliseconds per batch, and a consumer still
+    never sees part of a transaction.
     """
     whole = np.r_[starts(batch)[1:], batch.num_rows]
-    slices = _slices(whole, bounds, rows=MOST_ROWS, size=_FRAME_BYTES)
+    slices = _slices(whole, bounds, rows=MAX_ROWS, size=_FRAME_BYTES)
     return np.array([end for _, end in slices], np.int64)
 
 
 def _slices(
     ends: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], *, rows: int, size: int
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of at most so many rows and bytes that stop at one of `ends`, each at least one."""
+    """Ranges of at most `rows` rows and `size` bytes that stop at one of `ends`.
+
+    Each range has at least one end, whatever its size.
+    """
     row, at = 0, 0
     while at < len(ends):
         fitting = int(np.searchsorted(bounds, bounds[row] + size, side="right")) - 1

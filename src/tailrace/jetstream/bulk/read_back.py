@@ -1,13 +1,13 @@
-"""What a stream holds beyond a position: the messages of an attempt that was cut off.
+"""Reading back: the messages after a position that an interrupted attempt has stored.
 
-Found in two steps. Backwards, in growing strides, until a message of ours that the checkpoint
-knows; a few requests however long the stream. Forwards from there, headers only, keeping subject
-and id of everything beyond the checkpoint. Lanes write side by side, so the last message says
-nothing about the others: the set is the truth.
+Two steps. First backwards, in growing strides, to a message that the checkpoint covers: a few
+requests, however long the stream is. Then forwards from there, headers only, collecting subject and
+id of every message after the checkpoint. Lanes publish concurrently, so the last message alone does
+not tell which others are stored: the set of ids does.
 
-A micro-batch begins after the one before it is whole in the stream, so nothing beyond the
-checkpoint stands before something the checkpoint knows. That holds for one pipeline; it is why a
-stream belongs to one, or its subjects do.
+A micro-batch starts after the previous one is completely stored, so no message after the checkpoint
+precedes one that the checkpoint covers. This holds per pipeline, so a stream, or at least its
+subjects, belongs to one pipeline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from tailrace.jetstream.line import Line
+    from tailrace.jetstream.connection import NatsConnection
     from tailrace.jetstream.protocol import Message
 
 _ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-[A-Za-z]+-)?([0-9]{1,19})", re.DOTALL)
@@ -42,11 +42,11 @@ _ALL = ">"
 _NO_MESSAGE = 10037
 _STRIDE = 256
 _PULL = 5000
-_PATIENCE_S, _LOOK_S = 10.0, 0.05
+_MAX_LAG_S, _POLL_S = 10.0, 0.05
 
 
 def position_of(message_id: bytes) -> Position | None:
-    """The position in an id, of either form; None if it is none of ours.
+    """The position in a message id of either form; None for another id.
 
     >>> position_of(b"000000000000001a-3"), position_of(b"1a-my-table-insert-3")
     (Position(lsn=Lsn('0/1A'), ordinal=3), Position(lsn=Lsn('0/1A'), ordinal=3))
@@ -56,7 +56,7 @@ def position_of(message_id: bytes) -> Position | None:
 
 
 class ReadBack:
-    """Messages beyond the checkpoint, by subject and id, in order of LSN."""
+    """The messages after a checkpoint, by subject and id, in order of LSN."""
 
     def __init__(self, lsns: Sequence[int] = (), keys: Sequence[bytes] = ()) -> None:
         unsorted = np.array(lsns, np.uint64)
@@ -65,17 +65,17 @@ class ReadBack:
         self._keys = pa.array(keys, pa.binary()).take(pa.array(order))
 
     def beyond(self, after: Position) -> ReadBack:
-        """Without the transactions before that of `after`."""
+        """The same without the transactions before that of `after`."""
         low = int(np.searchsorted(self._lsns, np.uint64(after.lsn), side="left"))
-        kept = ReadBack()
-        kept._lsns, kept._keys = self._lsns[low:], self._keys.slice(low)
-        return kept
+        rest = ReadBack()
+        rest._lsns, rest._keys = self._lsns[low:], self._keys.slice(low)
+        return rest
 
     def __len__(self) -> int:
         return len(self._lsns)
 
     def missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows the stream does not hold."""
+        """The rows that the stream does not hold."""
         if not len(self) or not batch.num_rows:
             return batch
         bounds = pc.min_max(batch.column("lsn")).as_py()
@@ -86,72 +86,87 @@ class ReadBack:
         keys = pc.binary_join_element_wise(
             batch.column("destination"), batch.column("id"), pa.scalar(b" ", pa.binary())
         )
-        held = pc.is_in(keys, self._keys.slice(low, high - low))
-        return batch.filter(pc.invert(held))
+        stored = pc.is_in(keys, self._keys.slice(low, high - low))
+        return batch.filter(pc.invert(stored))
+
+
+class StreamMessage(NamedTuple):
+    """A message of a stream."""
+
+    sequence: int
+    subject: str
+    id: bytes
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A pipeline's messages in a stream: the subjects that no other writes to."""
+class OwnSubjects:
+    """The subjects of a stream that only one pipeline publishes to."""
 
     stream: str
     subjects: str = _ALL
 
 
-def read_back(line: Line, place: Place, state: dict[str, Any], *, after: Position) -> ReadBack:
-    """What the stream holds beyond `after`."""
+def read_back(
+    connection: NatsConnection, own: OwnSubjects, state: dict[str, Any], *, after: Position
+) -> ReadBack:
+    """The messages of the stream after `after`."""
     first, last = int(state["first_seq"]), int(state["last_seq"])
     if not state["messages"]:
         return ReadBack()
-    start = _last_delivered(line, place, after, first, last) + 1
-    return _forward(line, place, (start, last), after) if start <= last else ReadBack()
+    start = _last_delivered(connection, own, after, first, last) + 1
+    return _forward(connection, own, (start, last), after) if start <= last else ReadBack()
 
 
-def _last_delivered(line: Line, place: Place, after: Position, first: int, last: int) -> int:
-    """The sequence of a message of ours that is not beyond `after`, or the one before `first`."""
+def _last_delivered(
+    connection: NatsConnection, own: OwnSubjects, after: Position, first: int, last: int
+) -> int:
+    """The sequence of a message that is not after `after`, or the one before `first`."""
     sequence, stride = last, _STRIDE
     while True:
-        # The message there or the next one: some are deleted, some have outlived their age.
-        found = message_at(line, place.stream, sequence, place.subjects)
-        position = position_of(found[2]) if found else None
-        if position is not None and position <= after:
-            assert found is not None
-            return found[0]
+        # The message at the sequence or the next one: some are deleted or expired.
+        message = message_at(connection, own.stream, sequence, own.subjects)
+        position = position_of(message.id) if message else None
+        if message and position is not None and position <= after:
+            return message.sequence
         if sequence <= first:
             return first - 1
         sequence, stride = max(first, last - stride), stride * 4
 
 
 def message_at(
-    line: Line, stream: str, sequence: int, subject: str = _ALL
-) -> tuple[int, str, bytes, bytes] | None:
-    """Sequence, subject, id and payload of the first message at or behind a sequence."""
-    return _message(line, stream, {"seq": sequence, "next_by_subj": subject})
+    connection: NatsConnection, stream: str, sequence: int, subject: str = _ALL
+) -> StreamMessage | None:
+    """The first message at or after a sequence."""
+    return _message(connection, stream, {"seq": sequence, "next_by_subj": subject})
 
 
-def last_id(line: Line, stream: str, subject: str) -> str | None:
-    """The id of a subject's last message; None when there is no message."""
-    found = _message(line, stream, {"last_by_subj": subject})
-    return None if found is None else found[2].decode("utf-8", "replace")
+def last_id(connection: NatsConnection, stream: str, subject: str) -> str | None:
+    """The id of a subject's last message; None if it has no message."""
+    message = _message(connection, stream, {"last_by_subj": subject})
+    return None if message is None else message.id.decode("utf-8", "replace")
 
 
 def _message(
-    line: Line, stream: str, body: dict[str, object]
-) -> tuple[int, str, bytes, bytes] | None:
-    answer = line.ask(f"{_API}.STREAM.MSG.GET.{stream}", body)
+    connection: NatsConnection, stream: str, body: dict[str, object]
+) -> StreamMessage | None:
+    answer = connection.request(f"{_API}.STREAM.MSG.GET.{stream}", body)
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None
     message = checked(answer, f"read stream {stream}")["message"]
     header = base64.b64decode(message.get("hdrs", ""))
     payload = base64.b64decode(message.get("data", ""))
-    return message["seq"], message["subject"], header_value(header, _ID_FIELD) or b"", payload
+    message_id = header_value(header, _ID_FIELD) or b""
+    return StreamMessage(message["seq"], message["subject"], message_id, payload)
 
 
-def _forward(line: Line, place: Place, bounds: tuple[int, int], after: Position) -> ReadBack:
+def _forward(
+    connection: NatsConnection, own: OwnSubjects, bounds: tuple[int, int], after: Position
+) -> ReadBack:
     beyond = (int(after.lsn), after.ordinal)
     lsns: list[int] = []
     keys: list[bytes] = []
-    for message in _messages(line, place.stream, *bounds, place.subjects):
+    for message in _messages(connection, own.stream, *bounds, own.subjects):
         message_id = header_value(message.header, _ID_FIELD) or b""
         match = _ID.fullmatch(message_id)
         if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
@@ -160,25 +175,27 @@ def _forward(line: Line, place: Place, bounds: tuple[int, int], after: Position)
     return ReadBack(lsns, keys)
 
 
-def ids(line: Line, stream: str, subject: str, bounds: tuple[int, int]) -> Iterator[bytes]:
-    """The ids of a subject's messages from one sequence up to another."""
+def ids(
+    connection: NatsConnection, stream: str, subject: str, bounds: tuple[int, int]
+) -> Iterator[bytes]:
+    """The ids of a subject's messages between two sequences, both included."""
     if bounds[0] <= bounds[1]:
-        for message in _messages(line, stream, *bounds, subject):
+        for message in _messages(connection, stream, *bounds, subject):
             yield header_value(message.header, _ID_FIELD) or b""
 
 
 def _messages(
-    line: Line, stream: str, start: int, last: int, subject: str = _ALL
+    connection: NatsConnection, stream: str, start: int, last: int, subject: str = _ALL
 ) -> Iterator[Message]:
-    """From one sequence up to another, headers only.
+    """The messages between two sequences, both included, headers only.
 
-    In a cluster the consumer may live with a replica that is behind, and knows of no more messages
-    than that one has: the leader, which answers all other requests, decides whether that is all.
+    In a cluster the consumer may run on a replica that lags and does not know the last messages
+    yet. The leader answers all other requests, so it decides whether all messages were read.
     """
     consumer = f"tailrace-{secrets.token_hex(6)}"
     config = {
         "name": consumer,
-        "description": "Tailrace reads back what it has stored.",
+        "description": "Tailrace reads back the messages it has stored.",
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": start,
         **({} if subject == _ALL else {"filter_subject": subject}),
@@ -190,34 +207,36 @@ def _messages(
         "inactive_threshold": 30 * 10**9,
     }
     checked(
-        line.ask(
+        connection.request(
             f"{_API}.CONSUMER.CREATE.{stream}.{consumer}",
             {"stream_name": stream, "config": config},
         ),
         f"read stream {stream} back",
     )
     seen = start - 1
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _MAX_LAG_S
     while seen < last:
-        pulled = line.pull(f"{_API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", _PULL)
+        pulled = connection.pull(f"{_API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", _PULL)
         if pulled:
             yield from pulled
             seen = sequence_of(pulled[-1].reply)
-            deadline = time.monotonic() + _PATIENCE_S
-        elif (found := message_at(line, stream, seen + 1, subject)) is None or found[0] > last:
-            # Deleted, or too old.
+            deadline = time.monotonic() + _MAX_LAG_S
+            continue
+        missing = message_at(connection, stream, seen + 1, subject)
+        if missing is None or missing.sequence > last:
+            # The rest is deleted or expired.
             break
-        elif time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             raise SinkUnreachableError(
-                f"stream {stream} can not be read back: a replica has no message {found[0]} yet"
+                f"stream {stream} cannot be read back: a replica has no message "
+                f"{missing.sequence} yet"
             )
-        else:
-            time.sleep(_LOOK_S)
-    line.ask(f"{_API}.CONSUMER.DELETE.{stream}.{consumer}")
+        time.sleep(_POLL_S)
+    connection.request(f"{_API}.CONSUMER.DELETE.{stream}.{consumer}")
 
 
 def sequence_of(reply: bytes) -> int:
-    """A delivered message's place in its stream, from the subject to acknowledge it at.
+    """The stream sequence of a delivered message, from its reply subject.
 
     >>> sequence_of(b"$JS.ACK.CDC.tailrace-1.1.42.7.1700000000000000000.0")
     42

@@ -1,8 +1,8 @@
-"""`SnapshotPublisher`: messages without a position to resume at, those of snapshots.
+"""The messages of snapshots, which have no position to resume at.
 
-What an earlier attempt stored is found by asking: for the subjects, where each message has one of
-its own, or for the ids on a subject behind a place in the stream. Within the server's window for
-repeated ids a second copy is refused by its id as well.
+What an earlier attempt has stored is read from the stream: the subjects, where each message has its
+own, or the ids of a subject after a sequence. Within its duplicate window the server also refuses a
+second copy by its id.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from tailrace.errors import PoisonedError
-from tailrace.jetstream.bulk import frames
-from tailrace.jetstream.bulk import read_back as stored
+from tailrace.jetstream.bulk import frames, read_back
 from tailrace.jetstream.bulk.publisher import Publisher
-from tailrace.jetstream.line import Line
+from tailrace.jetstream.connection import NatsConnection
 from tailrace.jetstream.stream import checked, ready
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _SCHEMA = pa.schema([(name, pa.binary()) for name in ("destination", "id", "head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMessage:
-    """A message. `headers` are lines as NATS has them."""
+    """A message of a snapshot."""
 
     destination: str
     id: str
@@ -39,7 +38,7 @@ class SnapshotMessage:
 
     @property
     def lines(self) -> bytes:
-        """The headers as they are sent."""
+        """The header lines, each after its line break."""
         return "".join(f"\r\n{name}: {value}" for name, value in self.headers).encode()
 
     @property
@@ -55,9 +54,9 @@ class SnapshotMessage:
 
 
 class SnapshotPublisher:
-    """A connection to the stream of `settings`, which is made for `owner` when it is missing.
+    """A connection to the stream of `settings`, which is created for `owner` if it is missing.
 
-    Messages that are large should be few on their way: `outstanding`.
+    `outstanding` bounds the messages without an acknowledgement; large messages need a low bound.
     """
 
     def __init__(
@@ -69,83 +68,86 @@ class SnapshotPublisher:
         outstanding: int = _OUTSTANDING,
     ) -> None:
         self._settings = settings
-        self._line = Line.connect(settings, name=name)
+        self._connection = NatsConnection.connect(settings, name=name)
         try:
-            self._stream = ready(self._line, settings, pipeline=owner)
+            self._stream = ready(self._connection, settings, pipeline=owner)
         except BaseException:
-            self._line.close()
+            self._connection.close()
             raise
         self._publisher = Publisher(
-            self._line,
+            self._connection,
             stream=settings.stream.name,
             max_outstanding=outstanding,
             timeout_s=settings.timeout_s,
         )
 
     @property
-    def most_bytes(self) -> int:
-        """What a message may have, with its headers."""
-        own = int(self._stream["config"].get("max_msg_size", -1))
-        most: int = self._line.max_payload
-        return min(most, own) if own > 0 else most
+    def max_bytes(self) -> int:
+        """Max bytes of a message, headers included."""
+        stream_limit = int(self._stream["config"].get("max_msg_size", -1))
+        server_limit = self._connection.max_payload
+        return min(server_limit, stream_limit) if stream_limit > 0 else server_limit
 
     def stored(self, pattern: str) -> set[str]:
-        """The subjects that match and hold a message."""
+        """The subjects that match the pattern and hold a message."""
         name = self._settings.stream.name
-        found: set[str] = set()
+        stored: set[str] = set()
         while True:
-            body = {"subjects_filter": pattern, "offset": len(found)}
-            answer = self._line.ask(f"$JS.API.STREAM.INFO.{name}", body)
-            subjects = checked(answer, f"look at stream {name}")["state"].get("subjects") or {}
-            found |= set(subjects)
-            if not subjects or len(found) >= answer.get("total", 0):
-                return found
+            body = {"subjects_filter": pattern, "offset": len(stored)}
+            answer = self._connection.request(f"$JS.API.STREAM.INFO.{name}", body)
+            subjects = checked(answer, f"read stream {name}")["state"].get("subjects") or {}
+            stored |= set(subjects)
+            if not subjects or len(stored) >= answer.get("total", 0):
+                return stored
 
     def ids(self, subject: str, *, after: int) -> Iterator[bytes]:
-        """The ids of the messages of a subject behind a place in the stream."""
-        return stored.ids(self._line, self._settings.stream.name, subject, (after + 1, self.last()))
+        """The ids of the messages of a subject after a sequence."""
+        bounds = (after + 1, self.last())
+        return read_back.ids(self._connection, self._settings.stream.name, subject, bounds)
 
     def last(self) -> int:
-        """The place of the last message of the stream, whatever its subject."""
+        """The sequence of the last message of the stream, on any subject."""
         name = self._settings.stream.name
-        answer = checked(self._line.ask(f"$JS.API.STREAM.INFO.{name}"), f"look at stream {name}")
+        answer = checked(
+            self._connection.request(f"$JS.API.STREAM.INFO.{name}"), f"read stream {name}"
+        )
         return int(answer["state"]["last_seq"])
 
     def last_id(self, subject: str) -> str | None:
-        """The id of a subject's last message; None when there is no message."""
-        return stored.last_id(self._line, self._settings.stream.name, subject)
+        """The id of a subject's last message; None if it has no message."""
+        return read_back.last_id(self._connection, self._settings.stream.name, subject)
 
-    def send(self, parcel: SnapshotMessage) -> None:
-        """Publish. Returns before it is stored."""
-        self.publish(parcel.batch)
+    def send(self, message: SnapshotMessage) -> None:
+        """Publish a message. Returns before it is stored."""
+        self.publish(message.batch)
 
     def publish(self, messages: pa.RecordBatch) -> None:
-        """Publish `destination`, `id`, `payload` and perhaps `headers`, as they are sent.
+        """Publish rows of `destination`, `id`, `payload` and, optionally, `headers`.
 
-        Returns before all is stored. Destinations have to be well formed.
+        Returns before all are stored. The caller has validated the destinations.
         """
         size = frames.header_bytes(messages["id"]) + frames.lengths(messages["payload"])
         if "headers" in messages.schema.names:
             size += frames.lengths(messages["headers"])
-        if size.max(initial=0) > self.most_bytes:
+        if size.max(initial=0) > self.max_bytes:
             row = messages.slice(int(size.argmax()), 1).to_pylist()[0]
             raise PoisonedError(
                 f"message {row['id'].decode()} on {row['destination'].decode()} has {size.max()} "
-                f"bytes, the server takes {self.most_bytes}",
-                hint="Raise max_payload of the NATS server, or leave large columns out.",
+                f"bytes, the limit is {self.max_bytes}",
+                hint="Raise max_payload of the NATS server, or exclude large columns.",
             )
         broken = frames.broken_id(messages["id"])
         if broken is not None:
-            raise PoisonedError(f"the id {messages['id'][broken].as_py()!r} holds a line break")
+            raise PoisonedError(f"the id {messages['id'][broken].as_py()!r} contains a line break")
         self._publisher.publish(messages)
 
     def flush(self) -> None:
-        """Wait until everything is stored."""
-        self._publisher.settle()
+        """Wait until every message is stored."""
+        self._publisher.flush()
 
     def close(self) -> None:
-        """Hang up."""
-        self._line.close()
+        """Close the connection."""
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,1 +1,1 @@
-"""Commands that stand for a settings file: bridge, creek, shadow."""
+"""Presets: commands that write a settings file and run it (bridge, creek, shadow)."""

@@ -1,7 +1,7 @@
-"""What presets have in common: a few options become a settings file in the data folder.
+"""The settings file of a preset: a few options become a file in the data folder.
 
-The file can be read, changed and given to the other commands. No secret is in it: those stay in
-the environment, and the file refers to them.
+The other commands accept the file too. It holds no secret: secrets stay in the environment, and the
+file refers to them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HEADER = """\
-# Written by `tailrace {command}` at every start. To change more than its options can, copy this
-# file and run the copy: tailrace run copy.yml
+# Written by `tailrace {command}` at every start. To change other settings than its options, copy
+# this file and run the copy: tailrace run copy.yml
 """
 
 
 def literal(text: str) -> str:
-    """Text as it is, where a reference to the environment could begin."""
+    """Escape text in which a reference to the environment could begin."""
     return text.replace("${", "$${")
 
 
 def write(content: Mapping[str, Any], file: Path, *, command: str) -> Path:
-    """Write the settings file, whole or not at all."""
+    """Write the settings file, atomically."""
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

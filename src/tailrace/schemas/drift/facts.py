@@ -1,7 +1,8 @@
 """What the catalogs say of published tables and their partitions.
 
-Everything here tells whether rows came, went or were written anew without an event: files, types,
-inheritance, and the transactions that wrote the catalog rows (`stamp`, their `xmin`).
+Every fact shows whether rows were added, removed or rewritten without a row event: files, types,
+inheritance, and the transactions that wrote the catalog rows (`stamp`, their `xmin`). The names of
+the fields are part of the format on disk.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column that the publication sends. `kind` is the type's oid, of a domain its base's.
+    """A published column. `kind` is the oid of its type; for a domain, that of the base type.
 
-    `missing`: rows from before the column have its default, which stands in the catalog alone.
-    `default` is the oid of the default there is now.
+    `missing`: rows older than the column have its default, which only the catalog stores
+    (`atthasmissing`). `default` is the oid of the present default.
     """
 
     number: int
@@ -41,10 +42,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A table with rows of its own: a partition, or the table itself.
+    """A table that stores rows: a partition, or the table itself.
 
-    `toast` is the oid of the table of its large values. `counted`: PostgreSQL knows how many rows
-    there are. `created` and `attached` are the transactions that made it and gave it to its parent.
+    `toast` is the oid of its TOAST table. `counted`: `reltuples` is known. `created` and `attached`
+    are the transactions that created it and attached it to its parent.
     """
 
     oid: int
@@ -60,7 +61,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of the publication, or one that was in it before. `columns` are those sent."""
+    """A published table, or one that was published before. `columns` are those published."""
 
     oid: int
     namespace: str
@@ -74,13 +75,14 @@ class Table:
 
     @property
     def qualified(self) -> str:
-        """`schema.table`, for people."""
+        """`schema.table`, for messages."""
         return f"{self.namespace}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One look. `lsn`: everything seen was written before it; `position`: the log's end then."""
+    """One read of the catalogs. Everything in it was written before `lsn`; `position` is the end of
+    the log then."""
 
     source: str
     lsn: str
@@ -92,12 +94,11 @@ class Facts:
         return {table.oid: table for table in self.tables}
 
 
-ADAPTER = TypeAdapter(Facts)
 _TABLES = TypeAdapter(tuple[Table, ...])
 
 
 def read_facts(connection: Connection, publication: str, known: Iterable[int] = ()) -> Facts:
-    """The facts now; of `known` tables also when they are not published any more."""
+    """The present facts, including those of `known` tables that are not published any more."""
     values = {"publication": publication, "known": [*known]}
     try:
         row = connection.execute(_FACTS, values).fetchone()
@@ -109,7 +110,7 @@ def read_facts(connection: Connection, publication: str, known: Iterable[int] = 
 
 
 def current_lsn(connection: Connection) -> str:
-    """The end of what is written."""
+    """The end of the WAL."""
     try:
         row = connection.execute(f"SELECT {_LSN}").fetchone()
     except psycopg.Error as error:
@@ -118,10 +119,10 @@ def current_lsn(connection: Connection) -> str:
     return str(row[0])
 
 
-def filled(connection: Connection, oids: Iterable[int]) -> set[int]:
-    """Which of these tables have a file with anything in it."""
+def nonempty(connection: Connection, oids: Iterable[int]) -> set[int]:
+    """Those of the tables whose file is not empty."""
     try:
-        rows = connection.execute(_FILLED, ([*oids],)).fetchall()
+        rows = connection.execute(_NONEMPTY, ([*oids],)).fetchall()
     except psycopg.Error as error:
         raise translate_error(connection, error) from error
     return {row[0] for row in rows}
@@ -132,8 +133,8 @@ _LSN: LiteralString = """
              ELSE pg_current_wal_insert_lsn() END)::text
 """
 
-# One statement: one view of all catalogs. Partition trees are walked by hand, because
-# pg_partition_tree would lock every member. Columns that only newer servers have are read as JSON.
+# One statement, so one snapshot of all catalogs. The query walks partition trees by itself, because
+# pg_partition_tree locks every member. Columns that only newer servers have are read as JSON.
 _FACTS = """
 WITH RECURSIVE published AS (
     SELECT c.oid, to_jsonb(t) ->> 'rowfilter' AS row_filter, to_jsonb(t) -> 'attnames' AS names
@@ -200,7 +201,7 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN columns ON columns.oid = w.oid
 LEFT JOIN leaves ON leaves.root = w.oid
 """
-_FILLED = """
+_NONEMPTY = """
 SELECT oid::int8 FROM pg_class
 WHERE oid = ANY(%s::int8[]::oid[]) AND relkind = 'r' AND pg_relation_size(oid) > 0
 """

@@ -1,18 +1,16 @@
-"""Findings in the data folder: who has still to be told, and what people may look up.
+"""Recorded drift in the data folder: what pipelines have still to handle, and what `/status` shows.
 
-One file, replaced whole. A finding is in it before anything else is done about it, so a crash
-repeats what was to be done and forgets nothing.
+One file, replaced atomically. Drift is recorded before anything is done about it, so a crash
+repeats the work and forgets nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
-from tailrace.log.store import LocalStore
+from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,14 +18,15 @@ if TYPE_CHECKING:
 
 Policy = Literal["flag", "backfill", "ignore"]
 FOLDER = "silent"
+"""The name is part of the format on disk."""
 _FILE = "findings"
-_KEPT = 100
+_MAX_HANDLED = 100
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
-    """A finding and what becomes of it. `pipelines` are those it matters to, with their policies;
-    `waiting` are those for which nothing was done yet."""
+class RecordedDrift:
+    """A change of a table. `pipelines` are those it concerns, with their policies; `waiting` are
+    those that have not handled it yet."""
 
     id: str
     kind: str
@@ -44,36 +43,37 @@ class Found:
 
 
 @dataclass(slots=True, kw_only=True)
-class Findings:
-    """All that is remembered; `counts` are by pipeline and kind, for ever."""
+class DriftRecord:
+    """The last changes; `counts` are per pipeline and kind, over all runs."""
 
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
-    found: list[Found] = field(default_factory=list)
+    found: list[RecordedDrift] = field(default_factory=list)
 
-    def add(self, news: Iterable[Found]) -> list[Found]:
-        """Take what is not known yet; that."""
-        known = {each.id for each in self.found}
-        added = [each for each in news if each.id not in known]
+    def add(self, drift: Iterable[RecordedDrift]) -> list[RecordedDrift]:
+        """Add what is not recorded yet, and return that."""
+        known = {recorded.id for recorded in self.found}
+        added = [each for each in drift if each.id not in known]
         for each in added:
             for pipeline in each.pipelines:
                 kinds = self.counts.setdefault(pipeline, {})
                 kinds[each.kind] = kinds.get(each.kind, 0) + 1
         self.found += added
-        old = [each for each in self.found[:-_KEPT] if each.waiting]
-        self.found = [*old, *self.found[-_KEPT:]]
+        waiting = [each for each in self.found[:-_MAX_HANDLED] if each.waiting]
+        self.found = [*waiting, *self.found[-_MAX_HANDLED:]]
         return added
 
 
-_ADAPTER = TypeAdapter(Findings)
+# `/status` loads the record every second: the file's adapter is built once per data folder.
+@lru_cache(maxsize=16)
+def _file(data: Path) -> StateFile[DriftRecord]:
+    return StateFile(data / FOLDER / _FILE, DriftRecord)
 
 
-def load(data: Path) -> Findings:
-    """What the data folder has; empty when there is nothing, or nothing that can be read."""
-    with contextlib.suppress(OSError, ValidationError):
-        return _ADAPTER.validate_json((data / FOLDER / _FILE).read_bytes())
-    return Findings()
+def load(data: Path) -> DriftRecord:
+    """The record of a data folder; empty if there is no file or an invalid one."""
+    return _file(data).read_or(DriftRecord())
 
 
-def save(data: Path, findings: Findings) -> None:
-    """Replace the file, durably."""
-    LocalStore(data / FOLDER, create=True).write_atomic(_FILE, _ADAPTER.dump_json(findings))
+def save(data: Path, record: DriftRecord) -> None:
+    """Replace the record, durably."""
+    _file(data).write(record)

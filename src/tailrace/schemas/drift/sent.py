@@ -1,4 +1,4 @@
-"""What the stream has told of truncations and partitions, out of the log."""
+"""The truncations and relations that the stream has shown after a position, from the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRUNCATE, _RELATION, _BEGIN = (ord(letter) for letter in "TRB")
 
 
 def log_end(folder: Path) -> Mark | None:
-    """The log's end; None while there is no log."""
+    """The end of the log; None if there is no log yet."""
     try:
         return Log(LocalStore(folder)).end()
     except (TailraceError, OSError):
@@ -34,9 +34,9 @@ def log_end(folder: Path) -> Mark | None:
 
 
 def read_sent(folder: Path, after: str) -> Sent:
-    """What the log tells after a position; nothing where it does not reach back so far.
+    """What the log holds after a position; NOTHING_SENT if it does not reach back so far.
 
-    Bodies are read, which is why this is asked only when there is something to explain.
+    This reads the bodies of entries, so the watcher calls it only if there is drift to explain.
     """
     truncated: dict[int, frozenset[int]] = {}
     stated: set[int] = set()

@@ -28,9 +28,9 @@ from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableErro
 from tailrace.jetstream.bulk import frames
 from tailrace.jetstream.bulk.atomic_batches import Transactions
 from tailrace.jetstream.bulk.publisher import Publisher
-from tailrace.jetstream.bulk.read_back import Place, ReadBack, message_at, read_back
-from tailrace.jetstream.line import Line
-from tailrace.jetstream.stream import look, ready
+from tailrace.jetstream.bulk.read_back import OwnSubjects, ReadBack, message_at, read_back
+from tailrace.jetstream.connection import NatsConnection
+from tailrace.jetstream.stream import find_stream, ready
 from tailrace.jetstream.subjects import Subjects
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
@@ -61,12 +61,12 @@ class JetStream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._place = Place(settings.stream.name, subjects)
+        self._place = OwnSubjects(settings.stream.name, subjects)
         self._name = name
         self._clock = clock
         self._stream = settings.stream.name
         self._transactions = Transactions()
-        self._line: Line | None = None
+        self._line: NatsConnection | None = None
         self._publisher: Publisher | None = None
         self._subjects = Subjects(())
         self._limit_bytes = 0
@@ -104,23 +104,23 @@ class JetStream:
         if self._line is None or self._rows or self._skipped:
             return None
         try:
-            return look(self._line, self._stream)
+            return find_stream(self._line, self._stream)
         except SinkUnreachableError:
             return None
 
     def _stream_info(self) -> dict[str, Any]:
         assert self._line is not None
-        info = look(self._line, self._stream)
-        if info is None:
+        answer = find_stream(self._line, self._stream)
+        if answer is None:
             raise SinkRefusedError(f"stream {self._stream} has been deleted")
-        return info
+        return answer
 
     def _connect(self) -> dict[str, Any]:
         self._disconnect()
         settings = self._settings
-        line = self._line = Line.connect(settings, name=self._name)
-        info = ready(line, settings, pipeline=self._name)
-        config = info["config"]
+        line = self._line = NatsConnection.connect(settings, name=self._name)
+        answer = ready(line, settings, pipeline=self._name)
+        config = answer["config"]
         self._subjects = Subjects(config["subjects"])
         stream_limit = int(config.get("max_msg_size", -1))
         self._limit_bytes = (
@@ -134,7 +134,7 @@ class JetStream:
             max_outstanding=settings.max_outstanding,
             timeout_s=settings.timeout_s,
         )
-        return info
+        return answer
 
     def _read_back(self, state: dict[str, Any]) -> None:
         assert self._line is not None
@@ -154,7 +154,7 @@ class JetStream:
         publisher = self._require_open()
         try:
             if self._clock() > self._read_back_due_s:
-                publisher.settle()
+                publisher.flush()
                 self._read_back(self._stream_info()["state"])
             missing = self._stored.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
@@ -163,7 +163,7 @@ class JetStream:
                 self._count(valid)
                 self._publish(publisher, valid)
             if error is not None:
-                publisher.settle()
+                publisher.flush()
                 raise error
         except BaseException:
             self.close()
@@ -184,9 +184,9 @@ class JetStream:
         """Wait until the server has acknowledged every message."""
         publisher = self._require_open()
         try:
-            for run in self._transactions.rest():
+            for run in self._transactions.flush():
                 publisher.publish(run.rows, atomic=run.atomic)
-            publisher.settle()
+            publisher.flush()
             self._check_duplicate(publisher)
         except BaseException:
             self.close()

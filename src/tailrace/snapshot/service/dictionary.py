@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import nats.js.errors
-from nats.js.api import KeyValueConfig
-
 from tailrace.encode.chunks import row_objects
 from tailrace.encode.compression import Compression
-from tailrace.errors import SinkRefusedError
-from tailrace.jetstream.client import bucket_of, connected
+from tailrace.jetstream.bucket import Bucket, BucketSettings
+from tailrace.jetstream.client import connected
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.rows import read_group
 
@@ -51,17 +48,12 @@ def store(sink: JetStreamSettings, form: Rows) -> None:
 
 async def _store(sink: JetStreamSettings, key: str, dictionary: bytes) -> None:
     stream = sink.stream
-    settings = KeyValueConfig(
-        bucket=BUCKET,
+    settings = BucketSettings(
+        name=BUCKET,
         description="Compression dictionaries of snapshot chunks.",
-        ttl=stream.max_age_hours * 3600,
+        max_age_s=stream.max_age_hours * 3600,
         replicas=stream.replicas,
     )
     async with connected(sink) as client:
-        try:
-            bucket = await bucket_of(client.jetstream(), settings)
-            await bucket.put(key, dictionary)
-        except nats.js.errors.ServiceUnavailableError:
-            raise
-        except nats.js.errors.APIError as error:
-            raise SinkRefusedError(f"JetStream says: {error.description}") from error
+        bucket = await Bucket.open(client, settings)
+        await bucket.put(key, dictionary)

@@ -1,4 +1,4 @@
-"""A captured database with `_creek` in it, and the schema service over it."""
+"""A captured database with `_creek`, and its schema service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema service of a producer, without Spark: a captured database, and its threads."""
+"""The schema service of a producer without Spark: a captured database and the threads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Service:
         self._threads: list[threading.Thread] = []
 
     def start(self, *, answering: bool = True) -> None:
-        """Start the threads; once requests are heard, go on."""
+        """Start the threads; return after requests are answered."""
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=work, args=(self._stop,), name=name)
@@ -73,7 +73,7 @@ class Service:
         for thread in self._threads:
             thread.start()
         if answering:
-            wait_for(lambda: self.ask(b"?") is not None, "requests are heard")
+            wait_for(lambda: self.ask(b"?") is not None, "requests to be answered")
 
     def stop(self) -> None:
         self._stop.set()
@@ -83,13 +83,13 @@ class Service:
         self._threads = []
 
     def ask(self, body: bytes | str, subject: str = "_schema") -> Msg | None:
-        """The first reply, which has to come within a second; None when nobody listens."""
-        said = body.encode() if isinstance(body, str) else body
+        """The first reply, within a second; None if there is no listener."""
+        payload = body.encode() if isinstance(body, str) else body
 
         async def request() -> Msg | None:
             client = await nats.connect(self.server.url)
             try:
-                return await client.request(f"{NAMESPACE}.{subject}", said, timeout=1.0)
+                return await client.request(f"{NAMESPACE}.{subject}", payload, timeout=1.0)
             except nats.errors.NoRespondersError:
                 return None
             finally:

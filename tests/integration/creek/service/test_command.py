@@ -1,4 +1,4 @@
-"""`tailrace creek`: the settings it writes, its first start and its refusals; `init --creek`."""
+"""`tailrace creek`: the settings it writes, its first start and its errors; `init --creek`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.run.presets import creek as preset
+from tailrace.run.presets.options import CreekOptions
 from tailrace.testing import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ DEFAULTS: dict[str, Any] = {
     "publication": "creek",
     "slot": "creek",
     "namespace": "CREEK",
-    "message_timeout_s": 10.0,
-    "nats_timeout_s": 30.0,
+    "message_timeout": "10s",
+    "nats_timeout": "30s",
     "max_pending": 4000,
     "replicas": 1,
-    "max_age_s": 168 * 3600.0,
+    "max_age": "168h",
     "max_bytes": 0,
     "max_messages": 0,
     "host": "127.0.0.1",
@@ -63,7 +64,9 @@ def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> config
     """The settings of a producer, through the file."""
     monkeypatch.setenv("PG_URI", "postgres://user:canary-1@db:5432/my${shop}")
     monkeypatch.setenv("NATS_URI", "nats://user:canary-2@one:4222,nats://two:4222")
-    return config.load(preset.write(preset.Options(**DEFAULTS | more), folder))
+    options = CreekOptions(**DEFAULTS | {"data": folder} | more)
+    assert more or options == CreekOptions(data=folder)
+    return config.load(preset.write(options))
 
 
 def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +95,11 @@ def test_every_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "publication": "my ${pub}",
         "slot": "my_slot",
         "namespace": "EU",
-        "message_timeout_s": 2.5,
-        "nats_timeout_s": 1.0,
+        "message_timeout": "2.5s",
+        "nats_timeout": "1s",
         "max_pending": 7,
         "replicas": 3,
-        "max_age_s": 0.0,
+        "max_age": "0",
         "max_bytes": 8,
         "max_messages": 9,
         "host": "::1",
@@ -136,7 +139,7 @@ def slots(database: Database) -> int:
     return int(database.query(sql)[0][0])
 
 
-def test_the_first_start_makes_everything(settings: config.Config, database: Database) -> None:
+def test_the_first_start_creates_everything(settings: config.Config, database: Database) -> None:
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     made = preset.prepare(settings, [USERS])
     assert made is not None
@@ -152,18 +155,16 @@ def test_the_first_start_makes_everything(settings: config.Config, database: Dat
     assert not again.slot_created
 
 
-def test_tables_that_were_removed_are_only_told_of(
-    settings: config.Config, database: Database
-) -> None:
+def test_removed_tables_are_only_logged(settings: config.Config, database: Database) -> None:
     database.execute('CREATE TABLE users (id int PRIMARY KEY); CREATE TABLE "O\'s" (id int)')
     preset.prepare(settings, [USERS])
     for begun in (False, True):
         if begun:
             settings.log.path.mkdir()
             (settings.log.path / "durable").touch()
-        with structlog.testing.capture_logs() as said:
+        with structlog.testing.capture_logs() as logged:
             preset.prepare(settings, [USERS, TableName("public", "O's")])
-        [line] = [each for each in said if each["event"] == "creek.table_not_published"]
+        [line] = [each for each in logged if each["event"] == "creek.table_not_published"]
         assert line["table"] == "public.O's"
         assert line["fix"] == """SELECT _creek.add_table('creek', '"public"."O''s"');"""
 
@@ -194,7 +195,7 @@ def role(database: Database) -> Iterator[str]:
     database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-def test_a_role_that_may_not_is_told_who_may(
+def test_a_role_without_privileges_gets_the_command_for_a_dba(
     settings: config.Config, database: Database, role: str, tmp_path: Path
 ) -> None:
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
@@ -252,31 +253,43 @@ def test_the_printed_script_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
-        ("PG_MESSAGE_TIMEOUT", "ten", "PG_MESSAGE_TIMEOUT should be a duration above 0"),
-        ("PG_MESSAGE_TIMEOUT", "0", "PG_MESSAGE_TIMEOUT should be a duration above 0"),
-        ("NATS_TIMEOUT", "30", "NATS_TIMEOUT should be a duration above 0"),
-        ("NATS_RETENTION_MAX_AGE", "1w", "NATS_RETENTION_MAX_AGE should be a duration"),
+        (
+            "PG_MESSAGE_TIMEOUT",
+            "ten",
+            "(PG_MESSAGE_TIMEOUT): must be a duration such as 10s, got 'ten'",
+        ),
+        (
+            "PG_MESSAGE_TIMEOUT",
+            "0",
+            "(PG_MESSAGE_TIMEOUT): must be a duration of at least 1ms, got '0'",
+        ),
+        ("NATS_TIMEOUT", "30", "(NATS_TIMEOUT): must be a duration such as 10s, got '30'"),
+        (
+            "NATS_RETENTION_MAX_AGE",
+            "1w",
+            "(NATS_RETENTION_MAX_AGE): must be a duration such as 10s",
+        ),
         ("NATS_MAX_PENDING", "0", "NATS_MAX_PENDING"),
         ("NATS_REPLICAS", "9", "NATS_REPLICAS"),
         ("PROMETHEUS_PORT", "x", "PROMETHEUS_PORT"),
-        ("LOG_LEVEL", "loud", "LOG_LEVEL should be one of"),
+        ("LOG_LEVEL", "loud", "(LOG_LEVEL): must be one of"),
         ("PG_TABLES", "a.b.c", "'a.b.c' is not a table name"),
         ("NATS_NAMESPACE", "a.b", "pipelines.creek.namespace"),
         ("PG_PUBLICATION_SLOT", "My-Slot", "source.slot"),
         ("PG_URI", "postgres://[", "source.dsn"),
     ],
 )
-def test_values_that_cannot_be(tmp_path: Path, variable: str, value: str, said: str) -> None:
+def test_invalid_values(tmp_path: Path, variable: str, value: str, message: str) -> None:
     given = {"PG_URI": "postgres://u:canary@127.0.0.1:1/shop", "PG_TABLES": "users"}
     result = command(tmp_path, "creek", **given | {variable: value})
     assert result.returncode == 2, result.stderr
-    assert said in result.stderr
+    assert message in result.stderr
     assert "canary" not in result.stdout + result.stderr
 
 
-def test_the_database_is_asked_for(tmp_path: Path) -> None:
+def test_the_database_is_required(tmp_path: Path) -> None:
     result = command(tmp_path, "creek")
     assert result.returncode == 2
     assert "PG_URI is not set" in result.stderr
@@ -291,7 +304,7 @@ def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
     assert "canary" not in file.read_text()
 
 
-def test_options_win_over_variables(tmp_path: Path) -> None:
+def test_options_take_precedence_over_variables(tmp_path: Path) -> None:
     result = command(
         tmp_path,
         *("creek", "--pg-uri", "postgres://u:canary@127.0.0.1:1/shop", "--slot", "one"),

@@ -1,4 +1,4 @@
-"""Schemas: answered by fingerprint, stored in the source, published in JetStream."""
+"""Schemas: returned by fingerprint, stored in the source, published in JetStream."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def readable(text: str) -> Any:
     return fastavro.parse_schema(tree)
 
 
-def test_a_schema_is_there_before_the_first_change(
+def test_a_schema_exists_before_the_first_change(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
     started = datetime.now(UTC)
@@ -78,7 +78,7 @@ def test_a_fingerprint_is_known_as_soon_as_the_log_has_it(
                 assert ("unchanged" in found["schema"]) is partial
 
 
-def test_old_and_new_are_answered_after_everything_was_restarted(
+def test_old_and_new_schemas_are_answered_after_a_restart(
     captured: Captured, serve: Callable[..., Service], server: EmbeddedNats
 ) -> None:
     database = captured.database
@@ -114,7 +114,7 @@ def test_old_and_new_are_answered_after_everything_was_restarted(
     assert served.published("users") == messages
 
 
-def test_a_version_that_nobody_saw_in_time_is_published(
+def test_a_version_that_no_catalog_read_saw_is_published(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
     """The catalog has moved on twice; the log has each version, and today's comes last."""
@@ -148,7 +148,7 @@ def test_a_version_that_nobody_saw_in_time_is_published(
         b"A" * 900_000,
     ],
 )
-def test_what_is_no_fingerprint_is_refused(
+def test_an_invalid_fingerprint_is_refused(
     body: bytes, captured: Captured, serve: Callable[..., Service]
 ) -> None:
     served = serve(captured)
@@ -228,7 +228,7 @@ def test_what_log_and_database_cannot_tell_now_is_kept(
         captured.database.server.start()
 
 
-def test_while_postgresql_says_nothing(captured: Captured, serve: Callable[..., Service]) -> None:
+def test_while_postgresql_hangs(captured: Captured, serve: Callable[..., Service]) -> None:
     """A line that swallows everything holds up neither an answer nor a refusal."""
     with TcpProxy("127.0.0.1", captured.database.server.port) as line:
         served = serve(captured, dsn=f"{captured.database.dsn} port={line.port}")
@@ -286,7 +286,7 @@ def test_two_databases_share_a_namespace(
     assert one.published("orders") == []
 
 
-def test_a_role_that_may_not_write(captured: Captured, serve: Callable[..., Service]) -> None:
+def test_a_role_without_write_privilege(captured: Captured, serve: Callable[..., Service]) -> None:
     """Memory and log answer, and JetStream has the schemas."""
     database = captured.database
     role = f"reader_{database.name}"
@@ -372,20 +372,18 @@ def test_odd_names(captured: Captured, serve: Callable[..., Service]) -> None:
     assert served.schema(message["fingerprint"]) == message
 
 
-def test_nats_comes_back(captured: Captured, serve: Callable[..., Service]) -> None:
+def test_nats_restarts(captured: Captured, serve: Callable[..., Service]) -> None:
     served = serve(captured)
     [message] = served.eventually_published("users")
     served.server.kill()
     captured.database.execute("ALTER TABLE users ADD late int")
     served.server.start()
-    wait_for(lambda: served.ask(b"?") is not None, "requests are heard again")
+    wait_for(lambda: served.ask(b"?") is not None, "requests to be answered again")
     assert served.schema(message["fingerprint"]) == message
     served.eventually_published("users", lambda found: len(found) == 2)
 
 
-def test_a_stream_that_was_emptied_is_filled_again(
-    captured: Captured, serve: Callable[..., Service]
-) -> None:
+def test_a_purged_stream_is_filled_again(captured: Captured, serve: Callable[..., Service]) -> None:
     served = serve(captured)
     [message] = served.eventually_published("users")
 
@@ -403,7 +401,7 @@ def test_a_stream_that_was_emptied_is_filled_again(
     assert [each["fingerprint"] for each in again] == [message["fingerprint"]]
 
 
-def test_what_is_stored_is_what_consumers_read(
+def test_stored_schemas_equal_published_schemas(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
     """The fingerprint is of the schema that is stored under it."""
@@ -415,7 +413,7 @@ def test_what_is_stored_is_what_consumers_read(
         assert base64.urlsafe_b64decode(name) == creek.crc64(canonical).to_bytes(8, "big")
 
 
-def test_it_stops_while_everything_is_away(
+def test_it_stops_while_every_server_is_unreachable(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
     served = serve(captured)

@@ -1,4 +1,4 @@
-"""The SQL API: tables come and go while a producer runs; who may do that, and what is refused."""
+"""The SQL API: tables join and leave while a producer runs; privileges and errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def either(request: pytest.FixtureRequest) -> Database:
     return database
 
 
-def test_tables_come_and_go(either: Database) -> None:
+def test_tables_join_and_leave(either: Database) -> None:
     either.execute(ORDERS)
     for _ in range(2):
         either.execute(ADD)
@@ -65,8 +65,10 @@ def test_tables_come_and_go(either: Database) -> None:
         assert members(either) == ["users"]
 
 
-def test_a_running_producer_takes_it_up(captured: Captured, serve: Callable[..., Service]) -> None:
-    """The LSN is that of the commit: what was written behind it is in the log, and no more."""
+def test_a_running_producer_publishes_a_new_table(
+    captured: Captured, serve: Callable[..., Service]
+) -> None:
+    """The LSN is that of the commit: the log has what was written after it, and no more."""
     database = captured.database
     served = serve(captured)
     served.eventually_published("users")
@@ -89,7 +91,7 @@ def test_a_running_producer_takes_it_up(captured: Captured, serve: Callable[...,
     assert tables == ["orders", "users"]
 
 
-def test_a_table_that_came_while_nobody_looked(
+def test_a_table_that_joined_while_the_producer_was_stopped(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
     database = captured.database
@@ -106,8 +108,10 @@ def test_a_table_that_came_while_nobody_looked(
     assert message["lsn"] == str(commit_of(captured)[-1])
 
 
-def test_a_table_that_came_by_plain_sql(captured: Captured, serve: Callable[..., Service]) -> None:
-    """Without the function's message, the LSN of the look that found it has to do."""
+def test_a_table_that_joined_by_plain_sql(
+    captured: Captured, serve: Callable[..., Service]
+) -> None:
+    """Without the message of the function, the LSN is that of the catalog read."""
     database = captured.database
     served = serve(captured)
     served.eventually_published("users")
@@ -119,10 +123,10 @@ def test_a_table_that_came_by_plain_sql(captured: Captured, serve: Callable[...,
     assert Lsn.parse(before) < Lsn.parse(message["lsn"]) <= Lsn.parse(after)
 
 
-def test_a_table_that_came_with_a_large_transaction(
+def test_a_table_that_joined_with_a_large_transaction(
     shop: Database, capture: Callable[..., Captured], serve: Callable[..., Service]
 ) -> None:
-    """Its commit is told wherever in the pieces of the transaction the message is."""
+    """Its commit is found in whichever piece of the transaction the message is."""
     captured = capture(shop, log={"flush_bytes": 2000, "segment_bytes": 20_000})
     served = serve(captured)
     served.eventually_published("users")
@@ -137,7 +141,7 @@ def test_a_table_that_came_with_a_large_transaction(
     assert {message["lsn"]} == {str(change.position.lsn) for change in changes}
 
 
-def test_nothing_is_missing_behind_the_stated_lsn(
+def test_no_change_after_the_announced_lsn_is_missing(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
     """Writers do not stop for it, and a transaction is open all the while."""
@@ -170,13 +174,13 @@ def test_nothing_is_missing_behind_the_stated_lsn(
             stop.set()
             writer.join()
         settle(captured)
-    behind = database.query("SELECT id::text FROM orders WHERE at > %s", message["lsn"])
+    later = database.query("SELECT id::text FROM orders WHERE at > %s", message["lsn"])
     rows: dict[str, list[str]] = {"orders": [], "users": []}
     for change in captured.changes():
         if change.relation is not None and change.after is not None:
             assert isinstance(change.after[0], bytes)
             rows[change.relation.name].append(change.after[0].decode())
-    expected = {name for (name,) in behind}
+    expected = {name for (name,) in later}
     # What the open transaction wrote before may be there or not, as PostgreSQL likes.
     assert expected | early == set(rows["orders"]) | early
     assert len(rows["orders"]) == len(set(rows["orders"]))
@@ -199,7 +203,7 @@ def test_many_tables_at_once(captured: Captured, serve: Callable[..., Service]) 
     assert [message["lsn"] for [message] in found] == [*map(str, commit_of(captured))]
 
 
-def test_a_table_that_comes_again_has_another_lsn(
+def test_a_table_that_joins_again_has_another_lsn(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
     database = captured.database
@@ -231,7 +235,7 @@ def test_a_table_that_comes_again_has_another_lsn(
         ("remove_table('everything', 'users')", errors.ObjectNotInPrerequisiteState),
     ],
 )
-def test_what_is_refused(either: Database, call: str, error: type[psycopg.Error]) -> None:
+def test_invalid_calls_are_refused(either: Database, call: str, error: type[psycopg.Error]) -> None:
     either.execute(
         "CREATE TABLE no_key (v int); CREATE VIEW seen AS SELECT 1;"
         "CREATE TABLE parted (v int) PARTITION BY LIST (v);"
@@ -272,7 +276,7 @@ def run_as(database: Database, role: str, sql: str) -> None:
         line.execute(sql.encode())
 
 
-def test_nobody_gets_rights_from_it(either: Database, role: str) -> None:
+def test_the_functions_grant_no_privileges(either: Database, role: str) -> None:
     """A role may use it once it is granted, and still alter only what it owns."""
     either.execute(f"{ORDERS}; GRANT ALL ON orders TO {role}")
     for sql in (ADD, REMOVE, "SELECT FROM _creek.avro_schemas"):

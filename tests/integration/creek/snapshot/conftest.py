@@ -1,4 +1,4 @@
-"""A system for each test."""
+"""One system per test."""
 
 from __future__ import annotations
 

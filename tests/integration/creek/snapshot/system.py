@@ -32,7 +32,7 @@ REQUEST = "CREEK._snapshot"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client is told."""
+    """The answer to a client."""
 
     text: str
     headers: dict[str, str]
@@ -168,7 +168,7 @@ class System(Serving):
         return found[0]
 
     def cut(self, topic: str, *, after: int) -> None:
-        """Wait for the service to die after a wave, as it was told to."""
+        """Wait for the service to die after the configured wave."""
         wait_for(lambda: self.waves >= after, f"wave {after} of {topic}")
         self.stop_service()
 

@@ -1,4 +1,4 @@
-"""Rows of a snapshot and the changes behind its LSN make the table, whatever is not visible."""
+"""The rows of a snapshot and the changes after its LSN equal the table, whatever was invisible."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_change_that_is_in_the_stream_and_not_yet_visible(
     assert replayed(captured, found) == selected(system.database)
 
 
-def test_a_commit_that_hangs_from_before_the_pipeline_is_waited_for(
+def test_a_hanging_commit_older_than_the_pipeline_is_waited_for(
     system: System, captured: Captured, request: pytest.FixtureRequest
 ) -> None:
     """The stream does not have it."""
@@ -120,7 +120,7 @@ def test_a_commit_that_hangs_from_before_the_pipeline_is_waited_for(
     assert {row["id"]: row["v"] for row in system.topic(topic).rows}[7] == "new"
 
 
-def test_nothing_comes_again_that_need_not(system: System, captured: Captured) -> None:
+def test_visible_changes_are_not_repeated(system: System, captured: Captured) -> None:
     """On an idle database capture moves on when it is asked to."""
     with running(captured):
         system.database.execute("UPDATE items SET v = 'new'")
@@ -132,7 +132,7 @@ def test_nothing_comes_again_that_need_not(system: System, captured: Captured) -
     assert after >= changes(captured)[-1].position.lsn
 
 
-def test_while_nobody_captures(system: System, captured: Captured) -> None:
+def test_while_capture_is_stopped(system: System, captured: Captured) -> None:
     """What is not in the log yet comes again."""
     before = captured.log.end().end_lsn
     system.database.execute("UPDATE items SET v = 'new' WHERE id <= 10")

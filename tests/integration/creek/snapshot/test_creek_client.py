@@ -1,4 +1,4 @@
-"""Tailrace's own client of Creek reads what is served here."""
+"""Tailrace's Creek client reads the snapshots of this service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever asks has an answer within a second, whatever is asked and whoever is away."""
+"""Every request gets an answer within a second, also while a server is unreachable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_malformed(system: System, body: bytes) -> None:
     assert "namespace" in answer.error["hint"]
 
 
-def test_tables_that_are_not_published_or_not_taken(system: System) -> None:
+def test_tables_that_are_not_published_or_not_selected(system: System) -> None:
     tables(system.database)
     system.settings["pipelines"]["p"]["tables"] = ["public.items"]
     system.start()
@@ -65,14 +65,14 @@ def test_another_database_is_for_another_producer(
         other.start()
         for asked in (system, other, system, other):
             expected = f"CREEK.{asked.database.name}.snap.public.items."
-            wait_for(lambda: asked.ask().text.startswith(expected), "it is heard")  # noqa: B023
+            wait_for(lambda: asked.ask().text.startswith(expected), "the request to be answered")  # noqa: B023
             assert asked.ask().text.startswith(expected)
     finally:
         other.stop_service()
 
 
-def test_while_postgres_is_away(system: System, postgres: EmbeddedPostgres) -> None:
-    """What was published is; whether anything else is, nobody knows."""
+def test_while_postgres_is_unreachable(system: System, postgres: EmbeddedPostgres) -> None:
+    """Tables known as published are answered for; others are unknown."""
     tables(system.database)
     system.start()
     system.over(system.ask().text)

@@ -1,4 +1,4 @@
-"""Creek's snapshots: a topic on request, with a header, all rows once and EOF, whatever dies."""
+"""Creek's snapshots: a topic per request, with a header, all rows once and EOF, after any crash."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_requests_for_one_table_share_a_topic(system: System) -> None:
 
 
 @pytest.mark.parametrize("wave", [1, 2, 3])
-def test_after_a_crash_no_row_comes_twice(system: System, wave: int) -> None:
+def test_after_a_crash_no_row_is_sent_twice(system: System, wave: int) -> None:
     """What keeps a row from coming twice is not the server's window for repeated ids."""
     expected = items(system.database)
     system.snapshots["stream"]["duplicate_window_s"] = 0.1
@@ -157,18 +157,18 @@ def test_after_a_crash_no_row_comes_twice(system: System, wave: int) -> None:
 
 
 @pytest.mark.parametrize("left", ["head", "everything"])
-def test_a_crash_between_a_message_and_the_note_of_it(
+def test_a_crash_between_a_message_and_its_record(
     system: System, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the header nor EOF comes twice; behind EOF there is no use for the snapshot."""
+    """Neither the header nor EOF is sent twice; after EOF the snapshot is not needed."""
     expected = items(system.database)
     system.snapshots["stream"]["duplicate_window_s"] = 0.1
     system.snapshots["parallel"] = 64
     send = Maker._send
 
-    def cut(maker: Maker, parcel: SnapshotMessage) -> None:
-        send(maker, parcel)
-        if left == "head" or parcel.payload == creek.packet(b"EOF"):
+    def cut(maker: Maker, message: SnapshotMessage) -> None:
+        send(maker, message)
+        if left == "head" or message.payload == creek.packet(b"EOF"):
             assert system.service is not None
             system.service.stop()
             raise UnexpectedError("cut")
@@ -206,9 +206,9 @@ def test_without_its_snapshot_a_topic_ends_with_an_error(system: System) -> None
     assert system.over(topic)["state"] == "failed"
     *_, last = system.topic(topic).messages
     assert last.headers["Tailrace-Error"] == "REFUSED"
-    told = msgspec.json.decode(creek.unpacked(last.payload) or b"")
-    assert "no longer exists" in told["error"]
-    assert told["code"] == "REFUSED"
+    content = msgspec.json.decode(creek.unpacked(last.payload) or b"")
+    assert "is gone" in content["error"]
+    assert content["code"] == "REFUSED"
     assert not list((system.folder / "snapshots" / "p").glob("*.json"))
     again = system.ask().text
     assert again != topic
@@ -216,7 +216,7 @@ def test_without_its_snapshot_a_topic_ends_with_an_error(system: System) -> None
     assert by_id(system.topic(again).rows) == expected
 
 
-def test_what_is_published_changes_under_a_snapshot(system: System) -> None:
+def test_the_publication_changes_during_a_snapshot(system: System) -> None:
     """The header has named a schema, and the rest would have another."""
     items(system.database)
     system.cut_after = 1
@@ -232,7 +232,7 @@ def test_what_is_published_changes_under_a_snapshot(system: System) -> None:
     assert set(system.topic(again).rows[0]) == {"id", "name"}
 
 
-def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
+def test_a_truncate_does_not_wait_for_the_snapshot(system: System) -> None:
     items(system.database)
     emptying = threading.Thread(
         target=system.database.execute, args=("TRUNCATE items; INSERT INTO items VALUES (1)",)
@@ -242,7 +242,7 @@ def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
         if wave == 1:
             emptying.start()
             waiting = "SELECT FROM pg_locks WHERE relation = 'items'::regclass AND NOT granted"
-            wait_for(lambda: system.database.query(waiting), "somebody waits")
+            wait_for(lambda: system.database.query(waiting), "TRUNCATE to wait for its lock")
 
     system.before = empty
     system.start()
@@ -255,7 +255,7 @@ def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
     assert [row["id"] for row in system.topic(again).rows] == [1]
 
 
-def test_a_fault_of_our_own_is_told(system: System) -> None:
+def test_a_bug_is_reported_to_the_client(system: System) -> None:
     items(system.database)
     system.start()
     system.fault = ValueError("odd")
@@ -263,12 +263,12 @@ def test_a_fault_of_our_own_is_told(system: System) -> None:
     assert system.over(topic)["state"] == "failed"
     header, last = system.topic(topic).messages
     assert "Tailrace-Error" not in header.headers
-    told = msgspec.json.decode(creek.unpacked(last.payload) or b"")
-    assert told["error"] == "ValueError: odd"
+    content = msgspec.json.decode(creek.unpacked(last.payload) or b"")
+    assert content["error"] == "ValueError: odd"
     assert system.over(system.ask().text)["state"] == "complete"
 
 
-def test_a_row_that_nats_does_not_take(system: System) -> None:
+def test_a_row_that_nats_refuses(system: System) -> None:
     items(system.database, 10)
     system.database.execute("UPDATE items SET name = repeat('x', 2000000) WHERE id = 5")
     system.start()
@@ -293,7 +293,7 @@ def test_a_stream_that_is_full_in_the_middle_of_a_stretch(system: System) -> Non
     assert by_id(system.topic(topic).rows) == expected
 
 
-def test_a_stream_that_has_lost_the_beginning(system: System) -> None:
+def test_a_stream_that_has_lost_its_first_messages(system: System) -> None:
     items(system.database)
     system.cut_after = 2
     system.start()
@@ -306,7 +306,7 @@ def test_a_stream_that_has_lost_the_beginning(system: System) -> None:
     assert message.headers["Tailrace-Error"] == "SINK_REFUSED"
 
 
-def test_nats_comes_back(system: System) -> None:
+def test_nats_restarts(system: System) -> None:
     expected = items(system.database)
 
     def kill(wave: int) -> None:

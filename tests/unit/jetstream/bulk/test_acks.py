@@ -47,7 +47,7 @@ def answer(number: int, kind: str) -> Answer:
             data = message(subject, json.dumps({"error": error, "stream": "CDC"}).encode())
         case "elsewhere":
             data = message(subject, b'{"stream":"OTHER","seq":1}')
-        case "nobody":
+        case "no_responders":
             header = b"NATS/1.0 503\r\nNats-Subject: cdc.x\r\n\r\n"
             sizes = (subject, len(header), len(header), header)
             data = b"HMSG %s 1 %d %d\r\n%s\r\n" % sizes
@@ -76,7 +76,8 @@ def fed(data: bytes, cuts: list[int]) -> Acks:
 
 
 mostly_plain = st.sampled_from(
-    ["plain"] * 12 + ["duplicate", "full", "elsewhere", "nobody", "ping", "request", "domain"]
+    ["plain"] * 12
+    + ["duplicate", "full", "elsewhere", "no_responders", "ping", "request", "domain"]
 )
 
 
@@ -88,26 +89,28 @@ def test_any_split_of_the_bytes_counts_the_same(kinds: list[str], cuts: list[int
     numbers: dict[str, list[int]] = {}
     for number, kind in enumerate(kinds):
         numbers.setdefault(kind, []).append(number)
-    assert acks.settled == len(kinds) - sum(kinds.count(kind) for kind in ("ping", "request"))
+    assert acks.answered == len(kinds) - sum(kinds.count(kind) for kind in ("ping", "request"))
     answered = [n for n, kind in enumerate(kinds) if kind not in ("ping", "request")]
     assert acks.highest == max(answered, default=-1) + 1
     assert acks.duplicates == kinds.count("duplicate")
     refused = [
-        number for kind in ("full", "elsewhere", "nobody") for number in numbers.get(kind, [])
+        number
+        for kind in ("full", "elsewhere", "no_responders")
+        for number in numbers.get(kind, [])
     ]
     assert [failure.number for failure in acks.failures] == sorted(refused)
     first = numbers.get("duplicate")
     assert acks.repeated == ((first[0], first[0] + 1000) if first else None)
 
 
-def test_runs_of_plain_acks_are_counted_without_being_read() -> None:
+def test_runs_of_plain_acks_are_counted_without_parsing() -> None:
     acks = Acks(INBOX, "CDC")
     first = answer(0, "plain").data
     assert acks.count(first) == 0
     acks.take(parse(first)[0][0])  # type: ignore[arg-type]
     run = b"".join(answer(number, "plain").data for number in range(1, 100))
     assert acks.count(run + b"MSG _INB") == len(run)
-    assert acks.settled == acks.highest == 100
+    assert acks.answered == acks.highest == 100
     assert acks.gap == 0
     late = answer(103, "plain").data
     assert acks.count(late) == len(late)
@@ -118,12 +121,12 @@ def test_the_answer_of_an_atomic_batch_covers_its_messages() -> None:
     done = b'{"stream":"CDC","seq":30,"batch":"b","count":20}'
     wrong = b'{"error":{"code":400,"err_code":10201,"description":"duplicate"},"stream":"CDC"}'
     acks = fed(message(INBOX + b"0-20", done) + message(INBOX + b"20-5", wrong), [])
-    assert acks.settled == 25
+    assert acks.answered == 25
     assert [(one.number, one.count) for one in acks.failures] == [(20, 5)]
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff"])
-def test_an_answer_that_cannot_be_read_is_a_failure(payload: bytes) -> None:
+def test_an_invalid_answer_is_a_failure(payload: bytes) -> None:
     (failure,) = fed(message(INBOX + b"7", payload), []).failures
     assert failure.number == 7
     assert type(failure.error("message 1a-0", "CDC")) is SinkRefusedError
@@ -141,10 +144,10 @@ def test_an_answer_that_cannot_be_read_is_a_failure(payload: bytes) -> None:
         (400, 10054, "message size exceeds maximum allowed", PoisonedError),
         (400, 10201, "batch contains duplicate message id", SinkUnreachableError),
         (400, 10109, "invalid operation on sealed stream", SinkRefusedError),
-        (503, 0, "no stream takes the subject cdc.x", SinkRefusedError),
+        (503, 0, "no stream has the subject cdc.x", SinkRefusedError),
     ],
 )
-def test_what_a_refusal_means(
+def test_refusals_map_to_errors(
     code: int, err_code: int, description: str, kind: type[SinkError]
 ) -> None:
     failure = Failure(number=3, count=1, code=code, err_code=err_code, description=description)

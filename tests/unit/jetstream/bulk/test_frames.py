@@ -1,4 +1,4 @@
-"""What is framed is read again here, word by word, as a server does."""
+"""Frames are parsed here word by word, as a server does."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_atomic_batches_are_numbered_and_committed(sizes: list[int], first: int)
 def test_header_sizes_are_known_before_framing() -> None:
     batch = rows(range(5))
     framed = bytes_of(frames.frame(batch, inbox=INBOX, first=0))
-    told = [int(line.split()[3]) for line in framed.split(b"\r\n") if line.startswith(b"HPUB")]
-    assert frames.header_bytes(batch.column("id")).tolist() == told
+    sizes = [int(line.split()[3]) for line in framed.split(b"\r\n") if line.startswith(b"HPUB")]
+    assert frames.header_bytes(batch.column("id")).tolist() == sizes
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,16 @@
-"""Two looks at the catalogs, compared without a server; and the record of findings."""
+"""Two reads of the catalogs, compared without a server."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from tailrace import config
-from tailrace.observe.metrics import SlotFigures, exposition
-from tailrace.run.overview import Overview, status_document
-from tailrace.schemas.drift import record
 from tailrace.schemas.drift.compare import BACKFILLED, KINDS, Sent, compare
-from tailrace.schemas.drift.facts import ADAPTER, Column, Facts, Leaf, Table
-from tailrace.schemas.drift.record import Findings, Found
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tailrace.schemas.drift.facts import Column, Facts, Leaf, Table
 
 COLUMN = Column(
     number=1, name="n", kind=23, type_name="integer", modifier=-1, missing=False, default=0,
@@ -31,6 +24,7 @@ TABLE = Table(
     oid=16400, namespace="public", name="t", published=True, logged=True, row_filter=None,
     last_number=1, columns=(COLUMN,), leaves=(LEAF,),
 )  # fmt: skip
+FACTS = TypeAdapter(Facts)
 VACUUMED = {"file": 17000, "stamp": 800}
 ALTERED = VACUUMED | {"toast": 17004}
 
@@ -57,19 +51,19 @@ def test_nothing_happened() -> None:
     assert kinds(TABLE) == []
 
 
-def test_a_new_file_alone_is_no_finding() -> None:
+def test_a_new_file_alone_is_not_drift() -> None:
     assert kinds(with_leaf(**VACUUMED)) == []
     assert kinds(with_leaf(**ALTERED)) == []
 
 
-def test_a_file_whose_rows_nobody_counted_was_truncated() -> None:
+def test_a_file_with_an_unknown_row_count_was_truncated() -> None:
     emptied = with_leaf(file=17000, counted=False)
     assert kinds(emptied) == ["table-truncated"]
     assert kinds(emptied, sent=Sent(truncated={TABLE.oid: frozenset({800})})) == []
     assert kinds(with_leaf(file=17000, counted=False, tablespace=3)) == []
 
 
-def test_missing_values_that_vacuum_full_wrote_out() -> None:
+def test_vacuum_full_writes_missing_values_into_the_rows() -> None:
     old = with_column(missing=True)
     assert kinds(with_column(with_leaf(**VACUUMED), stamp=800), old) == []
     assert kinds(with_column(with_leaf(**VACUUMED), stamp=800)) == ["column-rewritten"]
@@ -84,12 +78,12 @@ def test_a_column_touched_in_another_transaction_than_the_rewrite() -> None:
     assert kinds(with_column(with_leaf(**ALTERED), stamp=799)) == ["column-rewritten"]
 
 
-def test_a_partition_that_was_made_and_truncated_between_two_looks() -> None:
+def test_a_partition_that_was_created_and_truncated_between_two_reads() -> None:
     one = replace(LEAF, oid=1, file=1, attached=700, name="public.p1")
     new = replace(one, oid=2, file=9, counted=False, name="public.p2")
-    told = Sent(stated=frozenset({2}))
+    sent = Sent(stated=frozenset({2}))
     old, now = replace(TABLE, leaves=(one,)), replace(TABLE, leaves=(one, new))
-    assert kinds(now, old, told) == ["partition-truncated"]
+    assert kinds(now, old, sent) == ["partition-truncated"]
 
 
 def test_a_type_without_a_rewrite_matters_if_the_same_bytes_read_differently() -> None:
@@ -105,10 +99,10 @@ def test_partitions() -> None:
     old, new = replace(TABLE, leaves=(one,)), replace(TABLE, leaves=(one, two))
     assert kinds(old, new) == ["partition-detached"]
     assert kinds(new, old) == ["partition-attached"]
-    told = Sent(stated=frozenset({2}))
-    assert kinds(new, old, told) == []
+    sent = Sent(stated=frozenset({2}))
+    assert kinds(new, old, sent) == []
     later = replace(TABLE, leaves=(one, replace(two, attached=701)))
-    assert kinds(later, old, told) == ["partition-attached"]
+    assert kinds(later, old, sent) == ["partition-attached"]
     emptied = replace(TABLE, leaves=(replace(one, file=5, counted=False),))
     assert kinds(emptied, old) == ["partition-truncated"]
     assert kinds(emptied, old, Sent(truncated={TABLE.oid: frozenset({800})})) == []
@@ -135,7 +129,7 @@ def test_a_leaf_truncated_once_more_after_the_root() -> None:
     assert found(803, 801) == ["public.p1", "public.p2"]
 
 
-def test_a_table_that_is_not_published_is_of_no_concern_until_it_returns() -> None:
+def test_an_unpublished_table_has_no_drift_until_it_returns() -> None:
     hidden = replace(TABLE, published=False)
     assert kinds(replace(with_leaf(**ALTERED), published=False), hidden) == []
     assert compare(facts(hidden), facts()) == []
@@ -144,7 +138,7 @@ def test_a_table_that_is_not_published_is_of_no_concern_until_it_returns() -> No
     assert (left.kind, left.detail) == ("table-left", "it is unlogged now")
 
 
-def test_sending_rows_again_removes_none() -> None:
+def test_kinds_that_remove_rows_are_not_backfilled() -> None:
     assert KINDS.keys() - BACKFILLED == {
         "partition-detached",
         "partition-truncated",
@@ -173,47 +167,15 @@ tables = st.builds(
     columns=st.lists(columns, max_size=3, unique_by=lambda each: each.number).map(tuple),
     leaves=st.lists(leaves, max_size=3, unique_by=lambda each: each.oid).map(tuple),
 )  # fmt: skip
-looks = st.builds(
+reads = st.builds(
     Facts, source=st.just("1/shop"), lsn=st.just("0/10"), position=st.just(""),
     tables=st.lists(tables, max_size=4, unique_by=lambda each: each.oid).map(tuple),
 )  # fmt: skip
 
 
-@given(before=looks, after=looks)
-def test_any_two_looks_can_be_compared(before: Facts, after: Facts) -> None:
+@given(before=reads, after=reads)
+def test_any_two_reads_can_be_compared(before: Facts, after: Facts) -> None:
     found = compare(before, after)
     assert all(finding.kind in KINDS for finding in found)
     assert compare(before, before) == []
-    assert ADAPTER.validate_json(ADAPTER.dump_json(before)) == before
-
-
-def found(number: int, *waiting: str) -> Found:
-    return Found(
-        id=str(number), kind="column-default", namespace="public", table="t", relation_id=1,
-        subject="d", detail="", hint="", lsn="0/10", found_at="2026-01-01T00:00:00+00:00",
-        pipelines={"one": "flag"}, waiting=list(waiting),
-    )  # fmt: skip
-
-
-def test_a_finding_counts_once_and_what_waits_is_kept(tmp_path: Path) -> None:
-    findings = Findings()
-    assert len(findings.add([found(0, "one"), found(0, "one")][:1])) == 1
-    assert findings.add([found(0, "one")]) == []
-    findings.add(found(number) for number in range(1, 150))
-    assert findings.counts == {"one": {"column-default": 150}}
-    assert [each.id for each in findings.found[:2]] == ["0", "50"]
-    record.save(tmp_path, findings)
-    assert record.load(tmp_path) == findings
-    assert record.load(tmp_path / "elsewhere") == Findings()
-
-
-def test_status_and_metrics_show_findings(tmp_path: Path) -> None:
-    findings = Findings()
-    findings.add([found(1, "one")])
-    record.save(tmp_path, findings)
-    settings = config.Config.model_validate({"data": tmp_path, "log": {"path": tmp_path / "log"}})
-    overview = Overview(settings, SlotFigures)
-    [shown] = status_document(overview.look(), settings)["schema_findings"]
-    assert (shown.table, shown.kind, shown.waiting) == ("public.t", "column-default", ("one",))
-    body, _ = exposition(overview.look)
-    assert b'tailrace_schema_findings_total{kind="column-default",pipeline="one"} 1.0' in body
+    assert FACTS.validate_json(FACTS.dump_json(before)) == before

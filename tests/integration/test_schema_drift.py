@@ -1,4 +1,4 @@
-"""Changes without row events, on real catalogs: what is found, what is not, and what is done."""
+"""Schema drift on real catalogs: what is found, what is not, and what is done about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.postgres.publication import TableName
-    from tailrace.schemas.drift.record import Found, Policy
+    from tailrace.schemas.drift.record import Policy, RecordedDrift
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
 
@@ -66,22 +66,22 @@ class Watched:
         self.watcher = Watcher(self.config, policies={"one": policy}, backfill=backfill)
         return self.watcher
 
-    def look(self) -> list[Found]:
-        """A look, and another one after the log has come as far as the first."""
-        found = self.watcher.look()
+    def check(self) -> list[RecordedDrift]:
+        """One check, and another after the log has reached the LSN of the first."""
+        found = self.watcher.check()
         self.captured.catch_up()
-        return found + self.watcher.look()
+        return found + self.watcher.check()
 
     def kinds(self, *statements: str) -> list[tuple[str, str]]:
-        """What is found after some statements."""
+        """What is found after the statements."""
         for statement in statements:
             self.captured.database.execute(statement)
-        return sorted((each.kind, each.subject) for each in self.look())
+        return sorted((each.kind, each.subject) for each in self.check())
 
     def differs(self) -> bool:
-        """Whether a consumer who has followed all row events has other rows than PostgreSQL.
+        """Whether a consumer that applied all row events has other rows than PostgreSQL.
 
-        Columns that a row came without are NULL to it.
+        Columns that a row was sent without are NULL.
         """
         kept: dict[str, dict[bytes, dict[str, Any]]] = {}
         for change in self.captured.changes():
@@ -101,7 +101,7 @@ class Watched:
         return any(self._table(name) != kept.get(name, {}) for name in self._names(kept))
 
     def _names(self, kept: dict[str, dict[bytes, dict[str, Any]]]) -> list[str]:
-        """The tables there are, with the consumer's rows brought to today's columns."""
+        """The published tables, after the consumer's rows are converted to the present columns."""
         names = []
         database = self.captured.database
         sql = "SELECT schemaname || '.' || tablename, attnames FROM pg_publication_tables"
@@ -144,7 +144,7 @@ def make(
     database.execute(PUBLICATION.format(options=options))
     made = Watched(capture(database), folder / "data", **pipeline)
     database.execute(ROWS)
-    assert made.look() == []
+    assert made.check() == []
     assert not made.differs()
     return made
 
@@ -230,12 +230,12 @@ CASES: tuple[tuple[tuple[str, ...], list[tuple[str, str]]], ...] = (
 
 
 @pytest.mark.parametrize(("statements", "expected"), CASES, ids=lambda value: str(value)[:60])
-def test_what_is_found(
+def test_each_statement_has_its_drift(
     watched: Watched, statements: tuple[str, ...], expected: list[tuple[str, str]]
 ) -> None:
-    """And whenever a consumer's rows are not right any more, something is found."""
+    """Whenever a consumer's rows differ, drift is found."""
     assert watched.kinds(*statements) == expected
-    assert watched.look() == []
+    assert watched.check() == []
     assert expected or not watched.differs()
 
 
@@ -280,13 +280,13 @@ def test_postgres_16_finds_the_same(
         watched.watcher.close()
 
 
-def test_a_new_name_of_a_column_is_told_by_its_schema_document(watched: Watched) -> None:
+def test_a_renamed_column_is_not_drift_because_its_document_shows_it(watched: Watched) -> None:
     assert watched.kinds("ALTER TABLE t RENAME v TO w") == []
 
 
 def test_a_crash_repeats_nothing(watched: Watched) -> None:
-    """GIVEN a watcher that died after it had noted a finding, and before it noted the look
-    WHEN another one looks THEN it finds the same, knows it, and does nothing twice."""
+    """GIVEN a watcher that died after it recorded drift, and before it stored the read
+    WHEN another one checks THEN it finds the same drift, knows it, and does nothing twice."""
     facts = watched.config.data / "silent" / "facts"
     before = facts.read_bytes()
     watched.watcher.close()
@@ -301,8 +301,8 @@ def test_a_crash_repeats_nothing(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("table", ["t", "short"])
-def test_values_that_stood_in_the_catalog_alone(watched: Watched, table: str) -> None:
-    """VACUUM FULL puts them into the rows, and nothing else; ALTER TABLE may write others."""
+def test_missing_values_of_the_catalog(watched: Watched, table: str) -> None:
+    """VACUUM FULL writes them into the rows; ALTER TABLE may write others."""
     added = f"ALTER TABLE {table} ADD d int DEFAULT 7, ADD e int DEFAULT 8"
     assert watched.kinds(added) == [("column-default", "d"), ("column-default", "e")]
     assert watched.kinds(f"VACUUM FULL {table}") == []
@@ -312,7 +312,7 @@ def test_values_that_stood_in_the_catalog_alone(watched: Watched, table: str) ->
     )
 
 
-def test_a_partition_that_is_made_and_truncated_between_two_looks(watched: Watched) -> None:
+def test_a_partition_that_is_created_and_truncated_between_two_checks(watched: Watched) -> None:
     assert watched.kinds(
         "CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30)",
         "INSERT INTO p VALUES (20, 'sent')",
@@ -326,7 +326,7 @@ def test_a_column_that_joins_the_publication(watched: Watched) -> None:
     assert watched.kinds(f"BEGIN; {again}; COMMIT") == [("column-published", "n")]
 
 
-def test_a_table_that_comes_back(watched: Watched) -> None:
+def test_a_table_that_is_published_again(watched: Watched) -> None:
     assert watched.kinds("ALTER PUBLICATION tailrace DROP TABLE t") == [("table-left", "")]
     assert watched.kinds("INSERT INTO t VALUES (99)") == []
     assert watched.kinds("ALTER PUBLICATION tailrace ADD TABLE t") == [("table-returned", "")]
@@ -339,7 +339,7 @@ def test_rows_of_unlogged_tables_are_not_sent(
     database.execute(ROWS)
     watched = Watched(capture(database), tmp_path / "data")
     try:
-        watched.look()
+        watched.check()
         assert watched.kinds("ALTER TABLE t SET UNLOGGED") == [("table-left", "")]
         assert watched.kinds("INSERT INTO t VALUES (99)") == []
         assert watched.kinds("ALTER TABLE t SET LOGGED") == [("table-returned", "")]
@@ -347,8 +347,8 @@ def test_rows_of_unlogged_tables_are_not_sent(
         watched.watcher.close()
 
 
-def test_what_happened_while_nothing_ran(watched: Watched) -> None:
-    """GIVEN a watcher that is gone WHEN a table is changed THEN the next one finds it, once."""
+def test_drift_while_tailrace_is_stopped(watched: Watched) -> None:
+    """GIVEN a stopped watcher WHEN a table is altered THEN the next watcher finds it, once."""
     watched.watcher.close()
     watched.captured.database.execute("ALTER TABLE t ALTER n TYPE text USING 'v' || n")
     watched.start()
@@ -378,10 +378,10 @@ def test_backfill_and_ignore(watched: Watched) -> None:
     assert len(watched.backfills) == 1
 
 
-def test_consumers_are_told_once_nats_is_there(
+def test_consumers_are_notified_after_nats_is_back(
     database: Database, capture: Capturing, tmp_path: Path
 ) -> None:
-    """GIVEN a NATS that is away WHEN something is found THEN its consumers hear of it later."""
+    """GIVEN an unreachable NATS WHEN drift is found THEN consumers are notified later."""
     with EmbeddedNats() as server:
         sink = {"type": "nats", "url": server.url}
         watched = make(
@@ -392,13 +392,13 @@ def test_consumers_are_told_once_nats_is_there(
             with pytest.raises(SinkUnreachableError):
                 watched.kinds("ALTER TABLE t ALTER n TYPE text USING 'v' || n")
             server.start()
-            told = asyncio.run(_listen(server.url, watched))
+            notice = asyncio.run(_listen(server.url, watched))
         finally:
             watched.watcher.close()
-    assert told.pop("timestamp") > 0
+    assert notice.pop("timestamp") > 0
     [(oid,)] = database.query("SELECT 't'::regclass::oid::int8")
     [found] = record.load(watched.config.data).found
-    assert told == {
+    assert notice == {
         "table": "t",
         "schema": "public.t",
         "kind": "column-retyped",
@@ -413,10 +413,10 @@ def test_consumers_are_told_once_nats_is_there(
 async def _listen(url: str, watched: Watched) -> dict[str, Any]:
     client = await nats.connect(url)
     try:
-        heard = await client.subscribe("schema_findings.>")
+        subscription = await client.subscribe("schema_findings.>")
         await client.flush()
-        await asyncio.to_thread(watched.look)
-        message = await heard.next_msg(timeout=30)
+        await asyncio.to_thread(watched.check)
+        message = await subscription.next_msg(timeout=30)
         bucket = await client.jetstream().key_value("schema_findings")
         assert (await bucket.get("t")).value == message.data
         assert message.subject == "schema_findings.t"

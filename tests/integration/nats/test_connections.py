@@ -1,4 +1,4 @@
-"""Lines that are cut, fall silent or lead to the wrong place."""
+"""Connections that break, hang or reach another kind of server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def proxied(server: EmbeddedNats) -> Iterator[tuple[TcpProxy, NatsSink]]:
         yield proxy, sink_settings(f"nats://127.0.0.1:{proxy.port}", timeout_s=1.0)
 
 
-def test_a_cut_line_is_opened_anew(proxied: tuple[TcpProxy, NatsSink]) -> None:
+def test_a_broken_connection_is_reopened(proxied: tuple[TcpProxy, NatsSink]) -> None:
     proxy, settings = proxied
     sink = JetStream(settings, name="test")
     sink.open(ORIGIN)
@@ -50,7 +50,7 @@ def test_a_cut_line_is_opened_anew(proxied: tuple[TcpProxy, NatsSink]) -> None:
     sink.write(batch(settings, range(1000, 2000)))
     sink.flush()
     proxy.cut()
-    # An idle line that is gone is found out by `open`.
+    # `open` detects that an idle connection is broken.
     sink.open(position(1999))
     sink.write(batch(settings, range(2000, 3000)))
     sink.flush()
@@ -58,7 +58,7 @@ def test_a_cut_line_is_opened_anew(proxied: tuple[TcpProxy, NatsSink]) -> None:
     assert held(settings) == expected(settings, range(3000))
 
 
-def test_a_silent_server_counts_as_gone(proxied: tuple[TcpProxy, NatsSink]) -> None:
+def test_a_server_that_hangs_is_unreachable(proxied: tuple[TcpProxy, NatsSink]) -> None:
     proxy, settings = proxied
     with opened(settings) as sink:
         proxy.black_hole()
@@ -74,7 +74,7 @@ def test_a_silent_server_counts_as_gone(proxied: tuple[TcpProxy, NatsSink]) -> N
     assert held(settings) == expected(settings, range(10))
 
 
-def test_a_silent_server_cannot_be_filled_for_ever(proxied: tuple[TcpProxy, NatsSink]) -> None:
+def test_sending_to_a_server_that_hangs_fails(proxied: tuple[TcpProxy, NatsSink]) -> None:
     proxy, settings = proxied
     settings = settings.model_copy(update={"max_outstanding": 10**6})
     with opened(settings) as sink:
@@ -91,7 +91,7 @@ def test_the_next_address_is_tried(server: EmbeddedNats) -> None:
         assert sink.flush().messages == 10
 
 
-def test_what_is_no_nats_server_is_refused() -> None:
+def test_another_kind_of_server_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def greet() -> None:
@@ -112,5 +112,5 @@ def test_a_server_without_jetstream_is_refused() -> None:
     config = "accounts { A { users: [{user: a, password: a}] } }"
     with EmbeddedNats(config=config) as server:
         settings = sink_settings(server.url, user="a", password="a")
-        with pytest.raises(SinkRefusedError, match=r"JetStream|nobody answers"):
+        with pytest.raises(SinkRefusedError, match=r"JetStream|nothing answers"):
             JetStream(settings, name="test").open(ORIGIN)
