@@ -232,7 +232,7 @@ def _agree(source: BrokerTables, place: Place, held: Copied) -> bool:
 
 def _digest(row: pa.RecordBatch) -> int:
     (one,) = row.to_pylist()
-    return digest(one["timestamp"], one["key"], one["value"], headers.read(one["headers"]))
+    return digest(one["timestamp"], one["key"], one["value"], headers.parse(one["headers"]))
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -264,6 +264,6 @@ def _outgoing(topic: str, partition: int, rows: pa.RecordBatch) -> Iterator[Outg
         repeat(partition),
         (b"%d" % offset for offset in rows["offset"].to_pylist()),
         rows["timestamp"].to_pylist(),
-        repeat(None) if plain else map(headers.read, rows["headers"].to_pylist()),
+        repeat(None) if plain else map(headers.parse, rows["headers"].to_pylist()),
         strict=False,
     )

@@ -248,7 +248,7 @@ class _Verification:
                 for row in rows.to_pylist():
                     yield (
                         row["offset"], row["timestamp"], row["key"], row["value"],
-                        headers.read(row["headers"]),
+                        headers.parse(row["headers"]),
                     )  # fmt: skip
 
     def _there(

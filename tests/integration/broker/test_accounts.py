@@ -55,7 +55,7 @@ def test_users(database: Database, dsn: str, tmp_path: Path) -> None:
     assert (salts, mechanisms) == (4, ["SCRAM-SHA-256", "SCRAM-SHA-512"])
     done("user", "remove", "ann", "--dsn", dsn)
     last = run("user", "remove", "root", "--dsn", dsn)
-    assert "no users left" in last.stderr
+    assert "No users remain" in last.stderr
     assert done("user", "list", "--dsn", dsn) == done("acl", "list", "--dsn", dsn) == ""
 
 
@@ -78,15 +78,18 @@ def test_rules(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("user", "add", "ann"), "the password is empty"),
-        (("user", "add", ""), "1 to 256 letters"),
-        (("user", "add", "ann", "--password-file", "/nowhere"), "cannot be read"),
-        (("user", "remove", "nobody"), "there is no user nobody"),
-        (("acl", "add", "--user", "nobody", "--topic", "t", "--allow", "read"), "there is no user"),
+        (("user", "add", "ann"), "password must not be empty"),
+        (("user", "add", ""), "1 to 256 characters"),
+        (("user", "add", "ann", "--password-file", "/nowhere"), "cannot read /nowhere"),
+        (("user", "remove", "nobody"), "unknown user nobody"),
+        (("acl", "add", "--user", "nobody", "--topic", "t", "--allow", "read"), "unknown user"),
         (("acl", "add", "--user", "ann", "--allow", "read"), "--topic, --group or --cluster"),
-        (("acl", "add", "--user", "ann", "--topic", "t", "--allow", "fly"), "Operations are"),
-        (("acl", "add", "--user", "ann", "--group", "g", "--allow", "write"), "no group has"),
-        (("acl", "add", "--user", "ann", "--topic", "a*b", "--allow", "read"), "is no pattern"),
+        (("acl", "add", "--user", "ann", "--topic", "t", "--allow", "fly"), "Use some of"),
+        (
+            ("acl", "add", "--user", "ann", "--group", "g", "--allow", "write"),
+            "does not exist for a group",
+        ),
+        (("acl", "add", "--user", "ann", "--topic", "a*b", "--allow", "read"), "invalid pattern"),
     ],
 )
 def test_what_cannot_be(dsn: str, arguments: tuple[str, ...], said: str) -> None:

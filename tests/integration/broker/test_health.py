@@ -40,7 +40,7 @@ def watched(server: EmbeddedPostgres, tmp_path: Path) -> Iterator[tuple[BrokerPr
     broker.start()
     yield broker, f"http://127.0.0.1:{port}"
     assert broker.stop() == 0, broker.log()
-    assert "broker.failed" not in broker.log()
+    assert "broker.connection_failed" not in broker.log()
 
 
 def metrics(url: str) -> dict[str, float]:

@@ -18,9 +18,10 @@ import psutil
 import pytest
 from crc32c import crc32c
 
-from tailrace.broker.broker import Broker, Settings, install
+from tailrace.broker.broker import Broker, install
 from tailrace.broker.limits import Limits
 from tailrace.broker.server import Server
+from tailrace.broker.settings import BrokerSettings
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.raw import ClosedError, Raw, batch, fetch, produce
 from tests.waiting import wait_for
@@ -42,14 +43,14 @@ class Inside:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._do(install(dsn))
-        self.broker = self._do(self._make(Settings(dsn=dsn, limits=limits)))
+        self.broker = self._do(self._make(dsn, limits))
         self._do(self.broker.start())
         self.server = Server(self.broker)
         self.port: int = self._do(self.server.start("127.0.0.1", 0))
 
     @staticmethod
-    async def _make(settings: Settings) -> Broker:
-        return Broker(settings)
+    async def _make(dsn: str, limits: Limits) -> Broker:
+        return Broker(dsn, BrokerSettings(), limits)
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
@@ -73,7 +74,7 @@ def inside(database: Database) -> Iterator[Callable[[Limits], Inside]]:
     yield make
     for each in made:
         each.close()
-        assert each.broker.room.used == 0
+        assert each.broker.memory.used == 0
 
 
 def topic(database: Database, port: int) -> str:
@@ -107,7 +108,7 @@ def test_a_frame_that_never_ends(inside: Callable[[Limits], Inside]) -> None:
         assert slow.closed()
         assert refused(served, "slow") == 1
         assert idle.ask(3, 9, {"topics": []}).brokers
-    wait_for(lambda: not served.broker.room.used, "its memory", 10)
+    wait_for(lambda: not served.broker.memory.used, "its memory", 10)
 
 
 def test_idle_connections_go(inside: Callable[[Limits], Inside], database: Database) -> None:
@@ -150,7 +151,7 @@ def test_so_many_connections(database: Database, tmp_path: Path) -> None:
                 assert more.closed()
         assert all(raw.ask(3, 9, {"topics": []}).brokers for raw in kept)
     wait_for(lambda: alive_again(broker.port), "room", 10)
-    assert 1 <= broker.log().count("broker.full") <= 10
+    assert 1 <= broker.log().count("broker.limit_reached") <= 10
     assert broker.stop() == 0
 
 
@@ -179,7 +180,7 @@ def test_producers_wait_for_memory(inside: Callable[[Limits], Inside], database:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        most = max(most, served.broker.room.used)
+        most = max(most, served.broker.memory.used)
         time.sleep(0.002)
     assert results == [0] * 36
     # One at a time: a request of two megabytes, and what is made of it.
@@ -194,9 +195,9 @@ def test_small_requests_pass_large_ones(
     served = inside(Limits(memory_bytes=MB))
     with Raw(served.port) as large, Raw(served.port) as small, Raw(served.port) as other:
         large.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
-        wait_for(lambda: bool(served.broker.room.used), "the first", 10)
+        wait_for(lambda: bool(served.broker.memory.used), "the first", 10)
         other.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
-        wait_for(lambda: bool(served.broker.room.waiting), "the second", 10)
+        wait_for(lambda: bool(served.broker.memory.waiting), "the second", 10)
         assert small.ask(3, 9, {"topics": []}).brokers
 
 
@@ -221,14 +222,14 @@ def test_who_does_not_read(inside: Callable[[Limits], Inside], database: Databas
         receiving = threading.Thread(target=raw.receive)
         receiving.start()
         while receiving.is_alive():
-            most = max(most, served.broker.room.used)
+            most = max(most, served.broker.memory.used)
             time.sleep(0.002)
     # One answer may be larger than the budget, and is alone then.
     assert most <= 40 * MB + 16 * MB
     assert refused(served, "slow") > 0
     for each in lazy:
         each.link.close()
-    wait_for(lambda: not served.broker.room.used, "their memory", 30)
+    wait_for(lambda: not served.broker.memory.used, "their memory", 30)
 
 
 def test_answers_wait_for_memory_in_turn(
@@ -257,7 +258,7 @@ def test_who_goes_leaves_nothing(inside: Callable[[Limits], Inside], database: D
     for number in range(20):
         with Raw(served.port) as raw:
             raw.send(0, 9, produce(name, batch(bytes([number]) * MB)))
-    wait_for(lambda: not served.broker.room.used, "their memory", 30)
+    wait_for(lambda: not served.broker.memory.used, "their memory", 30)
     assert alive(served.port)
     assert served.broker.tally.batches > 0
 
@@ -310,7 +311,7 @@ def test_many_small_bombs(inside: Callable[[Limits], Inside], database: Database
         answer = raw.ask(0, 9, produce(name, *[bomb] * 20)).responses[0]
     codes = [part.error_code.name for part in answer.partition_responses]
     assert codes.count("message_too_large") == 19
-    wait_for(lambda: not served.broker.room.used, "its memory", 60)
+    wait_for(lambda: not served.broker.memory.used, "its memory", 60)
 
 
 def test_a_topic_asked_for_a_thousand_times(

@@ -78,7 +78,7 @@ def test_keys_go_where_clients_send_them(broker: BrokerProcess) -> None:
 
 
 def test_a_topic_that_is_not_there_is_named(broker: BrokerProcess) -> None:
-    with pytest.raises(RaiseException, match="there is no topic nowhere"):
+    with pytest.raises(RaiseException, match="topic nowhere does not exist"):
         broker.database.execute("SELECT kafka.produce('nowhere', 'k', 'v')")
 
 

@@ -101,7 +101,7 @@ class Bench:
             "headers::text FROM kafka.records "
             f"WHERE topic = '{self.topic}' AND partition = {partition} ORDER BY \"offset\""
         )
-        return [(moment, key, value, headers.read(text)) for moment, key, value, text in rows]
+        return [(moment, key, value, headers.parse(text)) for moment, key, value, text in rows]
 
     def there(self, partition: int = 0, *, committed: bool = True) -> list[Record]:
         """The records of Kafka's topic."""

@@ -11,7 +11,7 @@ import pytest
 from tailrace.broker.tables import writer
 from tailrace.broker.tables.catalog import Topic
 from tailrace.broker.tables.records import Batch
-from tailrace.broker.tables.writer import Waiting, Written
+from tailrace.broker.tables.writer import PendingBatch, WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,9 @@ class Draft:
         self._loop = loop
         self.draft = writer._Draft(offsets={(3, 0): FIRST}, producers={})
 
-    def add(self, sequence: int, count: int = 10, *, producer: int = 7, epoch: int = 0) -> Written:
+    def add(
+        self, sequence: int, count: int = 10, *, producer: int = 7, epoch: int = 0
+    ) -> WriteResult:
         batch = Batch(
             records=((0, None, b"v", []),) * count,
             size=100,
@@ -43,7 +45,9 @@ class Draft:
             sequence=sequence,
         )
         done = self._loop.create_future()
-        return self.draft.add(Waiting(topic=TOPIC, partition=0, batch=batch, data=b"", done=done))
+        return self.draft.add(
+            PendingBatch(topic=TOPIC, partition=0, batch=batch, data=b"", done=done)
+        )
 
 
 @pytest.fixture
