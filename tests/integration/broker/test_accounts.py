@@ -33,7 +33,7 @@ def dsn(database: Database) -> str:
     return database.dsn
 
 
-def test_users(database: Database, dsn: str, tmp_path: Path) -> None:
+def test_users_are_added_changed_and_removed(database: Database, dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("from a file\nand no more\n")
     assert done("user", "add", "ann", "--dsn", dsn, given="secret\n") == "user ann: added\n"
@@ -59,7 +59,7 @@ def test_users(database: Database, dsn: str, tmp_path: Path) -> None:
     assert done("user", "list", "--dsn", dsn) == done("acl", "list", "--dsn", dsn) == ""
 
 
-def test_rules(dsn: str) -> None:
+def test_rules_are_added_and_removed(dsn: str) -> None:
     done("user", "add", "ann", "--dsn", dsn, given="1")
     both = ("--topic", "orders*", "--topic", "bills", "--group", "g*", "--allow", "read,write")
     added = done("acl", "add", "--user", "ann", *both, "--dsn", dsn)
@@ -92,19 +92,19 @@ def test_rules(dsn: str) -> None:
         (("acl", "add", "--user", "ann", "--topic", "a*b", "--allow", "read"), "invalid pattern"),
     ],
 )
-def test_what_cannot_be(dsn: str, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_accounts_are_refused(dsn: str, arguments: tuple[str, ...], said: str) -> None:
     found = run(*arguments, "--dsn", dsn)
     assert found.returncode == 2
     assert said in found.stderr
 
 
-def test_the_tables_are_asked_for(database: Database) -> None:
+def test_missing_tables_are_an_error(database: Database) -> None:
     found = run("user", "list", "--dsn", database.dsn)
     assert found.returncode == 2
     assert "tailrace broker --init" in found.stderr
 
 
-def test_an_older_database_is_made_new(database: Database, dsn: str) -> None:
+def test_init_updates_an_older_schema(database: Database, dsn: str) -> None:
     """Running the script again adds what is missing, and keeps what is there."""
     database.query("SELECT kafka.create_topic('t')")
     database.execute("DROP TABLE kafka.users, kafka.credentials, kafka.acls, kafka.secrets")
@@ -117,7 +117,7 @@ def test_an_older_database_is_made_new(database: Database, dsn: str) -> None:
 
 
 @pytest.mark.parametrize("command", [("user",), ("acl",), ("user", "add"), ("acl", "add")])
-def test_help_teaches(command: tuple[str, ...]) -> None:
+def test_help_has_examples(command: tuple[str, ...]) -> None:
     found = run(*command, "--help")
     assert found.returncode == 0
     assert "--password " not in found.stdout

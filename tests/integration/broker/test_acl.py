@@ -159,7 +159,7 @@ listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=\
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_kafka_says_the_same(process: BrokerProcess, theirs: Theirs, case: str) -> None:
+def test_kafka_denies_the_same_requests(process: BrokerProcess, theirs: Theirs, case: str) -> None:
     ours, rules = Ours(process), CASES[case]
     # Answers may be those of the rules before for a moment, on either side.
     for _ in range(10):
@@ -259,7 +259,7 @@ def _group(raw: Raw, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pattern", ["orders.*", "orders.own", "*"])
-def test_a_client_that_may(process: BrokerProcess, pattern: str) -> None:
+def test_an_allowed_client_is_served(process: BrokerProcess, pattern: str) -> None:
     Ours(process)
     group = f"g-{uuid.uuid4().hex[:8]}"
     allowed = ("--user", "ann", "--topic", pattern, "--group", "g-*", "--allow", "read,write")
@@ -291,7 +291,7 @@ def test_a_client_that_may(process: BrokerProcess, pattern: str) -> None:
     assert errors[-1].name() == "TOPIC_AUTHORIZATION_FAILED"
 
 
-def test_topics_made_by_asking(database: Database, tmp_path: Any) -> None:
+def test_automatic_creation_needs_permission(database: Database, tmp_path: Any) -> None:
     """Who may only describe or write does not make one; whether there is one is not told either."""
     made = BrokerProcess(database, tmp_path)
     made.init()
@@ -311,7 +311,7 @@ def test_topics_made_by_asking(database: Database, tmp_path: Any) -> None:
     assert made.stop() == 0
 
 
-def test_admin_tools(process: BrokerProcess) -> None:
+def test_admin_tools_need_permission(process: BrokerProcess) -> None:
     Ours(process)
     settings = {"bootstrap.servers": f"127.0.0.1:{process.port}"}
     login = Login(user="ann", password="secret").librdkafka()

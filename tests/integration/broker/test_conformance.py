@@ -20,7 +20,7 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_what_goes_in_comes_out(client: Client, topic: str, compression: str) -> None:
+def test_records_are_consumed_as_produced(client: Client, topic: str, compression: str) -> None:
     records = some(300)
     assert client.produce(topic, records, compression=compression) == list(range(300))
     found = client.consume(topic, 300)
@@ -36,7 +36,7 @@ def test_acks(client: Client, topic: str, acks: Acks) -> None:
     assert client.consume(topic, 20) == records
 
 
-def test_every_client_reads_what_others_wrote(
+def test_every_client_reads_records_of_every_client(
     bootstrap: str, topic: str, kind: type[Client]
 ) -> None:
     for number, name in enumerate(("librdkafka", "aiokafka", "kafka-python")):
@@ -45,7 +45,7 @@ def test_every_client_reads_what_others_wrote(
     assert kind(bootstrap).consume(topic, 30) == some(30)
 
 
-def test_a_group_goes_on_where_it_stopped(client: Client, topic: str) -> None:
+def test_a_group_resumes_at_its_committed_offset(client: Client, topic: str) -> None:
     client.produce(topic, some(30))
     group = f"g-{topic}"
     assert client.consume(topic, 12, group=group) == some(12)
@@ -94,7 +94,7 @@ def test_rows_are_the_records(broker: BrokerProcess, kind: type[Client]) -> None
     ]
 
 
-def test_nothing_at_all(bootstrap: str, topic: str, kind: type[Client]) -> None:
+def test_empty_keys_and_values(bootstrap: str, topic: str, kind: type[Client]) -> None:
     """A record without a key and a value, and a header without one: not all clients send them."""
     records = [Record(headers=(("none", None), ("some", b"")))]
     Librdkafka(bootstrap).produce(topic, records)

@@ -58,14 +58,14 @@ def topic(bootstrap: str) -> str:
     return made
 
 
-def test_a_topic_that_is_not_there(client: Client, topic: str) -> None:
+def test_an_unknown_topic_is_an_error(client: Client, topic: str) -> None:
     with refused(client, NO_TOPIC):
         client.produce(f"no-{topic}", some(1), acks=1, patience_s=1)
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.partitions(f"no-{topic}")
 
 
-def test_a_partition_that_is_not_there(client: Client, topic: str) -> None:
+def test_an_unknown_partition_is_an_error(client: Client, topic: str) -> None:
     with refused(client, NO_PARTITION):
         client.produce(topic, [Record(value=b"v", partition=9)], acks=1, patience_s=1)
     assert client.bounds(topic) == (0, 0)
@@ -87,11 +87,13 @@ def produced(topic: str, partition: int = 0, *, acks: int = -1, size: int = 100)
         ({"size": KAFKA_MESSAGE_BYTES + 1}, {"message_too_large"}),
     ],
 )
-def test_batches(bootstrap: str, topic: str, given: dict[str, int], found: set[str]) -> None:
+def test_invalid_batches_are_refused(
+    bootstrap: str, topic: str, given: dict[str, int], found: set[str]
+) -> None:
     assert errors(ask(bootstrap, *PRODUCE, produced(topic, **given))) == found
 
 
-def test_a_batch_that_was_changed_on_its_way(bootstrap: str, topic: str) -> None:
+def test_a_corrupt_batch_is_refused(bootstrap: str, topic: str) -> None:
     request = produced(topic)
     part = request["topic_data"][0]["partition_data"][0]
     part["records"] = part["records"][:-1] + b"\1"
@@ -108,7 +110,9 @@ def test_a_batch_that_was_changed_on_its_way(bootstrap: str, topic: str) -> None
         (9, 0, UNKNOWN),
     ],
 )
-def test_fetches(bootstrap: str, topic: str, partition: int, offset: int, found: set[str]) -> None:
+def test_fetch_errors(
+    bootstrap: str, topic: str, partition: int, offset: int, found: set[str]
+) -> None:
     assert not errors(ask(bootstrap, *PRODUCE, produced(topic)))
     at = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1000}
     request = {
@@ -118,7 +122,7 @@ def test_fetches(bootstrap: str, topic: str, partition: int, offset: int, found:
     assert errors(ask(bootstrap, *FETCH, request)) == found
 
 
-def test_offsets_of_what_is_not_there(bootstrap: str, topic: str) -> None:
+def test_offsets_of_unknown_partitions(bootstrap: str, topic: str) -> None:
     for name, partition in ((topic, 9), (f"no-{topic}", 0)):
         assert errors(ask(bootstrap, *LIST_OFFSETS, listed(name, partition))) == UNKNOWN
         cut = [{"name": name, "partitions": [{"partition_index": partition, "offset": 0}]}]
@@ -174,7 +178,7 @@ class Membership:
         }  # fmt: skip
 
 
-def test_a_member_of_another_time(bootstrap: str, topic: str) -> None:
+def test_requests_of_another_generation_are_refused(bootstrap: str, topic: str) -> None:
     """Who is no member of this generation can do nothing to it."""
     member = Membership(bootstrap, topic)
     assert member.heartbeat() == {"unknown_member_id"}
@@ -202,7 +206,7 @@ def test_a_member_of_another_time(bootstrap: str, topic: str) -> None:
     assert member.commit(**nobody) == set()
 
 
-def test_who_cannot_join(bootstrap: str, topic: str) -> None:
+def test_invalid_joins_are_refused(bootstrap: str, topic: str) -> None:
     member = Membership(bootstrap, topic)
     assert member.join(group_id="") == {"invalid_group_id"}
     assert member.join(session_timeout=timedelta(milliseconds=10)) == {"invalid_session_timeout"}
@@ -215,7 +219,7 @@ def test_who_cannot_join(bootstrap: str, topic: str) -> None:
     assert member.join(member_id="", protocols=other) == {"inconsistent_group_protocol"}
 
 
-def test_a_name_has_one_member(bootstrap: str, topic: str) -> None:
+def test_a_static_member_is_fenced_by_its_successor(bootstrap: str, topic: str) -> None:
     first = Membership(bootstrap, topic, "one")
     assert first.join() == set()
     assert first.sync() == set()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LONG_SESSION = {"session.timeout.ms": 60_000}
 
 
-def test_members_come_and_go(members: Members) -> None:
+def test_members_join_leave_and_expire(members: Members) -> None:
     """One is killed, one is held still until it is no member any more, one leaves: each record is
     read once.
     """
@@ -50,7 +50,7 @@ def test_members_come_and_go(members: Members) -> None:
 
 
 @pytest.mark.parametrize("members", able("cooperative", among=MEMBERS), indirect=True)
-def test_cooperative_members(members: Members) -> None:
+def test_cooperative_members_keep_their_partitions(members: Members) -> None:
     """Who is joined by another gives up half, and never all."""
     first = members.add(LONG_SESSION, strategy="cooperative-sticky")
     members.settled(4)
@@ -66,7 +66,7 @@ def test_cooperative_members(members: Members) -> None:
     members.done()
 
 
-def test_members_with_names_of_their_own(members: Members) -> None:
+def test_static_members_keep_their_assignment(members: Members) -> None:
     """A static member that ends or dies, and comes again, has its share; nobody else notices."""
     first = members.add({"group.instance.id": "one", **LONG_SESSION})
     second = members.add({"group.instance.id": "two", **LONG_SESSION})
@@ -87,7 +87,7 @@ def test_members_with_names_of_their_own(members: Members) -> None:
         assert other.shares() == before
 
 
-def test_a_reader_that_waits_is_woken(members: Members) -> None:
+def test_a_waiting_fetch_is_woken(members: Members) -> None:
     """A fetch may wait for longer than this test: a record that comes ends it."""
     members.write()
     reader = members.add(
@@ -112,7 +112,7 @@ def test_a_reader_that_waits_is_woken(members: Members) -> None:
     assert min(offset for _, offset in reader.reads()) >= 3
 
 
-def test_a_silent_member_is_taken_out(bootstrap: str) -> None:
+def test_a_member_that_does_not_poll_is_removed(bootstrap: str) -> None:
     """One that lives and does not ask for records."""
     topic, readers = make_topic(bootstrap, 4), []
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_a_silent_member_is_taken_out(bootstrap: str) -> None:
         each.close()
 
 
-def test_groups_are_shown(client: Client, bootstrap: str) -> None:
+def test_groups_are_listed_and_described(client: Client, bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     group = f"g-{topic}"
     assert group not in client.groups()

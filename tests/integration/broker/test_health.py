@@ -55,7 +55,7 @@ def metrics(url: str) -> dict[str, float]:
     }
 
 
-def test_figures(watched: tuple[BrokerProcess, str]) -> None:
+def test_metrics_and_status(watched: tuple[BrokerProcess, str]) -> None:
     broker, url = watched
     broker.account("user", "add", "ann", "--superuser", password="1")
     broker.database.query("SELECT kafka.create_topic('t', 3, '{\"retention.ms\": \"-1\"}')")
@@ -95,7 +95,7 @@ def test_figures(watched: tuple[BrokerProcess, str]) -> None:
     assert httpx.get(f"{url}/nowhere").status_code == 404
 
 
-def test_documented(watched: tuple[BrokerProcess, str]) -> None:
+def test_every_metric_is_documented(watched: tuple[BrokerProcess, str]) -> None:
     """The page names every metric, and no other."""
     from pathlib import Path  # noqa: PLC0415 - only this test reads the page
 

@@ -44,7 +44,7 @@ def test_metadata(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_in_and_out(bootstrap: str, topic: str, compression: str) -> None:
+def test_kcat_produces_and_consumes(bootstrap: str, topic: str, compression: str) -> None:
     lines = "".join(f"k{number}:value {number}\n" for number in range(1000))
     kcat(bootstrap, "-P", "-t", topic, "-K:", "-z", compression, "-H", "a=b", given=lines)
     found = kcat(bootstrap, "-C", "-t", topic, "-e", "-q", "-f", "%h %k:%s\n")
@@ -58,7 +58,7 @@ def test_acks(bootstrap: str, topic: str, acks: str) -> None:
     assert kcat(bootstrap, "-C", "-t", topic, "-c", "2", "-q") == "one\ntwo\n"
 
 
-def test_what_is_not_there(bootstrap: str, topic: str) -> None:
+def test_kcat_reports_unknown_topics(bootstrap: str, topic: str) -> None:
     """Nulls, and times of others."""
     kcat(bootstrap, "-P", "-t", topic, "-K:", "-Z", given=":v\nk:\n")
     Librdkafka(bootstrap).produce(topic, [Record(headers=(("h", None),))], acks=1)
@@ -70,7 +70,7 @@ def test_what_is_not_there(bootstrap: str, topic: str) -> None:
     assert third["ts"] == 1_700_000_000_000
 
 
-def test_a_group(bootstrap: str, topic: str) -> None:
+def test_kcat_in_a_group(bootstrap: str, topic: str) -> None:
     group = ("-G", f"g-{topic}", "-X", "auto.offset.reset=earliest", "-q", topic)
     kcat(bootstrap, "-P", "-t", topic, given="one\ntwo\nthree\n")
     assert kcat(bootstrap, "-c", "3", *group) == "one\ntwo\nthree\n"
@@ -78,7 +78,7 @@ def test_a_group(bootstrap: str, topic: str) -> None:
     assert kcat(bootstrap, "-c", "1", *group) == "four\n"
 
 
-def test_positions(bootstrap: str, topic: str) -> None:
+def test_kcat_reads_from_positions(bootstrap: str, topic: str) -> None:
     Librdkafka(bootstrap).produce(topic, some(10), acks=1)
     read = ("-C", "-t", topic, "-p", "0", "-e", "-q", "-f", "%o ")
     assert kcat(bootstrap, *read, "-o", "7") == "7 8 9 "
@@ -101,7 +101,7 @@ def test_large_messages(bootstrap: str, topic: str) -> None:
     assert kcat(bootstrap, "-C", "-t", topic, "-e", "-q", "-f", "%o ") == "0 "
 
 
-def test_what_is_refused(bootstrap: str, topic: str) -> None:
+def test_kcat_reports_refused_records(bootstrap: str, topic: str) -> None:
     no = f"no-{topic}"
     assert "Unknown topic or partition" in refusal(bootstrap, "-C", "-t", no, "-e")
     assert "Unknown topic or partition" in kcat(bootstrap, "-L", "-t", no)

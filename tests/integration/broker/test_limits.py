@@ -96,7 +96,7 @@ def refused(served: Inside, reason: str) -> int:
     return found
 
 
-def test_a_frame_that_never_ends(inside: Callable[[Limits], Inside]) -> None:
+def test_an_incomplete_request_is_closed(inside: Callable[[Limits], Inside]) -> None:
     served = inside(Limits(request_s=0.5, memory_bytes=MB))
     with Raw(served.port) as slow, Raw(served.port) as idle:
         # It has room for ten megabytes, and sends one byte at a time.
@@ -111,7 +111,9 @@ def test_a_frame_that_never_ends(inside: Callable[[Limits], Inside]) -> None:
     wait_for(lambda: not served.broker.memory.used, "its memory", 10)
 
 
-def test_idle_connections_go(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_idle_connections_are_closed(
+    inside: Callable[[Limits], Inside], database: Database
+) -> None:
     served = inside(Limits(idle_s=0.5))
     name = topic(database, served.port)
     with Raw(served.port) as idle, Raw(served.port) as half, Raw(served.port) as waiting:
@@ -124,7 +126,7 @@ def test_idle_connections_go(inside: Callable[[Limits], Inside], database: Datab
     assert refused(served, "idle") >= 2
 
 
-def test_logins_take_no_time(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_a_slow_login_is_closed(inside: Callable[[Limits], Inside], database: Database) -> None:
     served = inside(Limits(login_s=0.5))
     database.execute("INSERT INTO kafka.users VALUES ('ann')")
     wait_for(lambda: bool(served.broker.access.users), "the user", 10)
@@ -134,7 +136,7 @@ def test_logins_take_no_time(inside: Callable[[Limits], Inside], database: Datab
     assert refused(served, "login") == 1
 
 
-def test_so_many_connections(database: Database, tmp_path: Path) -> None:
+def test_connections_over_the_limit_are_closed(database: Database, tmp_path: Path) -> None:
     broker = BrokerProcess(database, tmp_path, "--max-connections", "20")
     broker.init()
     broker.start()
@@ -189,7 +191,7 @@ def test_producers_wait_for_memory(inside: Callable[[Limits], Inside], database:
     assert rows == [(36, 36)]
 
 
-def test_small_requests_pass_large_ones(
+def test_small_requests_do_not_wait_for_memory(
     inside: Callable[[Limits], Inside], database: Database
 ) -> None:
     served = inside(Limits(memory_bytes=MB))
@@ -201,7 +203,9 @@ def test_small_requests_pass_large_ones(
         assert small.ask(3, 9, {"topics": []}).brokers
 
 
-def test_who_does_not_read(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_clients_that_do_not_read_are_closed(
+    inside: Callable[[Limits], Inside], database: Database
+) -> None:
     """Many fetches and no reading: they hold no more than the budget, and go when others wait."""
     served = inside(Limits(memory_bytes=16 * MB, stalled_s=1.0))
     name = topic(database, served.port)
@@ -232,7 +236,7 @@ def test_who_does_not_read(inside: Callable[[Limits], Inside], database: Databas
     wait_for(lambda: not served.broker.memory.used, "their memory", 30)
 
 
-def test_answers_wait_for_memory_in_turn(
+def test_responses_reserve_memory_in_order(
     inside: Callable[[Limits], Inside], database: Database
 ) -> None:
     """A fetch behind a request that waits does not keep the memory that others need."""
@@ -251,7 +255,9 @@ def test_answers_wait_for_memory_in_turn(
             assert len(found.responses[0].partitions[0].records) > 4 * MB
 
 
-def test_who_goes_leaves_nothing(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_disconnected_producers_release_memory(
+    inside: Callable[[Limits], Inside], database: Database
+) -> None:
     """Producers that hang up at once: what they sent is counted until it is written."""
     served = inside(Limits(memory_bytes=4 * MB))
     name = topic(database, served.port)
@@ -278,7 +284,7 @@ BOMBS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
 
 
 @pytest.mark.parametrize("codec", BOMBS)
-def test_bombs(broker: BrokerProcess, codec: str) -> None:
+def test_decompression_bombs_are_refused(broker: BrokerProcess, codec: str) -> None:
     """Half a gigabyte in as little as it takes."""
     number, compress = BOMBS[codec]
     bomb = packed(number, bytes(memoryview(compress(bytes(512 * MB)))))
@@ -300,7 +306,9 @@ def test_bombs(broker: BrokerProcess, codec: str) -> None:
     assert most - before < 160 * MB
 
 
-def test_many_small_bombs(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_many_small_bombs_in_a_request_are_refused(
+    inside: Callable[[Limits], Inside], database: Database
+) -> None:
     """One request may not become more than it may be: not in pieces, either."""
     served = inside(Limits(request_bytes=8 * MB))
     name = topic(database, served.port)
@@ -314,7 +322,7 @@ def test_many_small_bombs(inside: Callable[[Limits], Inside], database: Database
     wait_for(lambda: not served.broker.memory.used, "its memory", 60)
 
 
-def test_a_topic_asked_for_a_thousand_times(
+def test_a_repeated_topic_is_described_once(
     inside: Callable[[Limits], Inside], database: Database
 ) -> None:
     served = inside(Limits())

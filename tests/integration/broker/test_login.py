@@ -116,7 +116,7 @@ def test_kcat_logs_in(
 
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", PASSWORD)])
-def test_librdkafka_is_told_that_it_is_not_let_in(
+def test_librdkafka_reports_a_failed_login(
     clear_broker: BrokerProcess, user: str, password: str
 ) -> None:
     # It tries for ever, and tells of it aside.
@@ -129,9 +129,7 @@ def test_librdkafka_is_told_that_it_is_not_let_in(
 
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", PASSWORD)])
-def test_java_is_told_that_it_is_not_let_in(
-    clear_broker: BrokerProcess, user: str, password: str
-) -> None:
+def test_java_reports_a_failed_login(clear_broker: BrokerProcess, user: str, password: str) -> None:
     if reason := no_java():
         pytest.skip(reason)
     client = Java(clear_broker.bootstrap, Login(user=user, password=password))
@@ -143,7 +141,7 @@ def test_java_is_told_that_it_is_not_let_in(
 @pytest.mark.parametrize(
     ("user", "password"), [("ann", "wrong"), ("ann", ""), ("nobody", PASSWORD), ("ANN", PASSWORD)]
 )
-def test_wrong_passwords_and_names_look_the_same(
+def test_wrong_passwords_and_unknown_users_look_the_same(
     tls_broker: BrokerProcess, folder: Path, user: str, password: str, mechanism: str
 ) -> None:
     context = ssl.create_default_context(cafile=folder / "ca.crt")
@@ -154,7 +152,7 @@ def test_wrong_passwords_and_names_look_the_same(
         assert raw.closed()
 
 
-def test_salts_of_users_that_there_are_not_stay(clear_broker: BrokerProcess) -> None:
+def test_salts_of_unknown_users_do_not_change(clear_broker: BrokerProcess) -> None:
     def salt(user: str) -> bytes:
         with Raw(clear_broker.port) as raw:
             raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
@@ -170,7 +168,7 @@ def test_salts_of_users_that_there_are_not_stay(clear_broker: BrokerProcess) -> 
     assert [salt("ann"), salt("bob"), salt("eve")] == salts
 
 
-def test_plain_is_for_tls(clear_broker: BrokerProcess) -> None:
+def test_plain_needs_tls(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         found = raw.login("ann", PASSWORD, "PLAIN")
         assert found.error_code.name == "unsupported_sasl_mechanism"
@@ -178,14 +176,14 @@ def test_plain_is_for_tls(clear_broker: BrokerProcess) -> None:
         assert raw.closed()
 
 
-def test_tokens_without_frames_are_not_taken(clear_broker: BrokerProcess) -> None:
+def test_tokens_outside_of_requests_are_refused(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         found = raw.ask(17, 0, {"mechanism": "SCRAM-SHA-256"})
         assert found.error_code.name == "unsupported_version"
         assert raw.closed()
 
 
-def test_without_a_login_there_is_nothing(clear_broker: BrokerProcess) -> None:
+def test_requests_before_the_login_are_refused(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         assert raw.ask(18, 3, {"client_software_name": "x", "client_software_version": "1"})
         raw.send(3, 9, {"topics": None})
@@ -193,7 +191,7 @@ def test_without_a_login_there_is_nothing(clear_broker: BrokerProcess) -> None:
     assert "Metadata request without a login" in clear_broker.log()
 
 
-def test_tokens_out_of_turn(clear_broker: BrokerProcess) -> None:
+def test_tokens_in_the_wrong_order_are_refused(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         found = raw.ask(36, 2, {"auth_bytes": b"n,,n=ann,r=abc"})
         assert found.error_code.name == "illegal_sasl_state"
@@ -207,7 +205,7 @@ def test_tokens_out_of_turn(clear_broker: BrokerProcess) -> None:
         assert raw.closed()
 
 
-def test_a_login_may_be_done_again_by_the_same_user(clear_broker: BrokerProcess) -> None:
+def test_the_same_user_may_log_in_again(clear_broker: BrokerProcess) -> None:
     clear_broker.account("user", "add", "bob", "--superuser", password="bob's")
     with Raw(clear_broker.port) as raw:
         assert not raw.login("ann", PASSWORD).error_code
@@ -217,7 +215,7 @@ def test_a_login_may_be_done_again_by_the_same_user(clear_broker: BrokerProcess)
         assert raw.closed()
 
 
-def test_frames_are_small_before_the_login(clear_broker: BrokerProcess) -> None:
+def test_requests_before_the_login_are_small(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         raw.link.sendall((64 * 1024 + 1).to_bytes(4, "big"))
         assert raw.closed()
@@ -228,7 +226,7 @@ def test_frames_are_small_before_the_login(clear_broker: BrokerProcess) -> None:
         assert len(found.topics) == 400
 
 
-def test_who_is_removed_is_cut_off(clear_broker: BrokerProcess) -> None:
+def test_removed_users_are_disconnected(clear_broker: BrokerProcess) -> None:
     clear_broker.account("user", "add", "carl", password="1")
     clear_broker.account("acl", "add", "--user", "carl", "--topic", "*", "--allow", "read")
     name = topic(clear_broker)
@@ -249,7 +247,7 @@ def test_who_is_removed_is_cut_off(clear_broker: BrokerProcess) -> None:
     assert clear_broker.account("acl", "list", "--user", "carl") == ""
 
 
-def test_a_new_password_takes_the_place_of_the_old(clear_broker: BrokerProcess) -> None:
+def test_a_new_password_replaces_the_old_one(clear_broker: BrokerProcess) -> None:
     for password, old in (("one", "zero"), ("two", "one")):
         clear_broker.account("user", "add", "dora", password=password)
         wait_for(partial(_works, clear_broker, "dora", password), "the new one", 10)
@@ -261,7 +259,7 @@ def _works(broker: BrokerProcess, user: str, password: str) -> bool:
         return not raw.login(user, password).error_code
 
 
-def test_the_first_user_closes_the_door(database: Database, tmp_path: Path) -> None:
+def test_the_first_user_disconnects_anonymous_clients(database: Database, tmp_path: Path) -> None:
     broker = BrokerProcess(database, tmp_path)
     broker.init()
     broker.start()
@@ -286,7 +284,7 @@ def _open(broker: BrokerProcess) -> bool:
             return False
 
 
-def test_passwords_are_nowhere(clear_broker: BrokerProcess) -> None:
+def test_passwords_are_not_stored_or_logged(clear_broker: BrokerProcess) -> None:
     clear_broker.account("user", "add", "erna", password="a-secret-of-erna")
     with Raw(clear_broker.port) as raw:
         assert not raw.login("erna", "a-secret-of-erna").error_code
@@ -314,7 +312,7 @@ def test_other_users_of_the_database_cannot_read_keys(clear_broker: BrokerProces
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_certificates_of_somebody_else(tls_broker: BrokerProcess, folder: Path) -> None:
+def test_untrusted_certificates_are_refused(tls_broker: BrokerProcess, folder: Path) -> None:
     wrong = ssl.create_default_context(cafile=folder / "other.crt")
     with pytest.raises(ssl.SSLCertVerificationError):
         Raw(tls_broker.port, tls=wrong)
@@ -341,7 +339,7 @@ def _tls_works(broker: BrokerProcess, folder: Path) -> str:
         return str(found["serialNumber"])
 
 
-def test_certificates_are_read_again(tls_broker: BrokerProcess, folder: Path) -> None:
+def test_certificates_are_reloaded(tls_broker: BrokerProcess, folder: Path) -> None:
     before = _tls_works(tls_broker, folder)
     signed(folder, "server")
     tls_broker.signal(signal.SIGHUP)
@@ -354,7 +352,9 @@ def test_certificates_are_read_again(tls_broker: BrokerProcess, folder: Path) ->
     (folder / "server.key").write_text(key)
 
 
-def test_certificates_of_clients(database: Database, tmp_path: Path, certificates: Path) -> None:
+def test_client_certificates_are_required(
+    database: Database, tmp_path: Path, certificates: Path
+) -> None:
     files = {"cert": "server.crt", "key": "server.key", "client-ca": "ca.crt"}
     options = [f"--tls-{name}={certificates / file}" for name, file in files.items()]
     broker = BrokerProcess(database, tmp_path, *options)
@@ -373,7 +373,9 @@ def test_certificates_of_clients(database: Database, tmp_path: Path, certificate
     assert broker.stop() == 0
 
 
-def test_beyond_loopback(database: Database, tmp_path: Path, certificates: Path) -> None:
+def test_other_addresses_need_tls_and_users(
+    database: Database, tmp_path: Path, certificates: Path
+) -> None:
     broker = BrokerProcess(database, tmp_path)
     broker.init()
     files = [f"--tls-cert={certificates}/server.crt", f"--tls-key={certificates}/server.key"]

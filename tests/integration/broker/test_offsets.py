@@ -24,7 +24,7 @@ OUT_OF_RANGE = {
 }
 
 
-def test_what_is_committed(client: Client, topic: str) -> None:
+def test_committed_offsets_are_read_back(client: Client, topic: str) -> None:
     client.produce(topic, some(9), acks=1)
     group = f"g-{topic}"
     assert client.committed(group, topic) is None
@@ -36,20 +36,20 @@ def test_what_is_committed(client: Client, topic: str) -> None:
     assert client.consume(topic, 7, group=group) == some(7, first=2)
 
 
-def test_what_cannot_be_committed(client: Client, topic: str) -> None:
+def test_invalid_commits_are_refused(client: Client, topic: str) -> None:
     group = f"g-{topic}"
     with refused(client, "OFFSET_METADATA_TOO_LARGE"):
         client.commit(group, topic, 1, "x" * 4097)
     assert client.committed(group, topic) is None
 
 
-def test_from_an_offset(client: Client, topic: str) -> None:
+def test_consuming_from_an_offset(client: Client, topic: str) -> None:
     client.produce(topic, some(10), acks=1)
     assert client.consume(topic, 3, start=5) == some(3, first=5)
     assert client.consume(topic, 10, start=0) == some(10)
 
 
-def test_times_and_limits(client: Client, topic: str) -> None:
+def test_offsets_by_timestamp(client: Client, topic: str) -> None:
     assert client.bounds(topic) == (0, 0)
     assert client.at_times(topic, [0]) == [None]
     client.produce(topic, some(10), acks=1)
@@ -61,7 +61,7 @@ def test_times_and_limits(client: Client, topic: str) -> None:
     assert client.at_times(topic, times) == [6, 6, 6, 9, None]
 
 
-def test_nowhere_to_begin(client: Client, topic: str) -> None:
+def test_consuming_without_a_start_offset(client: Client, topic: str) -> None:
     """Where there is no position, or none any more, it is for the reader to say what then."""
     client.produce(topic, some(10), acks=1)
     with refused(client, NO_POSITION):

@@ -22,9 +22,7 @@ def client(broker: BrokerProcess) -> Librdkafka:
     return Librdkafka(broker.bootstrap)
 
 
-def test_a_record_comes_with_its_transaction_or_not_at_all(
-    broker: BrokerProcess, client: Librdkafka
-) -> None:
+def test_a_record_commits_with_its_transaction(broker: BrokerProcess, client: Librdkafka) -> None:
     topic = make_topic(broker.bootstrap)
     with broker.database.connect() as connection:
         produce = "SELECT kafka.produce(%s, 'key', 'value', '{\"h\": \"1\"}')"
@@ -37,7 +35,7 @@ def test_a_record_comes_with_its_transaction_or_not_at_all(
     assert [(r.key, r.value, r.headers) for r in found] == [(b"key", b"value", (("h", b"1"),))] * 2
 
 
-def test_a_held_back_transaction_is_waited_for_and_holds_up_nobody_else(
+def test_an_open_transaction_delays_only_its_partition(
     broker: BrokerProcess, client: Librdkafka
 ) -> None:
     """GIVEN an application that has written and not committed WHEN others produce THEN nothing
@@ -71,13 +69,13 @@ def test_a_waiting_consumer_is_woken(broker: BrokerProcess, client: Librdkafka) 
     assert [record.value for record in found] == [b"news"]
 
 
-def test_keys_go_where_clients_send_them(broker: BrokerProcess) -> None:
+def test_sql_and_clients_choose_the_same_partition(broker: BrokerProcess) -> None:
     keys = [b"", b"a", b"ab", b"abc", b"abcd", "né".encode(), bytes(range(256)), b"\xff" * 7]
     rows = broker.database.query("SELECT kafka.murmur2(key) FROM unnest(%s::bytea[]) key", keys)
     assert [row[0] for row in rows] == [murmur2(key) & 0xFFFFFFFF for key in keys]
 
 
-def test_a_topic_that_is_not_there_is_named(broker: BrokerProcess) -> None:
+def test_an_unknown_topic_is_named(broker: BrokerProcess) -> None:
     with pytest.raises(RaiseException, match="topic nowhere does not exist"):
         broker.database.execute("SELECT kafka.produce('nowhere', 'k', 'v')")
 
@@ -94,7 +92,7 @@ def test_unlogged_topics(broker: BrokerProcess, client: Librdkafka) -> None:
     assert count == 10
 
 
-def test_topics_made_with_sql_are_known(broker: BrokerProcess, client: Librdkafka) -> None:
+def test_topics_created_with_sql_are_known(broker: BrokerProcess, client: Librdkafka) -> None:
     keep = '{"retention.ms": "-1"}'
     broker.database.execute(f"SELECT kafka.create_topic('from-sql', 2, '{keep}')")
     wait_for(lambda: client.produce("from-sql", [Record(value=b"1", partition=1)]) == [0])

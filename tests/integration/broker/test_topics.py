@@ -35,19 +35,19 @@ if TYPE_CHECKING:
         ("fine", 1, {"no.such.setting": "1"}, "INVALID_CONFIG"),
     ],
 )
-def test_what_is_no_topic(
+def test_invalid_topics_are_refused(
     client: Client, name: str, partitions: int, settings: dict[str, str], error: str
 ) -> None:
     with refused(client, error):
         client.create(name, partitions, settings)
 
 
-def test_more_copies_than_brokers(admin: AdminClient) -> None:
+def test_a_replication_factor_is_refused(admin: AdminClient) -> None:
     with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
         admin.create_topics([NewTopic("fine", 1, 3)])["fine"].result(30)
 
 
-def test_a_topic_is_made_once(client: Client) -> None:
+def test_a_topic_is_created_once(client: Client) -> None:
     topic = f"t-{uuid.uuid4().hex[:12]}"
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.partitions(topic)
@@ -70,7 +70,7 @@ def known(client: Client, topic: str) -> int:
         return 0
 
 
-def test_a_topic_grows(client: Client, topic: str) -> None:
+def test_partitions_are_added(client: Client, topic: str) -> None:
     client.grow(topic, 3)
     wait_for(lambda: client.partitions(topic) == 3, "more partitions", 30)
     for count in (2, 3):
@@ -92,7 +92,7 @@ def test_a_topic_is_deleted(client: Client, topic: str) -> None:
     assert client.bounds(topic) == (0, 0)
 
 
-def test_a_topic_goes_with_all_it_has(broker: BrokerProcess) -> None:
+def test_a_deleted_topic_leaves_nothing(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topic = make_topic(broker.bootstrap)
     client = Librdkafka(broker.bootstrap)
@@ -108,7 +108,7 @@ def test_a_topic_goes_with_all_it_has(broker: BrokerProcess) -> None:
     assert Librdkafka(broker.bootstrap).consume(topic, 1, group=f"g-{topic}") == fresh
 
 
-def test_records_before_an_offset_go(client: Client, topic: str) -> None:
+def test_records_before_an_offset_are_deleted(client: Client, topic: str) -> None:
     client.produce(topic, some(10), acks=1)
     assert client.cut(topic, 4) == 4
     assert client.consume(topic, 6) == some(6, first=4)
@@ -132,7 +132,7 @@ def test_settings_of_a_topic(client: Client, bootstrap: str) -> None:
         client.alter(topic, "retention.ms", "soon")
 
 
-def test_a_topic_is_made_when_it_is_asked_for(database: Database, tmp_path: Path) -> None:
+def test_topics_are_created_automatically(database: Database, tmp_path: Path) -> None:
     process = BrokerProcess(database, tmp_path, "--partitions", "2")
     process.init()
     process.start()
@@ -142,7 +142,7 @@ def test_a_topic_is_made_when_it_is_asked_for(database: Database, tmp_path: Path
     assert process.stop() == 0
 
 
-def test_old_records_go(broker: BrokerProcess) -> None:
+def test_old_records_are_deleted(broker: BrokerProcess) -> None:
     topic = make_topic(broker.bootstrap, retention_ms="60000")
     client = Librdkafka(broker.bootstrap)
     now = int(time.time() * 1000)
@@ -155,7 +155,7 @@ def test_old_records_go(broker: BrokerProcess) -> None:
     assert [record.offset for record in client.consume(topic, 2)] == [2, 3]
 
 
-def test_partitions_that_grow_too_large_are_cut(broker: BrokerProcess) -> None:
+def test_partitions_over_their_size_are_trimmed(broker: BrokerProcess) -> None:
     topic = make_topic(broker.bootstrap, retention_bytes="5000", retention_ms="-1")
     client = Librdkafka(broker.bootstrap)
     client.produce(topic, [Record(value=b"x" * 1000) for _ in range(12)])
@@ -164,7 +164,7 @@ def test_partitions_that_grow_too_large_are_cut(broker: BrokerProcess) -> None:
     assert [record.offset for record in client.consume(topic, 5)] == [7, 8, 9, 10, 11]
 
 
-def test_the_brokers_clock(bootstrap: str) -> None:
+def test_log_append_time(bootstrap: str) -> None:
     topic = make_topic(bootstrap, message_timestamp_type="LogAppendTime")
     client = Librdkafka(bootstrap)
     client.produce(topic, [Record(value=b"v", timestamp=1)])

@@ -19,7 +19,7 @@ def run(work: Coroutine[None, None, None]) -> None:
     asyncio.run(work)
 
 
-def test_those_who_ask_first_get_first() -> None:
+def test_memory_is_granted_in_order() -> None:
     async def work() -> None:
         budget, order = MemoryBudget(100), []
         first = await budget.reserve(90)
@@ -41,7 +41,7 @@ def test_those_who_ask_first_get_first() -> None:
     run(work())
 
 
-def test_what_is_larger_than_the_room_goes_alone() -> None:
+def test_a_reservation_over_the_budget_is_alone() -> None:
     async def work() -> None:
         budget = MemoryBudget(100)
         small = await budget.reserve(10)
@@ -60,7 +60,7 @@ def test_what_is_larger_than_the_room_goes_alone() -> None:
     run(work())
 
 
-def test_a_share_that_changes() -> None:
+def test_a_reservation_changes_its_size() -> None:
     async def work() -> None:
         budget = MemoryBudget(100)
         one, other = await budget.reserve(50), await budget.reserve(50)
@@ -82,7 +82,7 @@ def test_a_share_that_changes() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 300))
-def test_whoever_is_cancelled_leaves_nothing_behind(seed: int, size: int) -> None:
+def test_cancelled_reservations_are_released(seed: int, size: int) -> None:
     chance = random.Random(seed)
 
     async def work() -> None:

@@ -59,7 +59,7 @@ def packed(data: bytes, codec: int, body: bytes) -> bytes:
 
 
 @given(_RECORDS)
-def test_a_batch_is_read_as_it_was_written(found: Found) -> None:
+def test_a_batch_is_parsed_as_it_was_built(found: Found) -> None:
     batch = records.parse(batch_of(found), max_bytes=MOST)
     assert list(batch.records) == found
     assert (batch.producer_id, batch.producer_epoch, batch.sequence) == (7, 1, 40)
@@ -67,7 +67,7 @@ def test_a_batch_is_read_as_it_was_written(found: Found) -> None:
 
 
 @given(_RECORDS, st.integers(0, 1 << 40))
-def test_rows_make_the_same_records(found: Found, first: int) -> None:
+def test_rows_become_the_same_records(found: Found, first: int) -> None:
     rows: list[records.Row] = [
         (first + 2 * number, timestamp, key, value,
          [[name, to_json(content)] for name, content in headers] or None)
@@ -117,13 +117,13 @@ def test_a_header_that_jsonb_cannot_hold_is_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(records.BadBatchError):
         records.parse(data, max_bytes=MOST)
 
 
 @given(st.data())
-def test_damage_is_refused_or_makes_no_difference(data: st.DataObject) -> None:
+def test_damaged_batches_are_refused(data: st.DataObject) -> None:
     plain = bytearray(batch_of([(1_700_000_000_000, b"key", b"value", [("h", b"1")])] * 3))
     at = data.draw(st.integers(8, len(plain) - 1))
     plain[at] ^= data.draw(st.integers(1, 255))
