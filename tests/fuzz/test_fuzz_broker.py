@@ -24,8 +24,8 @@ from tailrace.broker.api import API_VERSIONS, APIS, LOGIN
 from tests.fix_broker import BrokerProcess
 from tests.fuzz.mutate import Mutator
 from tests.integration.broker.clients import Librdkafka, Login
-from tests.integration.broker.given import make_topic, some
 from tests.integration.broker.raw import Raw, request
+from tests.integration.broker.samples import create_topic, sample_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,7 @@ def send(port: int, frame: bytes) -> bytes:
 
 def test_every_request_is_understood(process: BrokerProcess) -> None:
     """The corpus is what it should be: nothing in it is malformed."""
-    make_topic(process.bootstrap, 1)
+    create_topic(process.bootstrap, 1)
     for frame in corpus():
         send(process.port, frame)
     said = process.output.read_text()
@@ -167,7 +167,7 @@ def test_every_request_is_understood(process: BrokerProcess) -> None:
 
 @pytest.mark.timeout(7200)
 def test_mutated_requests(process: BrokerProcess) -> None:
-    calm = make_topic(process.bootstrap)
+    calm = create_topic(process.bootstrap)
     client = Librdkafka(process.bootstrap)
     frames = Mutator(corpus(), seed=1)
     broker = psutil.Process(process.pid)
@@ -178,8 +178,8 @@ def test_mutated_requests(process: BrokerProcess) -> None:
             sent = islice(frames, FRAMES // 10)
             assert sum(1 for _ in pool.map(partial(send, process.port), sent)) == FRAMES // 10
             before = before or broker.memory_info().rss / 2**20
-            assert client.produce(calm, some(1, first=part)) == [part]
-    assert client.consume(calm, 10) == some(10)
+            assert client.produce(calm, sample_records(1, first=part)) == [part]
+    assert client.consume(calm, 10) == sample_records(10)
     after = broker.memory_info().rss / 2**20
     assert after < before + GROWTH_MB
     assert "broker.connection_failed" not in process.output.read_text()
@@ -206,7 +206,7 @@ def test_mutated_logins(process: BrokerProcess) -> None:
     calm = "calm"
     process.database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', calm)
     client = Librdkafka(process.bootstrap, Login(user="ann", password="secret"))
-    assert client.produce(calm, some(1)) == [0]
+    assert client.produce(calm, sample_records(1)) == [0]
     handshake = [request(17, 1, {"mechanism": "SCRAM-SHA-256"})]
     mutated = Mutator(login(), seed=1)
     others = Mutator(corpus(), seed=2)
@@ -227,7 +227,7 @@ def test_mutated_logins(process: BrokerProcess) -> None:
         assert calm.encode() not in said
         if number == FRAMES // 10:
             before = broker.memory_info().rss / 2**20
-    assert client.consume(calm, 1) == some(1)
+    assert client.consume(calm, 1) == sample_records(1)
     assert broker.memory_info().rss / 2**20 < before + GROWTH_MB
     assert "broker.connection_failed" not in process.log()
 

@@ -37,13 +37,13 @@ def test_users_are_added_changed_and_removed(database: Database, dsn: str, tmp_p
     file = tmp_path / "password"
     file.write_text("from a file\nand no more\n")
     assert done("user", "add", "ann", "--dsn", dsn, given="secret\n") == "user ann: added\n"
-    # The connection may be given to the command above as well.
+    # --dsn may also be an option of `tailrace broker`.
     assert "added" in done("--dsn", dsn, "user", "add", "root", "--superuser", given="x")
     changed = done("user", "add", "ann", "--password-file", str(file), "--dsn", dsn)
     assert changed == "user ann: password changed\n"
     done("acl", "add", "--user", "ann", "--topic", "a", "--allow", "all", "--dsn", dsn)
     assert done("user", "list", "--dsn", dsn) == "ann\t1 rules\nroot\tsuperuser\n"
-    # A new password says nothing of being a superuser.
+    # A new password does not change whether a user is a superuser.
     done("user", "add", "root", "--dsn", dsn, given="y")
     assert "root\tsuperuser" in done("user", "list", "--dsn", dsn)
     done("user", "add", "root", "--no-superuser", "--dsn", dsn, given="y")
@@ -63,7 +63,7 @@ def test_rules_are_added_and_removed(dsn: str) -> None:
     done("user", "add", "ann", "--dsn", dsn, given="1")
     both = ("--topic", "orders*", "--topic", "bills", "--group", "g*", "--allow", "read,write")
     added = done("acl", "add", "--user", "ann", *both, "--dsn", dsn)
-    # A group has no write: that was for the topics.
+    # A group has no write: it applies to the topics only.
     expected = ["ann\ttopic orders*\tread,write", "ann\ttopic bills\tread,write"]
     assert added.splitlines() == [*expected, "ann\tgroup g*\tread"]
     done("acl", "add", "--user", "ann", "--cluster", "--allow", "create", "--dsn", dsn)
@@ -76,7 +76,7 @@ def test_rules_are_added_and_removed(dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("user", "add", "ann"), "password must not be empty"),
         (("user", "add", ""), "1 to 256 characters"),
@@ -92,10 +92,10 @@ def test_rules_are_added_and_removed(dsn: str) -> None:
         (("acl", "add", "--user", "ann", "--topic", "a*b", "--allow", "read"), "invalid pattern"),
     ],
 )
-def test_invalid_accounts_are_refused(dsn: str, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_accounts_are_refused(dsn: str, arguments: tuple[str, ...], message: str) -> None:
     found = run(*arguments, "--dsn", dsn)
     assert found.returncode == 2
-    assert said in found.stderr
+    assert message in found.stderr
 
 
 def test_missing_tables_are_an_error(database: Database) -> None:
@@ -105,7 +105,7 @@ def test_missing_tables_are_an_error(database: Database) -> None:
 
 
 def test_init_updates_an_older_schema(database: Database, dsn: str) -> None:
-    """Running the script again adds what is missing, and keeps what is there."""
+    """--init adds missing tables, and keeps existing ones."""
     database.query("SELECT kafka.create_topic('t')")
     database.execute("DROP TABLE kafka.users, kafka.credentials, kafka.acls, kafka.secrets")
     assert "tailrace broker --init" in run("--dsn", dsn).stderr

@@ -1,4 +1,4 @@
-"""What is refused, and in which words: by each client, and below them on the wire."""
+"""Errors, as each client library reports them, and on the wire."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.fix_broker import KAFKA_MESSAGE_BYTES
 from tests.integration.broker.asking import ask, batch, errors
 from tests.integration.broker.clients import Record
-from tests.integration.broker.given import make_topic, some
 from tests.integration.broker.refusals import refused
+from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ LEAVE, SYNC, DELETE_RECORDS = (13, 5), (14, 5), (21, 2)
 SOON, LONG = timedelta(seconds=1), timedelta(seconds=60)
 UNKNOWN = {"unknown_topic_or_partition"}
 
-# A client asks for metadata, again and again, and gives up in its own way.
+# A client requests metadata repeatedly, and each reports its timeout differently.
 NO_TOPIC = {
     "Librdkafka": "UNKNOWN_TOPIC_OR_PARTITION",
     "Aiokafka": "UNKNOWN_TOPIC_OR_PARTITION",
@@ -52,15 +52,15 @@ def listed(topic: str, partition: int = 0) -> dict[str, Any]:
 
 @pytest.fixture
 def topic(bootstrap: str) -> str:
-    """One that is served: Kafka tells of it a moment before, and clients try again."""
-    made = make_topic(bootstrap)
+    """A topic that has a leader: Kafka lists a topic a moment before it serves it."""
+    made = create_topic(bootstrap)
     wait_for(lambda: not errors(ask(bootstrap, *LIST_OFFSETS, listed(made))), "a leader", 30)
     return made
 
 
 def test_an_unknown_topic_is_an_error(client: Client, topic: str) -> None:
     with refused(client, NO_TOPIC):
-        client.produce(f"no-{topic}", some(1), acks=1, patience_s=1)
+        client.produce(f"no-{topic}", sample_records(1), acks=1, patience_s=1)
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.partitions(f"no-{topic}")
 
@@ -131,7 +131,7 @@ def test_offsets_of_unknown_partitions(bootstrap: str, topic: str) -> None:
 
 
 class Membership:
-    """A member by hand."""
+    """A group member that sends single requests."""
 
     def __init__(self, bootstrap: str, topic: str, instance: str | None = None) -> None:
         self._bootstrap, self._topic = bootstrap, topic
@@ -179,7 +179,7 @@ class Membership:
 
 
 def test_requests_of_another_generation_are_refused(bootstrap: str, topic: str) -> None:
-    """Who is no member of this generation can do nothing to it."""
+    """A member of another generation cannot change anything."""
     member = Membership(bootstrap, topic)
     assert member.heartbeat() == {"unknown_member_id"}
     assert member.commit(generation_id_or_member_epoch=7) == {"illegal_generation"}
@@ -196,14 +196,14 @@ def test_requests_of_another_generation_are_refused(bootstrap: str, topic: str) 
     assert member.commit() == set()
     assert member.commit(generation_id_or_member_epoch=99) == {"illegal_generation"}
     assert member.commit(member_id="other") == {"unknown_member_id"}
-    nobody: dict[str, Any] = {"member_id": "", "generation_id_or_member_epoch": -1}
-    assert member.commit(**nobody) == {"unknown_member_id"}
+    outside: dict[str, Any] = {"member_id": "", "generation_id_or_member_epoch": -1}
+    assert member.commit(**outside) == {"unknown_member_id"}
     assert member.commit(f"no-{topic}") == UNKNOWN
     assert member.commit(partition=9) == UNKNOWN
     assert member.leave("other") == {"unknown_member_id"}
     assert member.leave(member.id) == set()
     assert member.heartbeat() == {"unknown_member_id"}
-    assert member.commit(**nobody) == set()
+    assert member.commit(**outside) == set()
 
 
 def test_invalid_joins_are_refused(bootstrap: str, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Limits: who takes too much waits or goes, and nobody else notices."""
+"""Limits: a client that uses too much waits or is closed, and no other client is affected."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MB = 1 << 20
 
 
-class Inside:
-    """A broker in a thread of this process, whose limits may be anything."""
+class EmbeddedBroker:
+    """A broker in a thread of this process, with any limits."""
 
     def __init__(self, dsn: str, limits: Limits) -> None:
         self._loop = asyncio.new_event_loop()
@@ -64,11 +64,11 @@ class Inside:
 
 
 @pytest.fixture
-def inside(database: Database) -> Iterator[Callable[[Limits], Inside]]:
-    made: list[Inside] = []
+def inside(database: Database) -> Iterator[Callable[[Limits], EmbeddedBroker]]:
+    made: list[EmbeddedBroker] = []
 
-    def make(limits: Limits) -> Inside:
-        made.append(Inside(database.dsn, limits))
+    def make(limits: Limits) -> EmbeddedBroker:
+        made.append(EmbeddedBroker(database.dsn, limits))
         return made[-1]
 
     yield make
@@ -78,7 +78,7 @@ def inside(database: Database) -> Iterator[Callable[[Limits], Inside]]:
 
 
 def topic(database: Database, port: int) -> str:
-    """One that the broker knows of."""
+    """A new topic that the broker has in its catalog."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', name)
     with Raw(port) as raw:
@@ -91,15 +91,15 @@ def alive(port: int) -> bool:
         return bool(raw.ask(3, 9, {"topics": []}).brokers)
 
 
-def refused(served: Inside, reason: str) -> int:
+def refused(served: EmbeddedBroker, reason: str) -> int:
     found: int = served.broker.tally.refused[reason]
     return found
 
 
-def test_an_incomplete_request_is_closed(inside: Callable[[Limits], Inside]) -> None:
+def test_an_incomplete_request_is_closed(inside: Callable[[Limits], EmbeddedBroker]) -> None:
     served = inside(Limits(request_s=0.5, memory_bytes=MB))
     with Raw(served.port) as slow, Raw(served.port) as idle:
-        # It has room for ten megabytes, and sends one byte at a time.
+        # It has reserved ten megabytes, and sends one byte at a time.
         slow.link.sendall(struct.pack(">i", 10 * MB))
         with contextlib.suppress(OSError):
             for _ in range(60):
@@ -112,13 +112,13 @@ def test_an_incomplete_request_is_closed(inside: Callable[[Limits], Inside]) -> 
 
 
 def test_idle_connections_are_closed(
-    inside: Callable[[Limits], Inside], database: Database
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
     served = inside(Limits(idle_s=0.5))
     name = topic(database, served.port)
     with Raw(served.port) as idle, Raw(served.port) as half, Raw(served.port) as waiting:
         half.link.sendall(b"\0\0")
-        # Who waits for an answer is not idle.
+        # A client that waits for a response is not idle.
         waiting.send(1, 11, fetch(name, wait=timedelta(seconds=4)))
         assert idle.closed()
         assert half.closed()
@@ -126,7 +126,9 @@ def test_idle_connections_are_closed(
     assert refused(served, "idle") >= 2
 
 
-def test_a_slow_login_is_closed(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_a_slow_login_is_closed(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
     served = inside(Limits(login_s=0.5))
     database.execute("INSERT INTO kafka.users VALUES ('ann')")
     wait_for(lambda: bool(served.broker.access.users), "the user", 10)
@@ -164,8 +166,10 @@ def alive_again(port: int) -> bool:
         return False
 
 
-def test_producers_wait_for_memory(inside: Callable[[Limits], Inside], database: Database) -> None:
-    """Many at once, each with more than the budget: all of them get through."""
+def test_producers_wait_for_memory(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
+    """Many producers at once, each with more than the budget: all of them succeed."""
     served = inside(Limits(memory_bytes=MB))
     name = topic(database, served.port)
     most = 0
@@ -185,14 +189,14 @@ def test_producers_wait_for_memory(inside: Callable[[Limits], Inside], database:
         most = max(most, served.broker.memory.used)
         time.sleep(0.002)
     assert results == [0] * 36
-    # One at a time: a request of two megabytes, and what is made of it.
+    # One at a time: a request of two megabytes, and its parsed records.
     assert most <= 5 * MB
     rows = database.query("SELECT count(*), count(DISTINCT value) FROM kafka.messages")
     assert rows == [(36, 36)]
 
 
 def test_small_requests_do_not_wait_for_memory(
-    inside: Callable[[Limits], Inside], database: Database
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
     served = inside(Limits(memory_bytes=MB))
     with Raw(served.port) as large, Raw(served.port) as small, Raw(served.port) as other:
@@ -204,9 +208,9 @@ def test_small_requests_do_not_wait_for_memory(
 
 
 def test_clients_that_do_not_read_are_closed(
-    inside: Callable[[Limits], Inside], database: Database
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
-    """Many fetches and no reading: they hold no more than the budget, and go when others wait."""
+    """They hold at most the budget, and are closed when other clients wait for memory."""
     served = inside(Limits(memory_bytes=16 * MB, stalled_s=1.0))
     name = topic(database, served.port)
     with Raw(served.port) as raw:
@@ -215,31 +219,31 @@ def test_clients_that_do_not_read_are_closed(
             assert not done.responses[0].partition_responses[0].error_code
     # From the table, not from memory.
     served.broker.tails.clear()
-    lazy = [Raw(served.port) for _ in range(8)]
+    idle = [Raw(served.port) for _ in range(8)]
     most = 0
-    for each in lazy:
+    for each in idle:
         each.link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for _ in range(32):
-            each.send(1, 11, fetch(name, most_bytes=40 * MB))
+            each.send(1, 11, fetch(name, max_bytes=40 * MB))
     with Raw(served.port) as raw:
-        raw.send(1, 11, fetch(name, most_bytes=4 * MB))
+        raw.send(1, 11, fetch(name, max_bytes=4 * MB))
         receiving = threading.Thread(target=raw.receive)
         receiving.start()
         while receiving.is_alive():
             most = max(most, served.broker.memory.used)
             time.sleep(0.002)
-    # One answer may be larger than the budget, and is alone then.
+    # One response may be larger than the budget; it is then the only one.
     assert most <= 40 * MB + 16 * MB
     assert refused(served, "slow") > 0
-    for each in lazy:
+    for each in idle:
         each.link.close()
     wait_for(lambda: not served.broker.memory.used, "their memory", 30)
 
 
 def test_responses_reserve_memory_in_order(
-    inside: Callable[[Limits], Inside], database: Database
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
-    """A fetch behind a request that waits does not keep the memory that others need."""
+    """A fetch after a waiting request does not hold the memory that other clients need."""
     served = inside(Limits(memory_bytes=MB))
     name = topic(database, served.port)
     with Raw(served.port) as raw:
@@ -248,17 +252,17 @@ def test_responses_reserve_memory_in_order(
     with Raw(served.port) as stuck, Raw(served.port) as raw:
         stuck.send(1, 11, fetch(nothing, wait=timedelta(seconds=300)))
         for _ in range(10):
-            stuck.send(1, 11, fetch(name, most_bytes=4 * MB))
+            stuck.send(1, 11, fetch(name, max_bytes=4 * MB))
             stuck.send(0, 9, produce(name, batch(bytes(2 * MB))))
         for _ in range(3):
-            found = raw.ask(1, 11, fetch(name, most_bytes=4 * MB))
+            found = raw.ask(1, 11, fetch(name, max_bytes=4 * MB))
             assert len(found.responses[0].partitions[0].records) > 4 * MB
 
 
 def test_disconnected_producers_release_memory(
-    inside: Callable[[Limits], Inside], database: Database
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
-    """Producers that hang up at once: what they sent is counted until it is written."""
+    """Producers that disconnect at once: their batches count until they are written."""
     served = inside(Limits(memory_bytes=4 * MB))
     name = topic(database, served.port)
     for number in range(20):
@@ -270,7 +274,7 @@ def test_disconnected_producers_release_memory(
 
 
 def packed(codec: int, body: bytes, count: int = 1) -> bytes:
-    """A record batch of any codec, whatever is in it."""
+    """A record batch with any codec and body."""
     rest = struct.pack(">hiqqqhii", codec, count - 1, 0, 0, -1, -1, -1, count) + body
     return struct.pack(">qiib", 0, len(rest) + 9, 0, 2) + struct.pack(">I", crc32c(rest)) + rest
 
@@ -285,7 +289,7 @@ BOMBS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
 
 @pytest.mark.parametrize("codec", BOMBS)
 def test_decompression_bombs_are_refused(broker: BrokerProcess, codec: str) -> None:
-    """Half a gigabyte in as little as it takes."""
+    """Half a gigabyte, compressed as far as the codec can."""
     number, compress = BOMBS[codec]
     bomb = packed(number, bytes(memoryview(compress(bytes(512 * MB)))))
     name = topic(broker.database, broker.port)
@@ -293,7 +297,7 @@ def test_decompression_bombs_are_refused(broker: BrokerProcess, codec: str) -> N
     before, most = process.memory_info().rss, 0
     with Raw(broker.port) as raw:
         if len(bomb) > 60 * MB:
-            pytest.skip("it is no bomb: it is too large for a request")
+            pytest.skip("compressed, it is still too large for a request")
         raw.send(0, 9, produce(name, bomb))
         answering = threading.Thread(target=raw.receive)
         answering.start()
@@ -307,12 +311,12 @@ def test_decompression_bombs_are_refused(broker: BrokerProcess, codec: str) -> N
 
 
 def test_many_small_bombs_in_a_request_are_refused(
-    inside: Callable[[Limits], Inside], database: Database
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
-    """One request may not become more than it may be: not in pieces, either."""
+    """The limit of a request holds for all of its batches together."""
     served = inside(Limits(request_bytes=8 * MB))
     name = topic(database, served.port)
-    # Records of nothing, seven bytes each, which take much more in memory.
+    # Empty records of seven bytes each, which take much more memory.
     record = bytes((12, 0, 0, 0, 1, 1, 0))
     bomb = packed(1, gzip.compress(record * 300_000), 300_000)
     with Raw(served.port) as raw:
@@ -323,7 +327,7 @@ def test_many_small_bombs_in_a_request_are_refused(
 
 
 def test_a_repeated_topic_is_described_once(
-    inside: Callable[[Limits], Inside], database: Database
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
     served = inside(Limits())
     database.query("SELECT kafka.create_topic('wide', 1000)")

@@ -1,4 +1,4 @@
-"""The listener: what is no request closes its own connection, and nothing else."""
+"""The listener: a malformed request closes its own connection, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.broker.clients import Librdkafka
-from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.samples import create_topic, sample_records
 
 if TYPE_CHECKING:
     from tests.fix_broker import BrokerProcess
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def answer(port: int, data: bytes) -> bytes:
-    """What comes back before the connection is closed."""
+    """The response before the connection is closed."""
     with socket.create_connection(("127.0.0.1", port), 10) as link:
         link.sendall(data)
         found = b""
@@ -50,11 +50,11 @@ def framed(body: bytes) -> bytes:
     ],
 )
 def test_malformed_requests_close_their_connection(broker: BrokerProcess, data: bytes) -> None:
-    topic = make_topic(broker.bootstrap)
+    topic = create_topic(broker.bootstrap)
     assert answer(broker.port, data) == b""
     client = Librdkafka(broker.bootstrap)
-    client.produce(topic, some(3))
-    assert client.consume(topic, 3) == some(3)
+    client.produce(topic, sample_records(3))
+    assert client.consume(topic, 3) == sample_records(3)
 
 
 def test_a_newer_client_gets_the_supported_versions(broker: BrokerProcess) -> None:

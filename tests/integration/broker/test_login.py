@@ -1,4 +1,4 @@
-"""Logging in: every client with every mechanism, and everybody who is turned away."""
+"""Logins: every client with every mechanism, and every login that is refused."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.fix_certificates import signed
 from tests.fix_postgres import Database
 from tests.integration.broker.clients import Java, Login
 from tests.integration.broker.clients.java import JavaError, no_java
-from tests.integration.broker.given import some
 from tests.integration.broker.raw import ClosedError, Raw, fetch
+from tests.integration.broker.samples import sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.integration.broker.clients import Client
 
 PASSWORD = "correct horse, battery=staple ü"
-WAYS = [
+LOGINS = [
     ("SCRAM-SHA-256", False),
     ("SCRAM-SHA-512", False),
     ("SCRAM-SHA-256", True),
@@ -87,7 +87,7 @@ def topic(broker: BrokerProcess) -> str:
     return name
 
 
-@pytest.mark.parametrize(("mechanism", "tls"), WAYS)
+@pytest.mark.parametrize(("mechanism", "tls"), LOGINS)
 def test_every_client_logs_in(
     request: pytest.FixtureRequest, kind: type[Client], folder: Path, mechanism: str, tls: bool
 ) -> None:
@@ -95,13 +95,13 @@ def test_every_client_logs_in(
     authority = folder / "ca.crt" if tls else None
     login = Login(user="ann", password=PASSWORD, mechanism=mechanism, authority=authority)
     client, name = kind(broker.bootstrap, login), topic(broker)
-    client.produce(name, some(20))
-    assert client.consume(name, 20) == some(20)
-    assert client.consume(name, 20, group=f"g-{name}") == some(20)
+    client.produce(name, sample_records(20))
+    assert client.consume(name, 20) == sample_records(20)
+    assert client.consume(name, 20, group=f"g-{name}") == sample_records(20)
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not on PATH")
-@pytest.mark.parametrize(("mechanism", "tls"), WAYS)
+@pytest.mark.parametrize(("mechanism", "tls"), LOGINS)
 def test_kcat_logs_in(
     request: pytest.FixtureRequest, folder: Path, mechanism: str, tls: bool
 ) -> None:
@@ -119,7 +119,7 @@ def test_kcat_logs_in(
 def test_librdkafka_reports_a_failed_login(
     clear_broker: BrokerProcess, user: str, password: str
 ) -> None:
-    # It tries for ever, and tells of it aside.
+    # It retries forever, and reports errors in a callback.
     seen: list[KafkaError] = []
     login = Login(user=user, password=password).librdkafka()
     settings: dict[str, Any] = {"bootstrap.servers": clear_broker.bootstrap} | login
@@ -134,7 +134,7 @@ def test_java_reports_a_failed_login(clear_broker: BrokerProcess, user: str, pas
         pytest.skip(reason)
     client = Java(clear_broker.bootstrap, Login(user=user, password=password))
     with pytest.raises(JavaError, match=r"SaslAuthenticationException: authentication failed"):
-        client.produce(topic(clear_broker), some(1))
+        client.produce(topic(clear_broker), sample_records(1))
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
@@ -148,7 +148,7 @@ def test_wrong_passwords_and_unknown_users_look_the_same(
     with Raw(tls_broker.port, tls=context) as raw:
         found = raw.login(user, password, mechanism)
         assert found.error_code.name == "sasl_authentication_failed"
-        assert found.error_message == "the login failed: the user's name or the password is wrong"
+        assert found.error_message == "authentication failed: invalid user name or password"
         assert raw.closed()
 
 
@@ -199,7 +199,7 @@ def test_tokens_in_the_wrong_order_are_refused(clear_broker: BrokerProcess) -> N
     with Raw(clear_broker.port) as raw:
         raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
         raw.ask(36, 2, {"auth_bytes": b"n,,n=ann,r=abc"})
-        # Begun again instead of ended: the one before counts for nothing.
+        # A new handshake discards the exchange before it.
         raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
         raw.send(3, 9, {"topics": None})
         assert raw.closed()
@@ -235,14 +235,14 @@ def test_removed_users_are_disconnected(clear_broker: BrokerProcess) -> None:
         assert not ann.login("ann", PASSWORD).error_code
         asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
         assert not carl.ask(3, 9, asked).topics[0].error_code
-        # In the middle of a request that waits for records.
+        # While a request waits for records.
         carl.send(1, 11, fetch(name, wait=timedelta(seconds=300)))
         clear_broker.account("user", "remove", "carl")
         assert carl.closed()
         assert ann.ask(3, 9, {"topics": []}).brokers
     with Raw(clear_broker.port) as carl:
         assert carl.login("carl", "1").error_code.name == "sasl_authentication_failed"
-    # Rules went with the user: one of the same name begins with nothing.
+    # The rules were removed with the user: a new one of the same name has none.
     clear_broker.account("user", "add", "carl", password="2")
     assert clear_broker.account("acl", "list", "--user", "carl") == ""
 
@@ -270,9 +270,9 @@ def test_the_first_user_disconnects_anonymous_clients(database: Database, tmp_pa
     with Raw(broker.port) as raw:
         raw.send(3, 9, {"topics": []})
         assert raw.closed()
-    said = broker.account("user", "remove", "ann")
-    assert "removed" in said
-    wait_for(lambda: _open(broker), "the door", 10)
+    output = broker.account("user", "remove", "ann")
+    assert "removed" in output
+    wait_for(lambda: _open(broker), "anonymous access", 10)
     assert broker.stop() == 0
 
 
@@ -290,14 +290,14 @@ def test_passwords_are_not_stored_or_logged(clear_broker: BrokerProcess) -> None
         assert not raw.login("erna", "a-secret-of-erna").error_code
     with Raw(clear_broker.port) as raw:
         assert raw.login("erna", "another-secret").error_code
-    kept = "".join(
+    stored = "".join(
         str(clear_broker.database.query(f"SELECT to_jsonb(t)::text FROM kafka.{table} t"))
         for table in ("users", "credentials", "acls", "secrets")
     )
     for text in ("a-secret-of-erna", "another-secret"):
         assert text not in clear_broker.log()
-        assert text not in kept
-        assert text.encode().hex() not in kept
+        assert text not in stored
+        assert text.encode().hex() not in stored
 
 
 def test_other_users_of_the_database_cannot_read_keys(clear_broker: BrokerProcess) -> None:
@@ -324,7 +324,7 @@ def test_untrusted_certificates_are_refused(tls_broker: BrokerProcess, folder: P
         Raw(tls_broker.port, tls=old)
     with Raw(tls_broker.port) as raw:
         raw.send(18, 0, {})
-        # An alert of TLS, or nothing at all.
+        # A TLS alert, or nothing.
         assert raw.link.recv(100)[:1] in (b"", b"\x15")
     assert _tls_works(tls_broker, folder)
 
@@ -347,7 +347,7 @@ def test_certificates_are_reloaded(tls_broker: BrokerProcess, folder: Path) -> N
     key = (folder / "server.key").read_text()
     (folder / "server.key").write_text("nonsense")
     tls_broker.signal(signal.SIGHUP)
-    wait_for(lambda: "broker.certificate_reload_failed" in tls_broker.log(), "the complaint", 10)
+    wait_for(lambda: "broker.certificate_reload_failed" in tls_broker.log(), "the log line", 10)
     assert _tls_works(tls_broker, folder)
     (folder / "server.key").write_text(key)
 
@@ -409,5 +409,5 @@ def test_other_addresses_need_tls_and_users(
         found = raw.ask(10, 2, {"key": "g", "key_type": 0})
         assert (found.host, found.port) == ("localhost", broker.port)
     everywhere.account("user", "remove", "ann")
-    wait_for(lambda: not _open(everywhere), "nobody to be let in", 10)
+    wait_for(lambda: not _open(everywhere), "anonymous clients to be refused", 10)
     assert everywhere.stop() == 0

@@ -1,4 +1,4 @@
-"""Topics from SQL: in the application's own transaction, and no consumer ever skips a record."""
+"""Topics from SQL: in the application's transaction, and no consumer skips a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka.partitioner.default import murmur2
 from psycopg.errors import RaiseException
 
 from tests.integration.broker.clients import Librdkafka, Record
-from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def client(broker: BrokerProcess) -> Librdkafka:
 
 
 def test_a_record_commits_with_its_transaction(broker: BrokerProcess, client: Librdkafka) -> None:
-    topic = make_topic(broker.bootstrap)
+    topic = create_topic(broker.bootstrap)
     with broker.database.connect() as connection:
         produce = "SELECT kafka.produce(%s, 'key', 'value', '{\"h\": \"1\"}')"
         with connection.transaction():
@@ -38,9 +38,9 @@ def test_a_record_commits_with_its_transaction(broker: BrokerProcess, client: Li
 def test_an_open_transaction_delays_only_its_partition(
     broker: BrokerProcess, client: Librdkafka
 ) -> None:
-    """GIVEN an application that has written and not committed WHEN others produce THEN nothing
-    behind its record is visible before it, and other partitions go on."""
-    topic = make_topic(broker.bootstrap, 2)
+    """GIVEN an application that has written and not committed WHEN others produce THEN no later
+    record of its partition is visible before its own, and other partitions are not delayed."""
+    topic = create_topic(broker.bootstrap, 2)
     with broker.database.connect() as connection:
         with connection.transaction():
             connection.execute("SELECT kafka.produce(%s, 'a', 'first', partition => 0)", (topic,))
@@ -60,7 +60,7 @@ def test_an_open_transaction_delays_only_its_partition(
 
 
 def test_a_waiting_consumer_is_woken(broker: BrokerProcess, client: Librdkafka) -> None:
-    topic = make_topic(broker.bootstrap)
+    topic = create_topic(broker.bootstrap)
     found: list[Record] = []
     thread = threading.Thread(target=lambda: found.extend(client.consume(topic, 1)))
     thread.start()
@@ -81,9 +81,9 @@ def test_an_unknown_topic_is_named(broker: BrokerProcess) -> None:
 
 
 def test_unlogged_topics(broker: BrokerProcess, client: Librdkafka) -> None:
-    topic = make_topic(broker.bootstrap, tailrace_unlogged="true")
-    client.produce(topic, some(10))
-    assert client.consume(topic, 10) == some(10)
+    topic = create_topic(broker.bootstrap, tailrace_unlogged="true")
+    client.produce(topic, sample_records(10))
+    assert client.consume(topic, 10) == sample_records(10)
     (count,) = broker.database.query(
         "SELECT count(*) FROM kafka.unlogged_messages m JOIN kafka.topics t ON t.id = m.topic_id"
         " WHERE t.name = %s",

@@ -23,7 +23,7 @@ from tests import topics
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.shadow.verify import Comparison
+    from tailrace.shadow.comparison import Comparison
     from tailrace.sinks.contract import Receipt
     from tests.fix_postgres import Database
 

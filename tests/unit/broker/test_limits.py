@@ -1,4 +1,4 @@
-"""The budget of memory: in order, never more than there is but for one, and nothing is lost."""
+"""The memory budget: granted in order, exceeded by a single reservation only, never leaked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_memory_is_granted_in_order() -> None:
             order.append(name)
             reservation.release()
 
-        # The small one would fit, but does not pass the large one.
+        # The small one would fit, but does not overtake the large one.
         tasks = [asyncio.create_task(ask("large", 80)), asyncio.create_task(ask("small", 5))]
         await asyncio.sleep(0)
         assert (budget.waiting, order) == (2, [])
@@ -64,7 +64,7 @@ def test_a_reservation_changes_its_size() -> None:
     async def work() -> None:
         budget = MemoryBudget(100)
         one, other = await budget.reserve(50), await budget.reserve(50)
-        # It holds nothing while it waits, so two of them cannot wait for each other.
+        # A waiting reservation holds nothing, so two cannot wait for each other.
         tasks = [asyncio.create_task(one.replace(60)), asyncio.create_task(other.replace(60))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         one.resize(20)

@@ -8,6 +8,9 @@ from tailrace.config import ShadowSink
 from tailrace.shadow import ledger
 from tailrace.shadow.ledger import PartitionCopy, digest
 
+Fields = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""Milliseconds, key, value, headers."""
+
 
 def test_consecutive_records_are_one_run() -> None:
     copy = PartitionCopy(topic="t")
@@ -40,8 +43,8 @@ def test_names_in_kafka() -> None:
 
 
 def test_every_field_changes_the_digest() -> None:
-    one = (1, b"k", b"v", [("h", b"1")])
-    others = [
+    one: Fields = (1, b"k", b"v", [("h", b"1")])
+    others: list[Fields] = [
         (2, b"k", b"v", [("h", b"1")]),
         (1, None, b"v", [("h", b"1")]),
         (1, b"k", b"", [("h", b"1")]),

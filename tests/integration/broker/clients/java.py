@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.testing import EmbeddedKafka
-from tests.integration.broker.clients.client import LONG_S, Client, Record, Shown
+from tests.integration.broker.clients.client import LONG_S, Client, GroupDescription, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,9 +112,9 @@ class Java(Client):
     def groups(self) -> set[str]:
         return {name for (name,) in self._run("groups")}
 
-    def group(self, name: str) -> Shown:
+    def group(self, name: str) -> GroupDescription:
         (state,), *members = self._run("group", name)
-        return Shown(state, tuple(member for (member,) in members))
+        return GroupDescription(state, tuple(member for (member,) in members))
 
     def delete_group(self, name: str) -> None:
         self._run("delete-group", name)

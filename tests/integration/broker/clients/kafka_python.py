@@ -11,7 +11,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import OffsetAndMetadata
 
-from tests.integration.broker.clients.client import LONG_S, Client, Record, Shown, kafka_name
+from tests.integration.broker.clients.client import (
+    LONG_S,
+    Client,
+    GroupDescription,
+    Record,
+    kafka_name,
+)
 
 if TYPE_CHECKING:
     from tests.integration.broker.clients.client import Acks, Reset
@@ -148,10 +154,10 @@ class KafkaPython(Client):
     def groups(self) -> set[str]:
         return {group["group_id"] for group in self._ask("list_groups")}
 
-    def group(self, name: str) -> Shown:
+    def group(self, name: str) -> GroupDescription:
         found = self._ask("describe_groups", [name])[name]
         members = tuple(each["client_id"] for each in found["members"])
-        return Shown(found["group_state"], members)
+        return GroupDescription(found["group_state"], members)
 
     def delete_group(self, name: str) -> None:
         _check(self._ask("delete_groups", [name])[name])

@@ -1,4 +1,4 @@
-"""Rules: what follows from which, and what does not."""
+"""Rules: the operations that they allow and imply, and no others."""
 
 from __future__ import annotations
 

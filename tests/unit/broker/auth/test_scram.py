@@ -1,4 +1,4 @@
-"""SCRAM: the example of RFC 7677, and clients that lie."""
+"""SCRAM: the example of RFC 7677, and clients that cheat."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 def proof(mechanism: str, password: str, first: bytes, answer: bytes, final: bytes) -> bytes:
-    """What a client makes of its password."""
+    """The messages of a client that knows the password."""
     name = scram.HASHES[mechanism]
     fields = dict(part.split(b"=", 1) for part in answer.split(b","))
     salt, rounds = base64.b64decode(fields[b"s"]), int(fields[b"i"])
@@ -105,7 +105,7 @@ def test_names_may_have_commas() -> None:
     ],
 )
 def test_a_wrong_channel_or_nonce_is_refused(change: bytes, accepted: bool) -> None:
-    """Even with a proof that fits it."""
+    """Also with a proof that matches it."""
     exchange = scram.Exchange("SCRAM-SHA-256", "server")
     bare = b"n=ann,r=abc"
     answer = exchange.first(b"n,," + bare, lambda _: KEYS["SCRAM-SHA-256"])

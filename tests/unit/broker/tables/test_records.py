@@ -1,4 +1,4 @@
-"""Record batches ⇄ rows, with aiokafka's own builder and PostgreSQL's COPY as the other side."""
+"""Record batches ⇄ rows, with aiokafka's builder as the oracle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def batch_of(found: Found) -> bytes:
 
 
 def packed(data: bytes, codec: int, body: bytes) -> bytes:
-    """A batch with its records compressed; length and checksum made to fit."""
+    """A batch with compressed records, and with matching length and checksum."""
     (attributes,) = struct.unpack_from(">h", data, 21)
     rest = struct.pack(">h", attributes | codec) + data[23:61] + body
     length = struct.pack(">i", len(rest) + 9)
@@ -106,8 +106,8 @@ def test_snappy_in_blocks() -> None:
     blocks = [body[at : at + 100] for at in range(0, len(body), 100)]
     framed = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
     for block in blocks:
-        made = bytes(cramjam.snappy.compress_raw(block))
-        framed += struct.pack(">i", len(made)) + made
+        compressed = bytes(cramjam.snappy.compress_raw(block))
+        framed += struct.pack(">i", len(compressed)) + compressed
     assert list(records.parse(packed(plain, 2, framed), max_bytes=MOST).records) == found
 
 

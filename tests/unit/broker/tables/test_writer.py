@@ -1,4 +1,4 @@
-"""What idempotent producers are told, and the offsets that a transaction gives."""
+"""Sequences of idempotent producers, and the offsets that a transaction assigns."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FIRST = 100
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
 
 
 class Draft:
@@ -74,7 +74,7 @@ def test_a_repeated_batch_has_its_offset(draft: Draft) -> None:
 
 @pytest.mark.parametrize("sequence", [1, 10, 5000])
 def test_a_gap_is_refused(draft: Draft, sequence: int) -> None:
-    """At the beginning too: the batch before it may have failed and will come again."""
+    """Also for the first batch: the batch before it may have failed and will be retried."""
     assert draft.add(sequence).error == "out_of_order_sequence_number"
     assert draft.add(0).offset == FIRST
     assert draft.add(10 + sequence).error == "out_of_order_sequence_number"
