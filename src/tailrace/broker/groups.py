@@ -83,7 +83,7 @@ class Coordinator:
         | static, restarted, elects another protocol | STABLE    | after a rebalance          |
 
         `require_member_id`: from JoinGroup v4 on (KIP-394) a new member joins twice. The first
-        response gives it an id, so a client that crashes between the two leaves no member behind.
+        response gives it an id, so a client that crashes between the two leaves no member.
         `can_skip_assignment`: from v9 on (KIP-814) a leader understands that nothing changed.
         """
         group = self._group_to_join(name, member)
@@ -145,8 +145,8 @@ class Coordinator:
             return result
         if can_skip:
             return replace(result, skip_assignment=True)
-        # A leader computes assignments, but in a stable group no member would fetch them. Clients
-        # before v9 cannot be told to skip that, so the response names the old id as the leader.
+        # A leader computes assignments, but in a stable group no member fetches them. Before v9 the
+        # response has no field for that, so it names the old id as the leader.
         return replace(result, leader=replaced.id, members=())
 
     async def _join_next_generation(
@@ -226,7 +226,7 @@ class Coordinator:
     def heartbeat(
         self, name: str, generation: int, member_id: str, *, instance: str | None
     ) -> None:
-        """Keep a member's session alive. An error tells it to join again."""
+        """Keep a member's session alive. After an error the member joins again."""
         group, _ = self._current_member(name, generation, member_id, instance)
         if group.state is State.JOINING:
             raise GroupError("rebalance_in_progress")

@@ -81,7 +81,7 @@ class Shadow(Producing):
     def _check_source(self, source: BrokerTables) -> None:
         """Refuse a database whose records differ from the copy.
 
-        The copy may lag behind the database. If it is ahead, or its last record differs, the
+        The copy may be shorter than the database. If it is ahead, or its last record differs, the
         database was restored to an earlier time, or is another one.
         """
         extents = source.extents()
@@ -250,11 +250,11 @@ def _by_partition(records: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.Re
     """The records of each partition, in their order."""
     topics = records["topic"].to_numpy().astype(np.int64)
     keys = topics << 32 | records["partition"].to_numpy()
-    found, inverse = np.unique(keys, return_inverse=True)
-    if len(found) == 1:
-        yield (int(found[0] >> 32), int(found[0] & 0xFFFFFFFF)), records
+    unique, inverse = np.unique(keys, return_inverse=True)
+    if len(unique) == 1:
+        yield (int(unique[0] >> 32), int(unique[0] & 0xFFFFFFFF)), records
         return
-    for number, key in enumerate(found.tolist()):
+    for number, key in enumerate(unique.tolist()):
         rows = np.flatnonzero(inverse == number)
         yield (key >> 32, key & 0xFFFFFFFF), records.take(rows)
 

@@ -89,7 +89,7 @@ async def fetch(call: Call[Fetch]) -> Answer:
 
 
 def _wanted(call: Call[Fetch]) -> list[_Wanted]:
-    found = []
+    wanted = []
     for topic in call.request.topics:
         allowed = call.may_topic(Operation.READ, topic.topic)
         known = call.broker.catalog.topics.get(topic.topic) if allowed else None
@@ -98,8 +98,8 @@ def _wanted(call: Call[Fetch]) -> list[_Wanted]:
             if allowed
             else ErrorCode.topic_authorization_failed
         )
-        found += [_Wanted(topic.topic, known, missing, part) for part in topic.partitions]
-    return found
+        wanted += [_Wanted(topic.topic, known, missing, part) for part in topic.partitions]
+    return wanted
 
 
 async def _read_min_bytes(call: Call[Fetch], wanted: list[_Wanted], max_bytes: int) -> list[Part]:

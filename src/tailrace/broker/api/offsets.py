@@ -123,8 +123,8 @@ async def fetch(call: Call[OffsetFetch]) -> Answer:
     for name, indexes in requested:
         allowed = call.may_topic(Operation.DESCRIBE, name)
         error = ErrorCode.none if allowed else ErrorCode.topic_authorization_failed
-        found = committed.get(name, {}) if allowed else {}
-        parts = [_part(index, error, *found.get(index, _NOT_COMMITTED)) for index in indexes]
+        offsets = committed.get(name, {}) if allowed else {}
+        parts = [_part(index, error, *offsets.get(index, _NOT_COMMITTED)) for index in indexes]
         topics.append({"name": name, "partitions": parts})
     return {"topics": topics}
 

@@ -97,14 +97,14 @@ class Tails:
         tail = self._tails.get(key)
         if tail is None or not tail.batches or not tail.first_offsets[0] <= offset < tail.end:
             return b""
-        found: list[bytes] = []
+        batches: list[bytes] = []
         size = 0
         at = bisect_right(tail.first_offsets, offset) - 1
-        while at < len(tail.batches) and (not found or size + len(tail.batches[at]) <= max_bytes):
-            found.append(tail.batches[at])
+        while at < len(tail.batches) and (not batches or size + len(tail.batches[at]) <= max_bytes):
+            batches.append(tail.batches[at])
             size += len(tail.batches[at])
             at += 1
-        return b"".join(found)
+        return b"".join(batches)
 
     def clear(self) -> None:
         """Drop everything: after a crash of PostgreSQL the tables may have other records."""

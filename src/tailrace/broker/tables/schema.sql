@@ -140,15 +140,15 @@ CREATE OR REPLACE FUNCTION kafka.create_topic(
     name text, partitions int DEFAULT 1, config jsonb DEFAULT '{}', unlogged boolean DEFAULT false
 ) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
-    made int;
+    new_id int;
 BEGIN
     INSERT INTO kafka.topics (name, partitions, config, unlogged)
     VALUES (create_topic.name, create_topic.partitions, create_topic.config, create_topic.unlogged)
-    RETURNING id INTO made;
+    RETURNING id INTO new_id;
     INSERT INTO kafka.partitions (topic_id, partition_id)
-    SELECT made, n FROM generate_series(0, create_topic.partitions - 1) n;
+    SELECT new_id, n FROM generate_series(0, create_topic.partitions - 1) n;
     NOTIFY tailrace_kafka, 'topics';
-    RETURN made;
+    RETURN new_id;
 END $$;
 
 -- The hash that Kafka's clients choose the partition of a key with.
@@ -189,41 +189,41 @@ CREATE OR REPLACE FUNCTION kafka.produce(
     "timestamp" timestamptz DEFAULT clock_timestamp()
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    found kafka.topics;
-    place int := produce.partition;
-    made bigint;
-    kept jsonb := produce.headers;
+    known kafka.topics;
+    number int := produce.partition;
+    new_offset bigint;
+    pairs jsonb := produce.headers;
 BEGIN
-    SELECT * INTO found FROM kafka.topics t WHERE t.name = produce.topic;
-    IF found.id IS NULL THEN
+    SELECT * INTO known FROM kafka.topics t WHERE t.name = produce.topic;
+    IF known.id IS NULL THEN
         RAISE EXCEPTION 'topic % does not exist', produce.topic
             USING HINT = format('SELECT kafka.create_topic(%L);', produce.topic);
     END IF;
-    IF place IS NULL THEN
-        place := CASE WHEN produce.key IS NULL THEN floor(random() * found.partitions)::int
-                 ELSE ((kafka.murmur2(produce.key) & 2147483647) % found.partitions)::int END;
+    IF number IS NULL THEN
+        number := CASE WHEN produce.key IS NULL THEN floor(random() * known.partitions)::int
+                 ELSE ((kafka.murmur2(produce.key) & 2147483647) % known.partitions)::int END;
     END IF;
-    IF jsonb_typeof(kept) = 'object' THEN
-        SELECT jsonb_agg(jsonb_build_array(pair.key, pair.value)) INTO kept
-        FROM jsonb_each_text(kept) pair;
+    IF jsonb_typeof(pairs) = 'object' THEN
+        SELECT jsonb_agg(jsonb_build_array(pair.key, pair.value)) INTO pairs
+        FROM jsonb_each_text(pairs) pair;
     END IF;
     UPDATE kafka.partitions p SET next_offset = next_offset + 1
-    WHERE p.topic_id = found.id AND p.partition_id = place
-    RETURNING next_offset - 1 INTO made;
-    IF made IS NULL THEN
-        RAISE EXCEPTION 'topic % has no partition %', produce.topic, place;
+    WHERE p.topic_id = known.id AND p.partition_id = number
+    RETURNING next_offset - 1 INTO new_offset;
+    IF new_offset IS NULL THEN
+        RAISE EXCEPTION 'topic % has no partition %', produce.topic, number;
     END IF;
-    IF found.unlogged THEN
+    IF known.unlogged THEN
         INSERT INTO kafka.unlogged_messages
-        VALUES (found.id, place, made, date_trunc('milliseconds', produce."timestamp"),
-                produce.key, produce.value, kept);
+        VALUES (known.id, number, new_offset, date_trunc('milliseconds', produce."timestamp"),
+                produce.key, produce.value, pairs);
     ELSE
         INSERT INTO kafka.messages
-        VALUES (found.id, place, made, date_trunc('milliseconds', produce."timestamp"),
-                produce.key, produce.value, kept);
+        VALUES (known.id, number, new_offset, date_trunc('milliseconds', produce."timestamp"),
+                produce.key, produce.value, pairs);
     END IF;
-    PERFORM pg_notify('tailrace_kafka', format('%s:%s', found.id, place));
-    RETURN made;
+    PERFORM pg_notify('tailrace_kafka', format('%s:%s', known.id, number));
+    RETURN new_offset;
 END $$;
 
 CREATE OR REPLACE FUNCTION kafka.produce(
