@@ -278,8 +278,8 @@ class ReplicaAssignment(Protocol):
     partition_index: int
 
 
-class NewTopicConfig(Protocol):
-    """A setting of a new topic."""
+class ConfigValue(Protocol):
+    """A setting and its value."""
 
     name: str
     value: str | None
@@ -292,7 +292,7 @@ class NewTopic(Protocol):
     num_partitions: int
     replication_factor: int
     assignments: tuple[ReplicaAssignment, ...]
-    configs: tuple[NewTopicConfig, ...]
+    configs: tuple[ConfigValue, ...]
 
 
 class CreateTopics(Protocol):
@@ -359,13 +359,6 @@ class DescribeConfigs(Protocol):
     """DescribeConfigs (32)."""
 
     resources: tuple[DescribedResource, ...]
-
-
-class ConfigValue(Protocol):
-    """A setting and its new value."""
-
-    name: str
-    value: str | None
 
 
 class ReplacedResource(ConfigResource, Protocol):
