@@ -172,7 +172,7 @@ def test_mutated_requests(process: BrokerProcess) -> None:
     frames = Mutator(corpus(), seed=1)
     broker = psutil.Process(process.pid)
     before = 0.0
-    # Some wait for their answer, or for being turned away; others go on meanwhile.
+    # In parallel: some connections wait for a response, or for being closed.
     with ThreadPoolExecutor(TOGETHER) as pool:
         for part in range(10):
             sent = islice(frames, FRAMES // 10)
@@ -201,7 +201,7 @@ def login() -> list[bytes]:
 
 @pytest.mark.timeout(7200)
 def test_mutated_logins(process: BrokerProcess) -> None:
-    """Two frames at a time: a token means something behind a handshake."""
+    """Two requests at a time: a token is valid after a handshake only."""
     process.account("user", "add", "ann", "--superuser", password="secret")
     calm = "calm"
     process.database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', calm)
@@ -220,7 +220,7 @@ def test_mutated_logins(process: BrokerProcess) -> None:
             for frame in (*handshake, *frames, metadata):
                 raw.link.sendall(struct.pack(">i", len(frame)) + frame)
             raw.link.shutdown(socket.SHUT_WR)
-            # Those who fail hear of it later; now and then that is waited for.
+            # The response to a failed login is delayed; only some iterations wait for it.
             raw.link.settimeout(5 if number % 50 == 0 else 0.01)
             while piece := raw.link.recv(65536):
                 said += piece

@@ -51,7 +51,7 @@ _WAIT_S = 30.0
 @shadow_app.callback()
 @with_options(ShadowSettings)
 def shadow(context: typer.Context, settings: ShadowSettings, *, dsn: options.Dsn = None) -> None:
-    """Copy the topics of `tailrace broker` to a Kafka cluster, one record once and in order.
+    """Copy the topics of `tailrace broker` to a Kafka cluster, each record once and in order.
 
     Partitions, keys, values, headers and timestamps are the same in Kafka; missing topics are
     created. Every topic is copied from its first record on, unless `off` or `on --from` says
@@ -164,7 +164,7 @@ def cutover(
     """Compare both sides, then commit the offsets of consumer groups in Kafka.
 
     Stop producers and consumers first. Afterwards start them with the address of the Kafka cluster:
-    one group resumes where it stopped. Offsets differ between the two sides, because Kafka also
+    each group resumes where it stopped. Offsets differ between the two sides, because Kafka also
     counts the markers of transactions. Nothing is committed unless the copy is complete. The
     command may be repeated until the consumers have started.
 

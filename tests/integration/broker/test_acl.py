@@ -67,7 +67,7 @@ class BrokerAcls:
             self._database.query("SELECT kafka.create_topic(%s)", name)
 
     def login(self, rules: Rules) -> Raw:
-        """A user who may do this and no more."""
+        """A connection of a user with exactly these rules."""
         self._database.execute("DELETE FROM kafka.acls; DELETE FROM kafka.consumer_offsets")
         for rule in rules:
             self._database.execute("INSERT INTO kafka.acls VALUES ('ann', %s, %s, %s)", *rule)

@@ -148,8 +148,8 @@ class KafkaPython(Client):
 
     def alter(self, topic: str, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})
-        said = self._ask("alter_configs", [resource], raise_on_unknown=False)["topic"][topic]
-        _check(said)
+        answer = self._ask("alter_configs", [resource], raise_on_unknown=False)["topic"][topic]
+        _check(answer)
 
     def groups(self) -> set[str]:
         return {group["group_id"] for group in self._ask("list_groups")}
@@ -168,10 +168,10 @@ class KafkaPython(Client):
         return kafka_name(code) if code > 0 else type(error).__name__
 
 
-def _check(said: str) -> None:
-    """Some answers are told in words: `[Error 40] InvalidConfigurationError: ...`."""
-    if said != "OK":
-        names = said.replace(":", " ").split()
+def _check(answer: str) -> None:
+    """Some errors are texts only: `[Error 40] InvalidConfigurationError: ...`."""
+    if answer != "OK":
+        names = answer.replace(":", " ").split()
         raise next(getattr(kafka.errors, each) for each in names if hasattr(kafka.errors, each))
 
 

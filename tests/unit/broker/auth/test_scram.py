@@ -38,8 +38,8 @@ def proof(mechanism: str, password: str, first: bytes, answer: bytes, final: byt
     salt, rounds = base64.b64decode(fields[b"s"]), int(fields[b"i"])
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, rounds)
     key = hmac.digest(salted, b"Client Key", name)
-    said = b",".join((first, answer, final))
-    signature = hmac.digest(hashlib.new(name, key).digest(), said, name)
+    transcript = b",".join((first, answer, final))
+    signature = hmac.digest(hashlib.new(name, key).digest(), transcript, name)
     return base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
 
 
