@@ -139,7 +139,7 @@ def _copy_in(connection: psycopg.Connection, topic_id: int, count: int) -> float
         producer_epoch=-1,
         sequence=-1,
     )
-    pieces = [records.copied(batch, topic_id, 0, first) for first in range(0, count, _PIECE)]
+    pieces = [records.copy_rows(batch, topic_id, 0, first) for first in range(0, count, _PIECE)]
     began = time.perf_counter()
     statement = "COPY kafka.messages FROM STDIN (FORMAT binary)"
     with connection.cursor() as cursor, cursor.copy(statement) as copy:

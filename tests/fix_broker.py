@@ -1,4 +1,4 @@
-"""Fixtures for the broker: the command as a process, over a database of its own."""
+"""Fixtures for the broker: the command as a process, with its own database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 KAFKA_MESSAGE_BYTES = 1_048_588
-"""The largest record batch of a Kafka that nobody has told otherwise."""
+"""The default max.message.bytes of Kafka."""
 
 
 class BrokerProcess:
-    """`tailrace broker`, which may be killed and started again on its port."""
+    """`tailrace broker` as a process, which can be killed and restarted on its port."""
 
     def __init__(self, database: Database, folder: Path, *options: str) -> None:
         self.database = database
@@ -93,7 +93,7 @@ class BrokerProcess:
 def broker(
     postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
-    """A broker that tests share; each has topics of its own."""
+    """A broker that tests share; each test uses its own topics."""
     database = Database(name=postgres.create_database("broker"), server=postgres)
     folder = tmp_path_factory.mktemp("broker")
     limits = ("--max-message-bytes", str(KAFKA_MESSAGE_BYTES), "--no-auto-create")

@@ -1,10 +1,10 @@
-"""Producers and a group of consumers while the broker and PostgreSQL are killed.
+"""Producers and a consumer group while the broker and PostgreSQL are killed.
 
-Idempotent producers count up, each on its own; members of one group come and go and commit what
-they have read. In the end the table is the judge: every acknowledged record is in it once, those
-of a producer are in order, offsets have no holes. The group has read all of it, each offset with
-the record that is there, and nobody ever began beyond what had been read: a member goes on from the
-group's position, and reads again at most what was not committed.
+Idempotent producers write numbers; members of one group join, leave and commit what they have
+read. In the end the table is checked: it has every acknowledged record once, those of a producer in
+order, and offsets without gaps. The group has read all records, each at its offset. No member
+started after a record that the group had not read: a member resumes from the group's position, and
+reads again at most what was not committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONG_S = 120
 
 
 class Producing(threading.Thread):
-    """Counts up on every partition until it is told to stop; remembers what was acknowledged."""
+    """Writes numbers to every partition until it is stopped; records what was acknowledged."""
 
     def __init__(self, bootstrap: str, name: int) -> None:
         super().__init__(daemon=True)
@@ -51,11 +51,11 @@ class Producing(threading.Thread):
             }
         )
         self._name = name
-        self.over = threading.Event()
+        self.stopping = threading.Event()
         self.acknowledged: dict[bytes, tuple[int, int]] = {}
         self.failed: list[str] = []
 
-    def _told(self, error: Any, message: Any) -> None:
+    def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
             self.failed.append(str(error))
         else:
@@ -63,11 +63,11 @@ class Producing(threading.Thread):
 
     def run(self) -> None:
         number = 0
-        while not self.over.wait(0.005):
+        while not self.stopping.wait(0.005):
             for _ in range(5):
                 value = b"%d:%d" % (self._name, number)
                 self._client.produce(
-                    TOPIC, value, partition=number % PARTITIONS, on_delivery=self._told
+                    TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered
                 )
                 number += 1
             self._client.poll(0)
@@ -75,7 +75,7 @@ class Producing(threading.Thread):
 
 
 class Readings:
-    """What the members of the group were given, in the order of time."""
+    """The records that the members of the group have read, in order of time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class Consuming(threading.Thread):
         super().__init__(daemon=True)
         self._servers = bootstrap
         self._readings = readings
-        self.over = threading.Event()
+        self.stopping = threading.Event()
 
     def run(self) -> None:
         client = Consumer(
@@ -109,7 +109,7 @@ class Consuming(threading.Thread):
             }
         )
         client.subscribe([TOPIC])
-        while not self.over.is_set():
+        while not self.stopping.is_set():
             found: list[Any] = [
                 (message.partition(), message.offset(), message.value())
                 for message in client.consume(500, 0.2)
@@ -140,7 +140,7 @@ def rows(database: Database) -> list[tuple[int, int, bytes]]:
 def check(database: Database, producers: list[Producing], readings: Readings) -> int:
     held = rows(database)
     place = {value: (partition, offset) for partition, offset, value in held}
-    assert len(place) == len(held), "a record is there twice"
+    assert len(place) == len(held), "a record is in the table twice"
     ends = collections.Counter(partition for partition, _, _ in held)
     for partition, end in ends.items():
         offsets = [offset for found, offset, _ in held if found == partition]
@@ -158,7 +158,7 @@ def check(database: Database, producers: list[Producing], readings: Readings) ->
     due: dict[int, int] = collections.defaultdict(int)
     for partition, offset, value in readings.all:
         assert place[value] == (partition, offset)
-        assert offset <= due[partition], "a member began beyond what had been read"
+        assert offset <= due[partition], "a member started after a record that was not read"
         due[partition] = max(due[partition], offset + 1)
     return len(held)
 
@@ -183,19 +183,19 @@ def run(process: BrokerProcess, seed: int, loops: int) -> int:
                 database.server.start()
             case "member":
                 leaving = consumers.pop(rng.randrange(CONSUMERS))
-                leaving.over.set()
+                leaving.stopping.set()
                 gone.append(leaving)
                 consumers.append(Consuming(process.bootstrap, readings))
                 consumers[-1].start()
     for producer in producers:
-        producer.over.set()
+        producer.stopping.set()
     for producer in producers:
         producer.join(LONG_S)
         assert not producer.is_alive()
     written = {(partition, offset) for partition, offset, _ in rows(database)}
-    wait_for(lambda: readings.seen >= written, "the group to read all of it", LONG_S)
+    wait_for(lambda: readings.seen >= written, "the group to read every record", LONG_S)
     for consumer in consumers:
-        consumer.over.set()
+        consumer.stopping.set()
     for consumer in (*consumers, *gone):
         consumer.join(LONG_S)
         assert not consumer.is_alive()

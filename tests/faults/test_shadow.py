@@ -1,8 +1,9 @@
-"""The broker's topics in a real Kafka while everything between them is killed.
+"""The shadow while every process between the broker and Kafka is killed.
 
 A librdkafka producer writes to the broker; `tailrace shadow` copies. Capture, Spark's driver, its
-JVM and workers, PostgreSQL and Kafka die. In the end Kafka has the records of the table, each once
-and in order; the command says so; and a group goes on in Kafka behind the last record it read here.
+JVM and workers, PostgreSQL and Kafka are killed. In the end Kafka has the records of the table,
+each once and in order; `verify` confirms it; and after `cutover` a group resumes in Kafka after the
+last record that it read from the broker.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ LONG_S = 240
 
 
 class Shadowing:
-    """`tailrace shadow` as a process, over a broker's database and a Kafka."""
+    """`tailrace shadow` as a process, from a broker's database to a Kafka cluster."""
 
     def __init__(self, database: Database, folder: Path, bootstrap: str) -> None:
-        self._to = bootstrap
+        self._bootstrap = bootstrap
         self.data = folder / "shadow"
         self.output = folder / "shadow.out"
         self._environment = os.environ | {
@@ -57,7 +58,7 @@ class Shadowing:
     def start(self) -> None:
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command("--to", self._to, "--port", "0", "--replicas", "1"),
+                self._command("--to", self._bootstrap, "--port", "0", "--replicas", "1"),
                 stdout=output,
                 stderr=output,
                 env=self._environment,
@@ -102,7 +103,7 @@ def broker(victim_database: Database, tmp_path: Path) -> Iterator[BrokerProcess]
     made.init()
     made.start()
     admin = AdminClient({"bootstrap.servers": made.bootstrap})
-    # The records have times of 2023.
+    # The timestamps are of 2023: the default retention would delete the records.
     wanted = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
     admin.create_topics([wanted])[TOPIC].result(30)
     yield made
@@ -117,7 +118,7 @@ def shadow(broker: BrokerProcess, kafka: EmbeddedKafka, tmp_path: Path) -> Itera
 
 
 def produce(bootstrap: str, numbers: range, *, pause_s: float = 0.0) -> None:
-    """Numbered records with keys and headers, the older before the newer in each partition."""
+    """Produce numbered records with keys and headers, in order within each partition."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
     )
@@ -142,7 +143,7 @@ def produce(bootstrap: str, numbers: range, *, pause_s: float = 0.0) -> None:
 
 
 def consume(bootstrap: str, group: str, count: int) -> list[tuple[int, bytes]]:
-    """So many records as a member of a group, which commits them and leaves."""
+    """Read `count` records as a member of a group, which commits them and leaves."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -168,8 +169,8 @@ def consume(bootstrap: str, group: str, count: int) -> list[tuple[int, bytes]]:
     return found
 
 
-def held(bootstrap: str) -> list[list[tuple[Any, ...]]]:
-    """What Kafka has, by partition: milliseconds, key, value, headers."""
+def kafka_records(bootstrap: str) -> list[list[tuple[Any, ...]]]:
+    """The records in Kafka by partition: milliseconds, key, value, headers."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in range(PARTITIONS)]
     for message in topics.messages(bootstrap, TOPIC):
         headers: Any = message.headers() or []
@@ -178,8 +179,8 @@ def held(bootstrap: str) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-def stored(database: Database) -> list[list[tuple[Any, ...]]]:
-    """What the table has, likewise."""
+def broker_records(database: Database) -> list[list[tuple[Any, ...]]]:
+    """The records in the broker's table, in the same form."""
     rows = database.query(
         'SELECT partition_id, floor(extract(epoch FROM "timestamp") * 1000)::bigint, key, value, '
         "coalesce(headers, '[]') FROM kafka.messages ORDER BY partition_id, \"offset\""
@@ -192,7 +193,7 @@ def stored(database: Database) -> list[list[tuple[Any, ...]]]:
 
 
 @pytest.mark.timeout(900)
-def test_records_are_in_kafka_once_whatever_dies(
+def test_records_are_copied_once_while_processes_are_killed(
     broker: BrokerProcess, kafka: EmbeddedKafka, shadow: Shadowing, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -220,12 +221,12 @@ def test_records_are_in_kafka_once_whatever_dies(
     compared = json.loads(done.stdout)
     assert compared["safe"]
     assert sum(each["compared"] for each in compared["partitions"]) == OLD + NEW
-    assert held(kafka.bootstrap) == stored(broker.database)
+    assert kafka_records(kafka.bootstrap) == broker_records(broker.database)
     moved = shadow.call("cutover", "--json")
     assert moved.returncode == 0, moved.stdout + moved.stderr
     rest = consume(kafka.bootstrap, "readers", OLD + NEW - READ)
     both = first + rest
     for partition in range(PARTITIONS):
         read = [value for place, value in both if place == partition]
-        assert read == [value for _, _, value, _ in stored(broker.database)[partition]]
+        assert read == [value for _, _, value, _ in broker_records(broker.database)[partition]]
     assert shadow.stop() == 0

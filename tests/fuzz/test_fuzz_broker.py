@@ -24,8 +24,8 @@ from tailrace.broker.api import API_VERSIONS, APIS, LOGIN
 from tests.fix_broker import BrokerProcess
 from tests.fuzz.mutate import Mutator
 from tests.integration.broker.clients import Librdkafka, Login
-from tests.integration.broker.given import make_topic, some
 from tests.integration.broker.raw import Raw, request
+from tests.integration.broker.samples import create_topic, sample_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +130,7 @@ def corpus() -> list[bytes]:
     return [
         request(api.key, version, VALUES[api.key])
         for api in APIS.values()
-        for version in range(api.least, api.most + 1)
+        for version in range(api.min_version, api.max_version + 1)
     ]
 
 
@@ -157,32 +157,32 @@ def send(port: int, frame: bytes) -> bytes:
 
 def test_every_request_is_understood(process: BrokerProcess) -> None:
     """The corpus is what it should be: nothing in it is malformed."""
-    make_topic(process.bootstrap, 1)
+    create_topic(process.bootstrap, 1)
     for frame in corpus():
         send(process.port, frame)
     said = process.output.read_text()
-    assert "broker.malformed" not in said
-    assert "broker.failed" not in said
+    assert "broker.malformed_request" not in said
+    assert "broker.connection_failed" not in said
 
 
 @pytest.mark.timeout(7200)
 def test_mutated_requests(process: BrokerProcess) -> None:
-    calm = make_topic(process.bootstrap)
+    calm = create_topic(process.bootstrap)
     client = Librdkafka(process.bootstrap)
     frames = Mutator(corpus(), seed=1)
     broker = psutil.Process(process.pid)
     before = 0.0
-    # Some wait for their answer, or for being turned away; others go on meanwhile.
+    # In parallel: some connections wait for a response, or for being closed.
     with ThreadPoolExecutor(TOGETHER) as pool:
         for part in range(10):
             sent = islice(frames, FRAMES // 10)
             assert sum(1 for _ in pool.map(partial(send, process.port), sent)) == FRAMES // 10
             before = before or broker.memory_info().rss / 2**20
-            assert client.produce(calm, some(1, first=part)) == [part]
-    assert client.consume(calm, 10) == some(10)
+            assert client.produce(calm, sample_records(1, first=part)) == [part]
+    assert client.consume(calm, 10) == sample_records(10)
     after = broker.memory_info().rss / 2**20
     assert after < before + GROWTH_MB
-    assert "broker.failed" not in process.output.read_text()
+    assert "broker.connection_failed" not in process.output.read_text()
 
 
 def login() -> list[bytes]:
@@ -201,12 +201,12 @@ def login() -> list[bytes]:
 
 @pytest.mark.timeout(7200)
 def test_mutated_logins(process: BrokerProcess) -> None:
-    """Two frames at a time: a token means something behind a handshake."""
+    """Two requests at a time: a token is valid after a handshake only."""
     process.account("user", "add", "ann", "--superuser", password="secret")
     calm = "calm"
     process.database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', calm)
     client = Librdkafka(process.bootstrap, Login(user="ann", password="secret"))
-    assert client.produce(calm, some(1)) == [0]
+    assert client.produce(calm, sample_records(1)) == [0]
     handshake = [request(17, 1, {"mechanism": "SCRAM-SHA-256"})]
     mutated = Mutator(login(), seed=1)
     others = Mutator(corpus(), seed=2)
@@ -220,16 +220,16 @@ def test_mutated_logins(process: BrokerProcess) -> None:
             for frame in (*handshake, *frames, metadata):
                 raw.link.sendall(struct.pack(">i", len(frame)) + frame)
             raw.link.shutdown(socket.SHUT_WR)
-            # Those who fail hear of it later; now and then that is waited for.
+            # The response to a failed login is delayed; only some iterations wait for it.
             raw.link.settimeout(5 if number % 50 == 0 else 0.01)
             while piece := raw.link.recv(65536):
                 said += piece
         assert calm.encode() not in said
         if number == FRAMES // 10:
             before = broker.memory_info().rss / 2**20
-    assert client.consume(calm, 1) == some(1)
+    assert client.consume(calm, 1) == sample_records(1)
     assert broker.memory_info().rss / 2**20 < before + GROWTH_MB
-    assert "broker.failed" not in process.log()
+    assert "broker.connection_failed" not in process.log()
 
 
 def test_nothing_is_answered_before_the_login(process: BrokerProcess) -> None:
@@ -238,4 +238,4 @@ def test_nothing_is_answered_before_the_login(process: BrokerProcess) -> None:
         (api,) = struct.unpack_from(">h", frame)
         if api not in LOGIN:
             assert send(process.port, frame) == b""
-    assert "broker.failed" not in process.log()
+    assert "broker.connection_failed" not in process.log()

@@ -1,21 +1,18 @@
-"""⑤ Kafka's clients on tables of PostgreSQL: a listener beside the server.
+"""⑤ A broker that serves Kafka's clients from tables of PostgreSQL.
 
-    schema.sql   the tables, and functions to write to topics with SQL
+    settings     the options of the command
     serving      the process
-    server       the listener: who may connect, for how long; `tls`
-    connection   one client: frames in, frames out
-    login        users prove who they are, by `scram`
-    access       what they may do; `accounts` changes it
+    server       the listener; `connection` is one client
+    wire         requests and responses of every version; `bounds` checks their counts first
+    api          one handler per kind of request, typed by `api.requests`
+    broker       what connections share, and the background tasks
+    groups       consumer groups; `membership` is one group
     limits       connections, memory, time
-    wire         requests and responses of every version; `bounds` looks at their counts first
-    api          an answer for each kind of request
-    broker       what connections share
-    catalog      topics        configs   their settings
-    records      record batches ⇄ rows
-    writer       producing     reader    consuming
-    groups       consumer groups
-    pool         connections to PostgreSQL
-    figures      what it tells of itself, from a `tally`; `endpoints` serve it
+    figures      status and metrics, from a `tally`; `endpoints` serve them
+    auth         users and ACLs: `login` and `scram`, `access`, `accounts` for operators, `tls`
+    tables       `schema.sql`, `catalog` and `configs` of topics, `records` (batches ⇄ rows),
+                 `writer`, `reader`, `retention`, `pool`
 
-It is a process of its own and not part of the server's, so it serves managed PostgreSQL as well.
+The broker is a process of its own, not an extension of the server: it also works with managed
+PostgreSQL.
 """

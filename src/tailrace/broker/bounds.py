@@ -1,8 +1,7 @@
-"""Counts and lengths of a request, looked at before anything is made of them.
+"""Checks the counts and lengths of a request before it is parsed.
 
-`kio` makes room for as many elements as a request says it has, before it looks for them: a frame of
-a few bytes could ask for more memory than there is. So every request is walked along first, over
-the same schema, and nothing is read but counts and lengths.
+`kio` allocates as many elements as a request claims to have: a request of a few bytes could use up
+all memory. So every request is first walked along its schema, reading only counts and lengths.
 """
 
 from __future__ import annotations
@@ -16,54 +15,56 @@ from typing import Any
 
 from tailrace.errors import MalformedError
 
-_MOST_ELEMENTS = 100_000
+_MAX_ELEMENTS = 100_000
 _FIXED = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uuid": 16, "timedelta_i32": 4,
     "timedelta_i64": 8,
 }  # fmt: skip
 _SHORT, _LONG = struct.Struct(">h"), struct.Struct(">i")
-_MOST_VARINT = 5
+_MAX_VARINT = 5
 
 
 def check(frame: bytes, at: int, kind: Any) -> None:
-    """An error unless a request of this kind, from an offset on, has what it says it has."""
+    """An error if a request of this kind claims more elements or bytes than the frame has."""
     try:
         _walk(frame, at, kind)
     except (IndexError, struct.error) as error:
-        raise MalformedError("a request that is cut off") from error
+        raise MalformedError("request is truncated") from error
 
 
 def _walk(data: bytes, at: int, kind: Any) -> int:
     flexible: bool = kind.__flexible__
-    for inner, many, optional in _steps(kind):
-        if many:
+    for inner, is_array, nullable in _steps(kind):
+        if is_array:
             count, at = _length(data, at, flexible=flexible, short=False)
-            if count > min(len(data) - at, _MOST_ELEMENTS) or (count < 0 and not optional):
-                raise MalformedError(f"{count:,} elements in {len(data) - at:,} bytes")
+            if count > min(len(data) - at, _MAX_ELEMENTS) or (count < 0 and not nullable):
+                raise MalformedError(
+                    f"request claims {count:,} elements in {len(data) - at:,} bytes"
+                )
             for _ in range(count):
                 at = _skip(data, at, inner, flexible=flexible)
         else:
-            at = _skip(data, at, inner, flexible=flexible, optional=optional)
+            at = _skip(data, at, inner, flexible=flexible, nullable=nullable)
         if at > len(data):
-            raise MalformedError("a request that is cut off")
+            raise MalformedError("request is truncated")
     return _skip_tags(data, at) if flexible else at
 
 
-def _skip(data: bytes, at: int, inner: Any, *, flexible: bool, optional: bool = False) -> int:
+def _skip(data: bytes, at: int, inner: Any, *, flexible: bool, nullable: bool = False) -> int:
     if not isinstance(inner, str):
         return _walk(data, at, inner)
     if inner in _FIXED:
         return at + _FIXED[inner]
     size, at = _length(data, at, flexible=flexible, short=inner == "string")
-    if size < 0 and not optional:
-        raise MalformedError("nothing where there must be something")
+    if size < 0 and not nullable:
+        raise MalformedError("request has null in a field that cannot be null")
     return at + max(size, 0)
 
 
 def _skip_tags(data: bytes, at: int) -> int:
     count, at = _varint(data, at)
     if count > len(data) - at:
-        raise MalformedError(f"{count:,} tagged fields in {len(data) - at:,} bytes")
+        raise MalformedError(f"request claims {count:,} tagged fields in {len(data) - at:,} bytes")
     for _ in range(count):
         _, at = _varint(data, at)
         size, at = _varint(data, at)
@@ -72,7 +73,7 @@ def _skip_tags(data: bytes, at: int) -> int:
 
 
 def _length(data: bytes, at: int, *, flexible: bool, short: bool) -> tuple[int, int]:
-    """How many there are, below 0 for null, and where they begin."""
+    """A count or length, below 0 for null, and the offset after it."""
     if flexible:
         size, at = _varint(data, at)
         return size - 1, at
@@ -83,27 +84,27 @@ def _length(data: bytes, at: int, *, flexible: bool, short: bool) -> tuple[int, 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for number in range(_MOST_VARINT):
+    for number in range(_MAX_VARINT):
         byte = data[at + number]
         value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
             return value, at + number + 1
-    raise MalformedError("a number that does not end")
+    raise MalformedError("request has a varint of more than 5 bytes")
 
 
 @cache
 def _steps(kind: Any) -> tuple[tuple[Any, bool, bool], ...]:
-    """What a request has, in order: a type or an entity, whether there are many, or may be null."""
+    """Per field, in order: its type or entity, whether it is an array, whether it may be null."""
     hints = typing.get_type_hints(kind)
-    found = []
+    steps = []
     for field in dataclasses.fields(kind):
         if "tag" in field.metadata:
             continue
         hint = hints[field.name]
-        optional = isinstance(hint, types.UnionType)
-        if optional:
-            hint = next(each for each in typing.get_args(hint) if each is not type(None))
-        many = typing.get_origin(hint) is tuple
-        inner = typing.get_args(hint)[0] if many else hint
-        found.append((field.metadata.get("kafka_type", inner), many, optional))
-    return tuple(found)
+        nullable = isinstance(hint, types.UnionType)
+        if nullable:
+            hint = next(one for one in typing.get_args(hint) if one is not type(None))
+        is_array = typing.get_origin(hint) is tuple
+        inner = typing.get_args(hint)[0] if is_array else hint
+        steps.append((field.metadata.get("kafka_type", inner), is_array, nullable))
+    return tuple(steps)

@@ -1,15 +1,16 @@
-"""The broker: what its connections share, and what goes on beside them.
+"""The broker: everything that its connections share, and its background tasks.
 
     catalog   the topics
-    access    users, and what they may do
-    room      the memory that requests share
+    access    users and their ACLs
+    memory    the budget that all requests share
     writer    producing
     reader    consuming, with `tails` in memory
-    groups    who consumes what
-    signals   wakes who waits for records
+    groups    consumer groups
+    signals   wakes fetches that wait for records
 
-One connection to PostgreSQL listens. It hears of records and topics that others have made with SQL,
-and it holds the lock that makes this the only broker of its database: groups live in one process.
+One connection to PostgreSQL listens for notifications: records and topics that applications write
+with SQL. It also holds the advisory lock that makes this the only broker of its database, because
+the state of consumer groups is in the memory of one process.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING
 
 import psycopg
 import structlog
 
+from tailrace.backoff import Backoff
 from tailrace.broker.auth.access import Access
 from tailrace.broker.groups import Coordinator
-from tailrace.broker.limits import Limits, Room
+from tailrace.broker.limits import Limits, MemoryBudget
 from tailrace.broker.tables import retention
 from tailrace.broker.tables.catalog import Topic, TopicCatalog
 from tailrace.broker.tables.pool import Pool, connect
@@ -38,211 +39,212 @@ from tailrace.errors import AlreadyRunningError, ConfigError, TailraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from tailrace.broker.settings import BrokerSettings
     from tailrace.broker.tables.pool import Connection
-    from tailrace.broker.tables.writer import Place, Waiting
+    from tailrace.broker.tables.writer import PartitionKey, PendingBatch
 
 _CHANNEL = "tailrace_kafka"
 _LOCK = 0x7461696C_6B61666B
-_RETRY_S = 1.0
-_TICK_S = 0.2
+_MAX_RETRY_S = 2.0
+_EXPIRE_INTERVAL_S = 0.2
 _INSTALLED = "SELECT to_regclass('kafka.secrets')"
-"""The youngest of the tables."""
-_HINT = "Make the tables: tailrace broker --init"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a broker behaves."""
-
-    dsn: str
-    auto_create: bool = True
-    partitions: int = 1
-    """Of a topic that is made because somebody asked for it."""
-    most_message_bytes: int = 8 << 20
-    """Of a record batch, packed and unpacked."""
-    tail_bytes: int = 64 << 20
-    connections: int = 4
-    """To PostgreSQL, beside the two that write and listen."""
-    retention_s: float = 60.0
-    """How often old records are looked for."""
-    limits: Limits = field(default_factory=Limits)
+"""The table that was added to the schema last."""
 
 
 class Signals:
-    """Wakes who waits for a partition."""
+    """Wakes fetches that wait for records of a partition."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Place, set[asyncio.Event]] = defaultdict(set)
+        self._waiting: dict[PartitionKey, set[asyncio.Event]] = defaultdict(set)
 
-    def wake(self, place: Place) -> None:
-        """There is something new."""
-        for event in self._waiting.get(place, ()):
+    def wake(self, key: PartitionKey) -> None:
+        """A partition has new records."""
+        for event in self._waiting.get(key, ()):
             event.set()
 
     def wake_all(self) -> None:
-        """There may be something new anywhere."""
-        for place in list(self._waiting):
-            self.wake(place)
+        """Any partition may have new records."""
+        for key in list(self._waiting):
+            self.wake(key)
 
     @contextlib.contextmanager
-    def watch(self, places: Iterable[Place]) -> Iterator[asyncio.Event]:
-        """An event that is set whenever there is something new in one of these."""
-        event, watched = asyncio.Event(), list(places)
-        for place in watched:
-            self._waiting[place].add(event)
+    def watch(self, keys: Iterable[PartitionKey]) -> Iterator[asyncio.Event]:
+        """An event that is set when one of these partitions has new records."""
+        event, watched = asyncio.Event(), list(keys)
+        for key in watched:
+            self._waiting[key].add(event)
         try:
             yield event
         finally:
-            for place in watched:
-                self._waiting[place].discard(event)
-                if not self._waiting[place]:
-                    del self._waiting[place]
+            for key in watched:
+                self._waiting[key].discard(event)
+                if not self._waiting[key]:
+                    del self._waiting[key]
 
 
 class Broker:
-    """Everything but the sockets."""
+    """Everything except the sockets. `limits` overrides those of the settings."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, dsn: str, settings: BrokerSettings, limits: Limits | None = None) -> None:
+        self._dsn = dsn
         self.settings = settings
+        self.limits = limits or settings.limits
         self.catalog = TopicCatalog()
         self.access = Access()
-        self.room = Room(settings.limits.memory_bytes)
+        self.memory = MemoryBudget(self.limits.memory_bytes)
         self.tally = Tally()
         self.signals = Signals()
         self.groups = Coordinator()
-        self.pool = Pool(settings.dsn, settings.connections)
+        self.pool = Pool(dsn, settings.connections)
         self.tails = Tails(settings.tail_bytes)
         self.reader = Reader(self.pool, self.tails)
-        self.writer = Writer(settings.dsn, self._written)
+        self.writer = Writer(dsn, self._on_written)
         self.cluster = ""
         self.connected = False
-        """Whether PostgreSQL answers, and holds the lock for us."""
+        """Whether PostgreSQL is reachable and this broker holds its lock."""
         self.on_access: Callable[[], None] = lambda: None
-        """Called when users or rules have changed."""
+        """Called when users or ACLs have changed."""
         self._tasks: list[asyncio.Task[None]] = []
         self._events = structlog.get_logger()
 
     async def start(self) -> None:
-        """Take the lock, learn the topics, and begin."""
+        """Take the lock, read the topics, and start the background tasks."""
         listener = await self._listen()
         self._tasks = [
             asyncio.create_task(self.writer.run()),
-            asyncio.create_task(self._await_acks(listener)),
-            asyncio.create_task(self._tick()),
-            asyncio.create_task(self._clean()),
+            asyncio.create_task(self._handle_notifications(listener)),
+            asyncio.create_task(self._expire_members()),
+            asyncio.create_task(self._apply_retention()),
         ]
 
     async def stop(self) -> None:
-        """End in order."""
+        """Stop the background tasks and close all connections to PostgreSQL."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.writer.close()
         await self.pool.close()
 
-    def _written(self, each: Waiting, offset: int) -> None:
+    def _on_written(self, pending: PendingBatch, offset: int) -> None:
+        count = len(pending.batch.records)
         self.tally.batches += 1
-        self.tally.produced_records += len(each.batch.records)
-        self.tally.produced_bytes += each.batch.size
-        if each.data:
-            self.tails.add(each.place, offset, len(each.batch.records), each.data)
-        self.signals.wake(each.place)
+        self.tally.produced_records += count
+        self.tally.produced_bytes += pending.batch.size
+        if pending.data:
+            self.tails.add(pending.key, offset, count, pending.data)
+        self.signals.wake(pending.key)
 
     async def _listen(self) -> Connection:
-        listener = await connect(self.settings.dsn, name="broker listener")
+        """A connection that holds the lock and listens; everything is read anew on it."""
+        listener = await connect(self._dsn, name="broker listener")
         try:
-            row = await (
-                await listener.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
-            ).fetchone()
-            if row is None or not row[0]:
-                raise AlreadyRunningError(
-                    "another broker serves this database",
-                    hint="Stop it first; pg_locks names its connection.",
-                )
-            there = await (await listener.execute(_INSTALLED)).fetchone()
-            if there is None or there[0] is None:
-                raise ConfigError("the database has no tables for topics", hint=_HINT)
+            await _take_lock(listener)
             await listener.execute(f"LISTEN {_CHANNEL}")
-            found = await listener.execute("SELECT system_identifier FROM pg_control_system()")
-            (self.cluster,) = map(str, await found.fetchone() or ("",))
+            row = await listener.execute("SELECT system_identifier FROM pg_control_system()")
+            (self.cluster,) = map(str, await row.fetchone() or ("",))
             await self.catalog.refresh(listener)
-            await self._learn_access(listener)
+            await self._refresh_access(listener)
             self.connected = True
         except BaseException:
             await listener.close()
             raise
         return listener
 
-    async def _await_acks(self, listener: Connection) -> None:
-        """Notifications, for ever. Whoever missed some looks again at everything."""
+    async def _handle_notifications(self, listener: Connection) -> None:
+        """Handle notifications, and listen again whenever the connection is lost."""
         while True:
             try:
                 async for notice in listener.notifies():
-                    await self._heed(notice.payload)
+                    await self._handle(notice.payload)
             except (psycopg.Error, TailraceError) as error:
-                self._events.warning("broker.listener-lost", reason=str(error).strip())
+                self._events.warning("broker.listener_lost", reason=str(error).strip())
             finally:
                 self.connected = False
                 await listener.close()
             await self.pool.close()
-            # What was kept may be more than what a crash has left.
+            # The tails may have batches that a crash of PostgreSQL has removed from the tables,
+            # and batches that were written while the listener connected.
             self.tails.clear()
             listener = await self._listen_again()
             self.tails.clear()
             self.signals.wake_all()
 
     async def _listen_again(self) -> Connection:
+        backoff = Backoff(max_s=_MAX_RETRY_S)
         while True:
             try:
                 return await self._listen()
             except (psycopg.Error, TailraceError) as error:
-                self._events.warning("broker.waiting-for-postgres", reason=str(error).strip())
-                await asyncio.sleep(_RETRY_S)
+                retry_in_s = backoff.next_s()
+                self._events.warning(
+                    "broker.waiting_for_postgres",
+                    reason=str(error).strip(),
+                    retry_in_s=round(retry_in_s, 1),
+                )
+                await asyncio.sleep(retry_in_s)
 
-    async def _heed(self, payload: str) -> None:
+    async def _handle(self, payload: str) -> None:
+        """A notification: `TOPIC_ID:PARTITION` for new records, `access`, or `topics`."""
         topic, _, partition = payload.partition(":")
         if topic.isdecimal() and partition.isdecimal():
             self.signals.wake((int(topic), int(partition)))
         elif topic == "access":
             async with self.pool.connection() as connection:
-                await self._learn_access(connection)
+                await self._refresh_access(connection)
         else:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Learn the topics again."""
+        """Read the topics again."""
         async with self.pool.connection() as connection:
             await self.catalog.refresh(connection)
 
-    async def _learn_access(self, connection: Connection) -> None:
+    async def _refresh_access(self, connection: Connection) -> None:
         await self.access.refresh(connection)
         self.on_access()
 
     async def topic(self, name: str) -> Topic | None:
-        """A topic, if there is one; tables are asked before nobody knows it."""
+        """A topic, or None. Reads the tables before it reports that a topic does not exist."""
         if name not in self.catalog.topics:
             await self.refresh()
         return self.catalog.topics.get(name)
 
-    async def _tick(self) -> None:
+    async def _expire_members(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(_EXPIRE_INTERVAL_S)
             self.groups.expire()
 
-    async def _clean(self) -> None:
+    async def _apply_retention(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.retention_s)
+            await asyncio.sleep(self.settings.retention_check_s)
             for topic in list(self.catalog.topics.values()):
                 try:
                     await retention.apply(self.pool, topic)
                 except TailraceError as error:
                     self._events.warning(
-                        "broker.retention-failed", topic=topic.name, reason=str(error)
+                        "broker.retention_failed", topic=topic.name, reason=str(error)
                     )
 
 
+async def _take_lock(connection: Connection) -> None:
+    """Take the lock of the only broker. An error if it is taken, or there are no tables."""
+    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
+    row = await cursor.fetchone()
+    if row is None or not row[0]:
+        raise AlreadyRunningError(
+            "another broker serves this database",
+            hint="Stop it first; pg_locks shows its connection.",
+        )
+    row = await (await connection.execute(_INSTALLED)).fetchone()
+    if row is None or row[0] is None:
+        raise ConfigError(
+            "the tables of the broker are missing in this database",
+            hint="Create them: tailrace broker --init",
+        )
+
+
 async def install(dsn: str) -> None:
-    """Make the tables and functions; those that are there stay as they are."""
+    """Create the tables and functions that are missing."""
     script = resources.files("tailrace.broker.tables").joinpath("schema.sql").read_text()
     connection = await connect(dsn, name="broker init")
     async with connection, connection.transaction():

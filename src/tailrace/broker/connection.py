@@ -1,11 +1,11 @@
-"""One client: frames in, frames out, in order.
+"""One client connection: requests in, responses out, in order.
 
-Requests are begun in the order they come, each in a task of its own, and answered in that order: a
-client may send the next batch before the last one is durable. Before the login there is one request
-at a time, small, and of few kinds.
+Each request runs in its own task and starts in order of arrival; responses are sent in the same
+order. So a client may send the next batch before the last one is durable. Before the login a
+connection has one request at a time, a small one, of few kinds.
 
-A connection notes when it began to wait for what; the server looks at all of them once in a while,
-which costs less than a timer a request.
+A connection records when it began to wait. The server checks all connections once per second, which
+is cheaper than a timer per request.
 """
 
 from __future__ import annotations
@@ -22,31 +22,33 @@ from tailrace.broker import wire
 from tailrace.broker.api import (
     API_VERSIONS,
     APIS,
-    LEAST_VERSIONS,
     LOGIN,
-    MOST_VERSIONS,
+    MAX_API_VERSIONS,
+    MIN_API_VERSIONS,
     PRODUCE,
     Api,
     Call,
-    served,
+    api_versions,
 )
 from tailrace.broker.auth.login import Login
-from tailrace.broker.limits import Share
+from tailrace.broker.limits import Reservation
 from tailrace.errors import MalformedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.broker.broker import Broker
 
 _LENGTH = struct.Struct(">i")
-_IN_FLIGHT = 32
+_MAX_IN_FLIGHT = 32
 _SMALL = 4 << 10
-"""Of a request that does not wait for memory: heartbeats come through whatever others send."""
-_MOST_BUT_PRODUCE = 8 << 20
-_FAREWELL_S = 1.0
+"""Requests up to this size do not wait for memory, so heartbeats are never delayed."""
+_MAX_NON_PRODUCE = 8 << 20
+_CLOSE_DELAY_S = 1.0
 
 
-class TurnedAwayError(Exception):
-    """Why a connection is closed; `reason` is the word for it in the metrics."""
+class RejectedError(Exception):
+    """The broker closes a connection. `reason` is the label of the metric."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -55,28 +57,28 @@ class TurnedAwayError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """A request that is not answered yet."""
+    """A request without a response yet."""
 
     head: wire.Head
     task: asyncio.Task[tuple[wire.Head, Any] | None]
-    share: Share
-    turn: asyncio.Event
+    memory: Reservation
+    earlier_answered: asyncio.Event
 
     def abandon(self) -> None:
-        """Its client is gone. What a producer sent is in memory until it is written."""
+        """The client is gone. Batches of a producer hold their memory until they are written."""
         if self.head.api != PRODUCE:
             self.task.cancel()
         self.task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
-            # Looked at, so that nobody is told that nobody has.
+            # Retrieve the exception: asyncio logs those that were never retrieved.
             task.exception()
-        self.share.release()
+        self.memory.release()
 
 
 class Connection:
-    """A client that is connected. `strict`: it has to log in, even if there are no users."""
+    """A connected client. `login_required`: the client must log in even if there are no users."""
 
     def __init__(
         self,
@@ -84,54 +86,56 @@ class Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         *,
-        strict: bool,
+        login_required: bool,
         advertised: tuple[str, int] | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._broker, self._limits = broker, broker.settings.limits
+        self._broker, self._limits, self._clock = broker, broker.limits, clock
         self._reader, self._writer = reader, writer
-        self._strict = strict
-        found: tuple[str, int] = advertised or writer.get_extra_info("sockname")[:2]
-        self._host, self._port = found
+        self._login_required = login_required
+        address: tuple[str, int] = advertised or writer.get_extra_info("sockname")[:2]
+        self._host, self._port = address
         self.peer: str = writer.get_extra_info("peername")[0]
         encrypted = writer.get_extra_info("ssl_object") is not None
         self.login = Login(broker.access, encrypted=encrypted)
-        self._answers: asyncio.Queue[_Request] = asyncio.Queue(_IN_FLIGHT)
-        self._open: set[_Request] = set()
-        self._begun = self._seen = time.monotonic()
-        self._reading: float | None = None
-        """Since when a request is being read."""
-        self._unread: tuple[int, float] = (0, 0.0)
-        """How much the client has not taken yet, and since when it is that much."""
+        self._responses: asyncio.Queue[_Request] = asyncio.Queue(_MAX_IN_FLIGHT)
+        self._in_progress: set[_Request] = set()
+        self._opened_at = self._active_at = clock()
+        self._reading_since: float | None = None
+        """When the request that is being read began."""
+        self._unsent: tuple[int, float] = (0, 0.0)
+        """Bytes in the send buffer, and since when their number is unchanged."""
 
     @property
     def admitted(self) -> bool:
-        """Whether it may ask for anything."""
-        required = self._strict or bool(self._broker.access.users)
+        """Whether the client may send any request."""
+        required = self._login_required or bool(self._broker.access.users)
         return self.login.user is not None or not required
 
     @property
     def stale(self) -> bool:
-        """Whether it was let in as somebody that there is no more."""
+        """Whether the user was removed after the login."""
         return self.login.user is not None and self.login.user not in self._broker.access.users
 
-    def overdue(self, now: float) -> TurnedAwayError | None:
-        """Why it should be closed, if it has waited for too long."""
-        limits, left = self._limits, self._writer.transport.get_write_buffer_size()
-        if left != self._unread[0]:
-            self._unread = (left, now)
-        stalled = now - self._unread[1] if left else 0.0
-        if not self.admitted and now > self._begun + limits.login_s:
-            return TurnedAwayError("login", "no login in time")
-        if self._reading is not None and now > self._reading + limits.request_s:
-            return TurnedAwayError("slow", "a request that does not come to its end")
-        if stalled > limits.stalled_s and self._broker.room.waiting:
-            return TurnedAwayError("slow", "answers that are not read, while others wait")
-        if stalled > limits.idle_s or (not self._open and now > self._seen + limits.idle_s):
-            return TurnedAwayError("idle", "nothing has been asked for a long time")
+    def overdue(self, now: float) -> RejectedError | None:
+        """Why the connection must be closed, if it has waited too long."""
+        limits, unsent = self._limits, self._writer.transport.get_write_buffer_size()
+        if unsent != self._unsent[0]:
+            self._unsent = (unsent, now)
+        stalled_s = now - self._unsent[1] if unsent else 0.0
+        if not self.admitted and now > self._opened_at + limits.login_s:
+            return RejectedError("login", f"no login within {limits.login_s:g} s")
+        if self._reading_since is not None and now > self._reading_since + limits.request_s:
+            return RejectedError("slow", f"request incomplete after {limits.request_s:g} s")
+        if stalled_s > limits.stalled_s and self._broker.memory.waiting:
+            return RejectedError("slow", "client does not read responses while others need memory")
+        idle = not self._in_progress and now > self._active_at + limits.idle_s
+        if idle or stalled_s > limits.idle_s:
+            return RejectedError("idle", f"idle for {limits.idle_s:g} s")
         return None
 
     async def serve(self) -> None:
-        """Until the client goes, or sends what no client sends."""
+        """Serve until the client disconnects or sends an invalid request."""
         sender = asyncio.create_task(self._send())
         receiver = asyncio.create_task(self._receive())
         try:
@@ -142,108 +146,110 @@ class Connection:
             for task in (sender, receiver):
                 task.cancel()
             await asyncio.gather(sender, receiver, return_exceptions=True)
-            for request in self._open:
+            for request in self._in_progress:
                 request.abandon()
 
     async def _receive(self) -> None:
-        while (size := await self._size()) is not None:
-            frame, share = await self._frame(size)
+        while (size := await self._read_size()) is not None:
+            frame, memory = await self._read_frame(size)
             head = wire.head(frame)
-            if head.api != PRODUCE and size > _MOST_BUT_PRODUCE:
-                share.release()
-                raise MalformedError(f"a request {head.api} of {size} bytes")
+            if head.api != PRODUCE and size > _MAX_NON_PRODUCE:
+                memory.release()
+                raise MalformedError(f"request of API {head.api} has {size} bytes")
             alone = head.api in LOGIN or not self.admitted
-            turn = asyncio.Event()
-            task = asyncio.create_task(self._answer(head, frame, share, turn))
+            earlier_answered = asyncio.Event()
+            task = asyncio.create_task(self._answer(head, frame, memory, earlier_answered))
             del frame
-            request = _Request(head, task, share, turn)
-            self._open.add(request)
-            await self._answers.put(request)
+            request = _Request(head, task, memory, earlier_answered)
+            self._in_progress.add(request)
+            await self._responses.put(request)
             if alone:
                 await asyncio.wait({task})
             if self.login.failed:
-                # Nothing more is heard; the client may hang up first.
+                # Discard further input until the client disconnects or the sender ends.
                 while await self._reader.read(_SMALL):
                     pass
                 return
 
-    async def _size(self) -> int | None:
-        """Of the next request; None if there is none."""
+    async def _read_size(self) -> int | None:
+        """The size of the next request; None if the client has disconnected."""
         try:
             (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
         except asyncio.IncompleteReadError as error:
             if error.partial:
-                raise MalformedError("a frame that is cut off") from error
+                raise MalformedError("connection closed within a request") from error
             return None
         limits = self._limits
-        most = limits.request_bytes if self.admitted else limits.stranger_bytes
-        if not 0 < size <= most:
-            raise MalformedError(f"a frame of {size} bytes")
+        max_size = limits.request_bytes if self.admitted else limits.unauthenticated_bytes
+        if not 0 < size <= max_size:
+            raise MalformedError(f"request of {size} bytes, must be 1 to {max_size}")
         return int(size)
 
-    async def _frame(self, size: int) -> tuple[bytes, Share]:
-        """A request, and the memory it takes: waited for before a large one is read."""
-        room, share = self._broker.room, Share(self._broker.room)
+    async def _read_frame(self, size: int) -> tuple[bytes, Reservation]:
+        """A request and its memory, which is reserved before a large request is read."""
+        memory = Reservation(self._broker.memory)
         if size > _SMALL and self.admitted:
-            share = await room.take(size)
+            await memory.replace(size)
         try:
-            self._reading = self._seen = time.monotonic()
+            self._reading_since = self._active_at = self._clock()
             frame = await self._reader.readexactly(size)
-            self._reading = None
+            self._reading_since = None
             if size <= _SMALL and wire.head(frame).api == PRODUCE:
-                await share.become(size)
+                await memory.replace(size)
         except BaseException:
-            share.release()
+            memory.release()
             raise
-        return frame, share
+        return frame, memory
 
     async def _send(self) -> None:
         while not self.login.failed:
-            request = await self._answers.get()
-            request.turn.set()
-            found = await asyncio.shield(request.task)
-            if found is not None:
-                body = wire.response(*found)
-                del found
+            request = await self._responses.get()
+            request.earlier_answered.set()
+            answer = await asyncio.shield(request.task)
+            if answer is not None:
+                body = wire.response(*answer)
+                del answer
                 self._writer.writelines((_LENGTH.pack(len(body)), body))
                 del body
                 await self._writer.drain()
-            request.share.release()
-            self._open.discard(request)
-            self._seen = time.monotonic()
-        # Some clients do not read an answer that comes with the end of the connection.
-        await asyncio.sleep(_FAREWELL_S)
+            request.memory.release()
+            self._in_progress.discard(request)
+            self._active_at = self._clock()
+        # Some clients ignore a response that arrives together with the end of the connection.
+        await asyncio.sleep(_CLOSE_DELAY_S)
 
     async def _answer(
-        self, head: wire.Head, frame: bytes, share: Share, turn: asyncio.Event
+        self, head: wire.Head, frame: bytes, memory: Reservation, earlier_answered: asyncio.Event
     ) -> tuple[wire.Head, Any] | None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         if head.api == API_VERSIONS:
-            found: tuple[wire.Head, Any] | None = self._versions(head)
+            answer: tuple[wire.Head, Any] | None = self._api_versions(head)
         else:
-            api = self._allowed(head)
-            call = self._call(head, frame, share, turn)
+            api = self._api(head)
+            call = self._call(head, frame, memory, earlier_answered)
             del frame
-            if api.waits:
-                share.release()
+            if api.may_wait:
+                memory.release()
             values = await api.answer(call)
-            if not api.waits:
-                # What was sent is dealt with, whenever the answer can go.
-                share.release()
-            found = None if values is None else (head, values)
-        self._broker.tally.answered(head.api, time.perf_counter() - begun)
-        return found
+            if not api.may_wait:
+                # The request is done; its memory must not wait for earlier responses.
+                memory.release()
+            answer = None if values is None else (head, values)
+        self._broker.tally.answered(head.api, time.perf_counter() - started)
+        return answer
 
-    def _allowed(self, head: wire.Head) -> Api:
-        """The kind of a request, if it is served at all, and to this client now."""
+    def _api(self, head: wire.Head) -> Api:
+        """The kind of a request. An error if it is not served, or not before the login."""
         api = APIS.get(head.api)
-        if api is None or not api.least <= head.version <= api.most:
-            raise MalformedError(f"request {head.api} in version {head.version} is not served")
+        if api is None or not api.min_version <= head.version <= api.max_version:
+            raise MalformedError(f"API {head.api} version {head.version} is not supported")
         if (not self.admitted and api.key not in LOGIN) or self.stale:
-            raise TurnedAwayError("login", f"{api.name} before the login")
+            raise RejectedError("login", f"{api.name} request without a login")
         return api
 
-    def _call(self, head: wire.Head, frame: bytes, share: Share, turn: asyncio.Event) -> Call:
+    def _call(
+        self, head: wire.Head, frame: bytes, memory: Reservation, earlier_answered: asyncio.Event
+    ) -> Call[Any]:
         client, request = wire.request(frame, head)
         return Call(
             broker=self._broker,
@@ -255,14 +261,14 @@ class Connection:
             port=self._port,
             login=self.login,
             user=self._broker.access.users.get(self.login.user or ""),
-            share=share,
-            turn=turn,
+            memory=memory,
+            earlier_answered=earlier_answered,
         )
 
     @staticmethod
-    def _versions(head: wire.Head) -> tuple[wire.Head, Any]:
-        """A client that is newer than us is told so in a version that all understand."""
-        if LEAST_VERSIONS <= head.version <= MOST_VERSIONS:
-            return head, served()
+    def _api_versions(head: wire.Head) -> tuple[wire.Head, Any]:
+        """A newer client gets an error in version 0, which every client understands (KIP-511)."""
+        if MIN_API_VERSIONS <= head.version <= MAX_API_VERSIONS:
+            return head, api_versions()
         oldest = wire.Head(api=head.api, version=0, correlation=head.correlation)
-        return oldest, served() | {"error_code": ErrorCode.unsupported_version}
+        return oldest, api_versions() | {"error_code": ErrorCode.unsupported_version}

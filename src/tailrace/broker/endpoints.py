@@ -1,4 +1,4 @@
-"""`/health`, `/ready`, `/status` and `/metrics` of a broker, beside its clients in one loop."""
+"""`/health`, `/ready`, `/status` and `/metrics` of the broker, in the event loop of its clients."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from tailrace.broker.server import Server
 
 _ENDPOINTS = {
-    "GET /health": "whether this server answers",
-    "GET /ready": "whether PostgreSQL answers and this is its broker; 503 otherwise",
-    "GET /status": "connections, topics, groups, counts",
-    "GET /metrics": "the same for Prometheus",
+    "GET /health": "200 while the process runs",
+    "GET /ready": "200 while PostgreSQL is reachable and this broker holds its lock; otherwise 503",
+    "GET /status": "connections, topics, groups, counters",
+    "GET /metrics": "the same as metrics for Prometheus",
 }
 
 
 class Endpoints(uvicorn.Server):
-    """The HTTP side of a broker."""
+    """The HTTP server of the broker."""
 
     def __init__(self, broker: Broker, server: Server) -> None:
         super().__init__(settings(self._application()))
@@ -40,11 +40,11 @@ class Endpoints(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are for the broker, which ends this."""
+        """Install no signal handlers: the broker handles signals and stops this server."""
         yield
 
     async def run_on(self, listener: socket.socket) -> None:
-        """Until `should_exit`."""
+        """Serve until `should_exit` is set."""
         await self.serve(sockets=[listener])
 
     def _application(self) -> Starlette:
@@ -62,7 +62,7 @@ class Endpoints(uvicorn.Server):
     async def _ready(self, _request: Request) -> Response:
         if self._broker.connected:
             return reply({"status": "ready"})
-        return reply({"status": "degraded", "problems": ["PostgreSQL does not answer"]}, 503)
+        return reply({"status": "degraded", "problems": ["PostgreSQL is not reachable"]}, 503)
 
     async def _status(self, _request: Request) -> Response:
         return reply(document(self._broker, self._listener))

@@ -1,4 +1,4 @@
-"""What the broker tells of itself: for Prometheus, and as a document for people."""
+"""The status of the broker: metrics for Prometheus, and the document of `/status`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMES = {key: api.name for key, api in APIS.items()} | {API_VERSIONS: "ApiVersi
 
 
 def document(broker: Broker, server: Server) -> dict[str, Any]:
-    """`/status`."""
+    """The document of `/status`."""
     return {
         "version": __version__,
         "status": "connected" if broker.connected else "waiting for PostgreSQL",
@@ -41,8 +41,8 @@ def document(broker: Broker, server: Server) -> dict[str, Any]:
             group.id: {"state": group.state.value, "members": len(group.members)}
             for group in broker.groups.all()
         },
-        "request_memory_bytes": broker.room.used,
-        "request_memory_waiting": broker.room.waiting,
+        "request_memory_bytes": broker.memory.used,
+        "request_memory_waiting": broker.memory.waiting,
         "produced_records": broker.tally.produced_records,
         "produced_bytes": broker.tally.produced_bytes,
         "fetched_bytes": broker.tally.fetched_bytes,
@@ -52,54 +52,66 @@ def document(broker: Broker, server: Server) -> dict[str, Any]:
 
 
 class Collector(Base):
-    """Makes Prometheus's metrics of a fresh look at every scrape."""
+    """Collects the metrics at every scrape."""
 
     def __init__(self, broker: Broker, server: Server) -> None:
         self._broker, self._server = broker, server
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics."""
+        """Every metric of the broker."""
         broker, tally = self._broker, self._broker.tally
-        info = GaugeMetricFamily("tailrace_info", "The release at work.", labels=["version"])
+        info = GaugeMetricFamily(
+            "tailrace_info", "The running release of Tailrace.", labels=["version"]
+        )
         info.add_metric([__version__], 1)
         yield info
         gauges = {
-            "up": ("1 while PostgreSQL answers and this is its broker.", int(broker.connected)),
-            "connections": ("Clients that are connected.", self._server.connections),
+            "up": (
+                "1 while PostgreSQL is reachable and this broker holds its lock.",
+                int(broker.connected),
+            ),
+            "connections": ("Connected clients.", self._server.connections),
             "topics": ("Topics.", len(broker.catalog.topics)),
             "partitions": (
                 "Partitions of all topics.",
                 sum(topic.partitions for topic in broker.catalog.topics.values()),
             ),
-            "users": ("Users who may log in.", len(broker.access.users)),
-            "groups": ("Groups that have members.", sum(1 for _ in broker.groups.all())),
+            "users": ("Users that can log in.", len(broker.access.users)),
+            "groups": ("Consumer groups that have members.", sum(1 for _ in broker.groups.all())),
             "group_members": (
-                "Members of all groups.",
+                "Members of all consumer groups.",
                 sum(len(group.members) for group in broker.groups.all()),
             ),
-            "request_memory_bytes": ("Memory of requests under way.", broker.room.used),
-            "request_memory_waiting": ("Requests that wait for memory.", broker.room.waiting),
+            "request_memory_bytes": ("Memory of requests in progress.", broker.memory.used),
+            "request_memory_waiting": ("Requests that wait for memory.", broker.memory.waiting),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(_PREFIX + name, text, value)
         counters = {
-            "batches": ("Record batches that are committed.", tally.batches),
-            "produced_records": ("Records that are committed.", tally.produced_records),
-            "produced_bytes": ("Bytes of them, unpacked.", tally.produced_bytes),
+            "batches": ("Committed record batches.", tally.batches),
+            "produced_records": ("Committed records.", tally.produced_records),
+            "produced_bytes": (
+                "Bytes of committed record batches, decompressed.",
+                tally.produced_bytes,
+            ),
             "fetched_bytes": ("Bytes of record batches sent to consumers.", tally.fetched_bytes),
         }
         for name, (text, count) in counters.items():
             yield CounterMetricFamily(_PREFIX + name, text, count)
-        yield _labelled("logins", "Logins.", "result", tally.logins)
-        yield _labelled("refused", "Connections closed, by the reason.", "reason", tally.refused)
+        yield _labelled("logins", "Login attempts, by result.", "result", tally.logins)
+        yield _labelled(
+            "refused", "Connections that the broker closed, by reason.", "reason", tally.refused
+        )
         yield from self._requests()
 
     def _requests(self) -> Iterator[Metric]:
         timings = self._broker.tally.requests
         counts = {_NAMES[api]: sum(timing.buckets) for api, timing in timings.items()}
-        yield _labelled("requests", "Requests that were answered.", "api", counts)
+        yield _labelled("requests", "Answered requests, by API.", "api", counts)
         seconds = HistogramMetricFamily(
-            _PREFIX + "request_seconds", "From a request to its answer.", labels=["api"]
+            _PREFIX + "request_seconds",
+            "Time from a request to its response, by API.",
+            labels=["api"],
         )
         bounds = [*map(str, BOUNDS_S), "+Inf"]
         for api, timing in timings.items():

@@ -1,7 +1,10 @@
-"""How much clients may take: of connections, of memory, of time.
+"""Limits: how many connections, how much memory and how much time clients may use.
 
-Memory is a budget that all connections share. A request waits for room before it is read, and so
-does what a consumer is going to be sent: clients become slower, and none is turned away.
+All connections share one memory budget. A request reserves memory before it is read, and a response
+to a consumer before its records are read. When the budget is used up clients wait in order of
+arrival; none is rejected.
+
+Not for rate limits: the broker has none.
 """
 
 from __future__ import annotations
@@ -13,31 +16,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one client, or all of them, may take."""
+    """Limits per client, or for all clients together."""
 
     connections: int = 4000
     memory_bytes: int = 256 << 20
-    """Of requests and answers under way."""
+    """Requests and responses in progress, of all clients."""
     request_bytes: int = 64 << 20
     fetch_bytes: int = 55 << 20
-    """Of an answer to a consumer, as in Kafka; a larger batch comes alone."""
-    stranger_bytes: int = 64 << 10
-    """Of a request before the login."""
+    """Max response to a consumer, as in Kafka; a larger batch is sent alone."""
+    unauthenticated_bytes: int = 64 << 10
+    """Max request before the login."""
     login_s: float = 10.0
     """From the first byte to the end of the login."""
     refusal_s: float = 0.5
-    """How long a failed login waits for its answer."""
+    """Delay of the response to a failed login."""
     request_s: float = 60.0
     """From the first byte of a request to its last."""
     stalled_s: float = 30.0
-    """How long an answer may lie unread while others wait for memory."""
+    """How long a response may stay unread while other clients wait for memory."""
     idle_s: float = 600.0
 
 
-class Room:
-    """A budget of bytes, in order of asking; whoever waits holds nothing.
+class MemoryBudget:
+    """A budget of bytes, granted in order of arrival. A waiting reservation holds nothing.
 
-    One share is always granted, however large: it is alone then.
+    One reservation is always granted, however large: it is then the only one.
     """
 
     def __init__(self, size: int) -> None:
@@ -47,14 +50,14 @@ class Room:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of reservations that wait."""
         return len(self._waiting)
 
-    async def take(self, size: int) -> Share:
-        """So many bytes, once there is room."""
-        share = Share(self)
-        await share.become(size)
-        return share
+    async def reserve(self, size: int) -> Reservation:
+        """Wait until `size` bytes are free, and reserve them."""
+        reservation = Reservation(self)
+        await reservation.replace(size)
+        return reservation
 
     async def _take(self, size: int) -> None:
         if not self._waiting and self._fits(size):
@@ -68,7 +71,7 @@ class Room:
             if granted.cancelled():
                 self._grant()
             else:
-                # It was granted, and its holder has not heard of it.
+                # The grant and the cancellation arrived together: give the bytes back.
                 self._give(size)
             raise
 
@@ -90,34 +93,37 @@ class Room:
         return not self.used or self.used + size <= self._size
 
 
-class Share:
-    """A part of the room, which its holder may change, and gives back."""
+class Reservation:
+    """A part of the budget that belongs to one request."""
 
-    __slots__ = ("_room", "size")
+    __slots__ = ("_budget", "size")
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
         self.size = 0
 
-    async def become(self, size: int) -> None:
-        """Give back what is held, then wait for so many bytes."""
+    async def replace(self, size: int) -> None:
+        """Release what is reserved, then wait for `size` bytes.
+
+        Releasing first means that two reservations can not wait for each other.
+        """
         self.release()
-        await self._room._take(size)
+        await self._budget._take(size)
         self.size = size
 
-    def grow(self, size: int) -> None:
-        """What is there already is counted, without waiting; the next ones wait longer."""
-        self._room.used += size
+    def add(self, size: int) -> None:
+        """Count memory that is in use already, without waiting; later reservations wait longer."""
+        self._budget.used += size
         self.size += size
 
-    def fit(self, size: int) -> None:
-        """It turned out to be so many bytes."""
+    def resize(self, size: int) -> None:
+        """Set the reservation to the size that is really used, without waiting."""
         if size > self.size:
-            self.grow(size - self.size)
+            self.add(size - self.size)
         elif size < self.size:
             freed, self.size = self.size - size, size
-            self._room._give(freed)
+            self._budget._give(freed)
 
     def release(self) -> None:
-        """Give back everything."""
-        self.fit(0)
+        """Release everything."""
+        self.resize(0)

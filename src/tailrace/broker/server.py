@@ -1,7 +1,7 @@
-"""The listener: who may connect, for how long, and what becomes of those who misbehave.
+"""The listener: accepts connections, and closes those that break a limit.
 
-A frame that is too large, cut off or no request at all closes its connection, with a line in the
-log, and nothing else. So does a login that fails, or does not come.
+A request that is too large, truncated or malformed closes its own connection, with one log line,
+and affects no other. The same holds for a login that fails or takes too long.
 """
 
 from __future__ import annotations
@@ -15,59 +15,65 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.broker.connection import Connection, TurnedAwayError
+from tailrace.backoff import Backoff
+from tailrace.broker.connection import Connection, RejectedError
 from tailrace.errors import MalformedError, TailraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.broker.auth.tls import Certificate
     from tailrace.broker.broker import Broker
 
 _BACKLOG = 512
 _BUFFER = 1 << 16
-_LOOK_S = 1.0
-_NO_DESCRIPTORS_S = 0.5
+_CHECK_INTERVAL_S = 1.0
+_LOG_INTERVAL_S = 1.0
+_MAX_REASON = 200
 
 
 class Server:
-    """Listens for clients of a broker. `strict`: without users nobody gets in."""
+    """Listens for clients of a broker. `login_required`: clients must log in even without users."""
 
     def __init__(
         self,
         broker: Broker,
         *,
         certificate: Certificate | None = None,
-        strict: bool = False,
+        login_required: bool = False,
         advertised: tuple[str, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._broker, self._limits = broker, broker.settings.limits
+        self._broker, self._limits, self._clock = broker, broker.limits, clock
         self._certificate = certificate
         self._tls = certificate.context() if certificate is not None else None
-        self._strict = strict
+        self._login_required = login_required
         self._advertised = advertised
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: dict[asyncio.Task[None], Connection | None] = {}
-        """None where the TLS handshake is not over."""
+        """None before the end of the TLS handshake."""
         self._open = not broker.access.users
-        self._complained = 0.0
+        """Whether clients connect without a login, because there are no users."""
+        self._limit_logged_at = 0.0
         self._events = structlog.get_logger()
-        broker.on_access = self._part
+        broker.on_access = self._disconnect_removed
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Number of clients."""
         return len(self._clients)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port it is."""
+        """Start to listen; the port that is used."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         listeners = []
-        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+        for family, address in dict.fromkeys((info[0], info[4]) for info in resolved):
             listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
             listener.setblocking(False)
             listeners.append(listener)
         self._tasks = [asyncio.create_task(self._accept(listener)) for listener in listeners]
-        self._tasks.append(asyncio.create_task(self._look()))
+        self._tasks.append(asyncio.create_task(self._check_overdue()))
         bound: int = listeners[0].getsockname()[1]
         return bound
 
@@ -78,113 +84,134 @@ class Server:
         await asyncio.gather(*self._tasks, *self._clients, return_exceptions=True)
 
     def reload(self) -> None:
-        """Read the certificate again; those who are connected keep theirs."""
+        """Reload the certificate for new connections. An invalid one is ignored."""
         if self._certificate is not None:
             try:
                 self._tls = self._certificate.context()
-                self._events.info("broker.certificate-read")
+                self._events.info("broker.certificate_reloaded")
             except TailraceError as error:
-                self._events.error("broker.certificate-kept", reason=str(error))
+                self._events.error("broker.certificate_reload_failed", reason=str(error))
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        # accept fails while the process is out of file descriptors.
+        backoff = Backoff(max_s=1.0)
         with listener:
             while True:
                 try:
-                    link, _ = await loop.sock_accept(listener)
+                    accepted, _ = await loop.sock_accept(listener)
                 except OSError as error:
-                    self._complain("descriptors", error=str(error))
-                    await asyncio.sleep(_NO_DESCRIPTORS_S)
+                    self._count_refused("descriptors", reason=str(error))
+                    await asyncio.sleep(backoff.next_s())
                     continue
+                backoff.reset()
                 if len(self._clients) >= self._limits.connections:
-                    link.close()
-                    self._complain("connections", most=self._limits.connections)
+                    accepted.close()
+                    self._count_refused("connections", max=self._limits.connections)
                     continue
-                task = asyncio.create_task(self._serve(link))
+                task = asyncio.create_task(self._serve(accepted))
                 self._clients[task] = None
                 task.add_done_callback(lambda ended: self._clients.pop(ended, None))
 
-    def _complain(self, limit: str, **about: object) -> None:
-        """A line a second at most: there may be thousands at the door."""
+    def _count_refused(self, limit: str, **fields: object) -> None:
+        """Count a refused connection, and log at most one line per second."""
         self._broker.tally.refused[limit] += 1
-        now = time.monotonic()
-        if now > self._complained + 1:
-            self._complained = now
-            self._events.warning("broker.full", limit=limit, **about)
+        now = self._clock()
+        if now > self._limit_logged_at + _LOG_INTERVAL_S:
+            self._limit_logged_at = now
+            self._events.warning("broker.limit_reached", limit=limit, **fields)
 
-    async def _serve(self, link: socket.socket) -> None:
+    async def _serve(self, accepted: socket.socket) -> None:
         peer = ""
         try:
-            peer = str(link.getpeername()[0])
-            reader, writer = await self._open_streams(link)
+            peer = str(accepted.getpeername()[0])
+            reader, writer = await self._open_streams(accepted)
         except (OSError, asyncio.CancelledError) as error:
-            link.close()
+            accepted.close()
             if isinstance(error, ssl.SSLError | TimeoutError):
-                self._turn_away(peer, TurnedAwayError("tls", str(error) or "no handshake in time"))
+                message = str(error) or "TLS handshake timed out"
+                self._log_rejected(peer, RejectedError("tls", message))
             return
         connection = Connection(
-            self._broker, reader, writer, strict=self._strict, advertised=self._advertised
+            self._broker,
+            reader,
+            writer,
+            login_required=self._login_required,
+            advertised=self._advertised,
+            clock=self._clock,
         )
         task = asyncio.current_task()
         assert task is not None
         self._clients[task] = connection
         try:
-            await connection.serve()
-        except MalformedError as error:
-            self._broker.tally.refused["malformed"] += 1
-            self._events.warning("broker.malformed", peer=peer, reason=str(error)[:200])
-        except TurnedAwayError as error:
-            self._turn_away(peer, error)
-        except TailraceError as error:
-            self._events.warning("broker.unanswered", reason=str(error)[:200])
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        except asyncio.CancelledError:
-            # It was told to end, or the server stops: there is nobody to tell.
-            pass
-        except Exception:
-            self._events.error("broker.failed", trace=traceback.format_exc())
+            await self._serve_connection(connection)
         finally:
             writer.transport.abort()
 
+    async def _serve_connection(self, connection: Connection) -> None:
+        """Serve until the connection ends. An error ends this connection only."""
+        peer = connection.peer
+        try:
+            await connection.serve()
+        except MalformedError as error:
+            self._broker.tally.refused["malformed"] += 1
+            reason = str(error)[:_MAX_REASON]
+            self._events.warning("broker.malformed_request", peer=peer, reason=reason)
+        except RejectedError as error:
+            self._log_rejected(peer, error)
+        except TailraceError as error:
+            reason = str(error)[:_MAX_REASON]
+            self._events.warning("broker.request_failed", peer=peer, code=error.code, reason=reason)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            # The client disconnected, or the server ends the connection.
+            pass
+        except Exception:
+            self._events.error("broker.connection_failed", trace=traceback.format_exc())
+
     async def _open_streams(
-        self, link: socket.socket
+        self, accepted: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_BUFFER, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         handshake_s = self._limits.login_s if self._tls is not None else None
         transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, link, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=handshake_s
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    def _turn_away(self, peer: str, error: TurnedAwayError) -> None:
+    def _log_rejected(self, peer: str, error: RejectedError) -> None:
         self._broker.tally.refused[error.reason] += 1
         self._events.warning(
-            "broker.turned-away", peer=peer, why=error.reason, reason=str(error)[:200]
+            "broker.client_rejected", peer=peer, code=error.reason, reason=str(error)[:_MAX_REASON]
         )
 
-    async def _look(self) -> None:
-        """Close those that have waited for too long."""
+    async def _check_overdue(self) -> None:
+        """Close connections that have waited too long."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            now = time.monotonic()
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            now = self._clock()
             for task, connection in list(self._clients.items()):
-                late = connection.overdue(now) if connection is not None else None
-                if connection is not None and late is not None:
-                    if late.reason == "idle":
+                overdue = connection.overdue(now) if connection is not None else None
+                if connection is not None and overdue is not None:
+                    if overdue.reason == "idle":
                         self._broker.tally.refused["idle"] += 1
                     else:
-                        self._turn_away(connection.peer, late)
+                        self._log_rejected(connection.peer, overdue)
                     task.cancel()
 
-    def _part(self) -> None:
-        """Users have changed. Those who are gone go, and so do those who came without a login."""
-        opened, self._open = self._open, not self._broker.access.users
+    def _disconnect_removed(self) -> None:
+        """Users have changed: close connections of removed users, and those without a login.
+
+        The latter exist only if there were no users before.
+        """
+        was_open, self._open = self._open, not self._broker.access.users
         for task, connection in list(self._clients.items()):
-            if connection is not None and (connection.stale or (opened and not self._open)):
+            if connection is not None and (connection.stale or (was_open and not self._open)):
                 self._events.info(
-                    "broker.parted", peer=connection.peer, user=connection.login.user or ""
+                    "broker.client_disconnected",
+                    peer=connection.peer,
+                    user=connection.login.user or "",
+                    reason="users changed",
                 )
                 task.cancel()

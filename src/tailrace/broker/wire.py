@@ -1,7 +1,7 @@
-"""Kafka's requests and responses by `kio`, whatever their version.
+"""Requests and responses of every version, read and written with `kio`.
 
-Handlers speak of fields by name. A request of an old version lacks some, so they are asked for with
-a default; a response is given as nested dicts, of which each version takes the fields it has.
+Handlers name fields. `tailrace.broker.api.requests` types those they read. A response is a nested
+dict, from which each version takes the fields that it has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEFAULTS = {"throttle_time": timedelta(0), "error_code": ErrorCode.none}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """How every request begins."""
+    """The first fields of every request."""
 
     api: int
     version: int
@@ -40,31 +40,31 @@ class Head:
 
 
 def head(frame: bytes) -> Head:
-    """What is asked, and in which version."""
+    """The API key, the version and the correlation id of a request."""
     if len(frame) < _HEAD.size:
-        raise MalformedError(f"a request of {len(frame)} bytes")
+        raise MalformedError(f"request of {len(frame)} bytes is shorter than its header")
     api, version, correlation = _HEAD.unpack_from(frame)
     return Head(api=api, version=version, correlation=correlation)
 
 
-def request(frame: bytes, found: Head) -> tuple[str, Any]:
-    """The client's id and the request."""
-    kind, read_header, read_body = _readers(found.api, found.version)
+def request(frame: bytes, head: Head) -> tuple[str, Any]:
+    """The client's `client.id` and the request."""
+    kind, read_header, read_body = _readers(head.api, head.version)
     try:
         header, size = read_header(frame, 0)
         bounds.check(frame, size, kind)
-        # Bytes behind it are nobody's business: librdkafka sends some, and Kafka does not look.
+        # Bytes after the body are ignored, as in Kafka: librdkafka sends some.
         body, _ = read_body(frame, size)
     except Exception as error:
-        raise MalformedError(f"request {found.api} v{found.version}: {error}") from error
+        raise MalformedError(f"request {head.api} v{head.version}: {error}") from error
     return header.client_id or "", body
 
 
-def response(found: Head, values: Mapping[str, Any]) -> bytes:
-    """A frame without its length."""
-    kind, write_header, write_body = _writers(found.api, found.version)
+def response(head: Head, values: Mapping[str, Any]) -> bytes:
+    """The bytes of a response, without the length in front."""
+    kind, write_header, write_body = _writers(head.api, head.version)
     buffer = io.BytesIO()
-    write_header(buffer, build(kind.__header_schema__, {"correlation_id": found.correlation}))
+    write_header(buffer, build(kind.__header_schema__, {"correlation_id": head.correlation}))
     write_body(buffer, build(kind, values))
     return buffer.getvalue()
 
@@ -82,31 +82,29 @@ def _writers(api: int, version: int) -> tuple[Any, Callable[..., None], Callable
 
 
 def build(kind: Any, values: Mapping[str, Any]) -> Any:
-    """An entity of the fields that its version has."""
-    made = {}
+    """An entity from the values for the fields that its version has."""
+    fields = {}
     for name, nested, many in _fields(kind):
         if name in values:
             value = values[name]
             if nested is not None and value is not None:
-                value = (
-                    tuple(build(nested, each) for each in value) if many else build(nested, value)
-                )
-            made[name] = value
+                value = tuple(build(nested, one) for one in value) if many else build(nested, value)
+            fields[name] = value
         elif name in _DEFAULTS:
-            made[name] = _DEFAULTS[name]
-    return kind(**made)
+            fields[name] = _DEFAULTS[name]
+    return kind(**fields)
 
 
 @cache
 def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Names, the entity inside if there is one, and whether there are many of them."""
+    """Name, nested entity or None, and whether the field is an array, per field."""
     hints = typing.get_type_hints(kind)
     return tuple((field.name, *_inside(hints[field.name])) for field in dataclasses.fields(kind))
 
 
 def _inside(hint: Any) -> tuple[Any, bool]:
     if isinstance(hint, types.UnionType):
-        hint = next(each for each in typing.get_args(hint) if each is not type(None))
+        hint = next(one for one in typing.get_args(hint) if one is not type(None))
     if typing.get_origin(hint) is tuple:
         inner = typing.get_args(hint)[0]
         return (inner if dataclasses.is_dataclass(inner) else None), True

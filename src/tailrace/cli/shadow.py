@@ -1,6 +1,6 @@
-"""`tailrace shadow`: the broker's topics in a real Kafka, until the move.
+"""`tailrace shadow`: copies the broker's topics to a Kafka cluster, until clients move there.
 
-A preset of `tailrace run`; `tailrace.run.presets.shadow` says what it stands for.
+A preset of `tailrace run`: `tailrace.run.presets.shadow` writes its settings file.
 """
 
 # ruff: noqa: PLC0415 - psycopg and Kafka's client are loaded when a command runs, not for --help
@@ -11,87 +11,51 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from tailrace.cli import options
+from tailrace.cli.model_options import with_options
 from tailrace.errors import ConfigError
+from tailrace.shadow.settings import DATA, DATA_ENV, ShadowSettings
 
 if TYPE_CHECKING:
+    from tailrace.shadow.comparison import Comparison
     from tailrace.shadow.settings import ShadowSink
-    from tailrace.shadow.verify import Comparison
 
 shadow_app = typer.Typer(
     name="shadow",
     invoke_without_command=True,
 )
-_FOLDER = Path("tailrace-data/shadow")
 
 Data = Annotated[
     Path,
     typer.Option(
         metavar="DIR",
-        envvar="TAILRACE_SHADOW_DATA",
-        help="Folder of log, checkpoint and settings. Keep it: a restart goes on from there.",
+        envvar=DATA_ENV,
+        help=ShadowSettings.model_fields["data"].description,
     ),
 ]
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Wait = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Wait at most this long for records in flight."),
+]
+_WAIT_S = 30.0
 
 
 @shadow_app.callback()
-def shadow(
-    context: typer.Context,
-    *,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="BROKERS",
-            help="The real Kafka: host:port, with commas between.",
-            show_default=False,
-        ),
-    ] = "",
-    dsn: options.Dsn = None,
-    user: Annotated[
-        str, typer.Option(metavar="NAME", help="User of Kafka. KAFKA_PASSWORD has the password.")
-    ] = "",
-    mechanism: Annotated[
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        typer.Option(help="How the user logs in."),
-    ] = "SCRAM-SHA-512",
-    tls: Annotated[bool, typer.Option("--tls", help="TLS to Kafka.")] = False,
-    tls_ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate authority to trust.")
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Client certificate.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key of the client certificate.")
-    ] = None,
-    replicas: Annotated[
-        int, typer.Option(min=-1, help="Copies of topics made there. -1: as Kafka has it.")
-    ] = -1,
-    slot: Annotated[
-        str, typer.Option(metavar="NAME", help="Replication slot. Made at the first start.")
-    ] = "tailrace_shadow",
-    publication: Annotated[
-        str, typer.Option(metavar="NAME", help="Publication. Made at the first start.")
-    ] = "tailrace_shadow",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the HTTP endpoints. 0: none.")
-    ] = 9090,
-    data: Data = _FOLDER,
-) -> None:
-    """Copy the topics of `tailrace broker` to a real Kafka, each record once and in order.
+@with_options(ShadowSettings)
+def shadow(context: typer.Context, settings: ShadowSettings, *, dsn: options.Dsn = None) -> None:
+    """Copy the topics of `tailrace broker` to a Kafka cluster, each record once and in order.
 
-    Topics, partitions, keys, values, headers and times are the same over there; topics are made
-    where they are missing. Every topic is copied from its first record on, unless `off` or `on
-    --from` says otherwise. Consumers over there need isolation.level=read_committed until the
-    move.
+    Partitions, keys, values, headers and timestamps are the same in Kafka; missing topics are
+    created. Every topic is copied from its first record on, unless `off` or `on --from` says
+    otherwise. Until the move, consumers of the copy need isolation.level=read_committed.
 
     \b
     Examples:
@@ -103,26 +67,20 @@ def shadow(
     """
     if context.invoked_subcommand is not None:
         return
-    if not to:
-        raise ConfigError("where to?", hint="Name the real Kafka: --to kafka-1:9092")
+    if not settings.to:
+        raise ConfigError(
+            "--to is missing: the Kafka cluster to copy to",
+            hint="tailrace shadow --to kafka-1:9092",
+        )
     from tailrace.cli.preset import launch
     from tailrace.observe import logs
-    from tailrace.run.presets.shadow import DSN, prepare, settings, write
+    from tailrace.run.presets.shadow import DSN, config_file, prepare, write
 
     logs.configure()
-    files = {"tls_ca": tls_ca, "tls_certificate": tls_certificate, "tls_key": tls_key}
-    kafka: dict[str, object] = {
-        "user": user,
-        "mechanism": mechanism,
-        "tls": tls,
-        "replicas": replicas,
-        **{key: str(path.absolute()) for key, path in files.items() if path is not None},
-    }
-    folder = data.absolute()
-    given = settings(to, kafka=kafka, slot=slot, publication=publication, port=port, data=folder)
-    # To the processes by environment: everybody may read a command line.
+    folder = settings.data.absolute()
+    # In the environment of the processes: every user of the machine can read a command line.
     os.environ[DSN] = dsn or ""
-    launch(write(given, folder), prepare)
+    launch(write(config_file(settings, folder), folder), prepare)
 
 
 @shadow_app.command()
@@ -134,18 +92,16 @@ def on(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest or an offset. Without it: the first record, or where it was.",
+            help="earliest, latest or an offset. Default: resume, or the first record.",
         ),
     ] = "",
     append: Annotated[
         bool,
-        typer.Option(
-            "--append", help="Also if the topic over there has records that are not of this copy."
-        ),
+        typer.Option("--append", help="Append to a Kafka topic that already has other records."),
     ] = False,
     dsn: options.Dsn = None,
 ) -> None:
-    """Copy topics, also those that were off. Takes effect at once.
+    """Copy topics, also those that were switched off. Takes effect at once.
 
     \b
     Examples:
@@ -159,7 +115,7 @@ def on(
 
 @shadow_app.command()
 def off(topics: Topics, *, dsn: options.Dsn = None) -> None:
-    """Copy topics no more. What is over there stays; `on` goes on behind it.
+    """Stop to copy topics. Their records stay in Kafka; `on` resumes after them.
 
     \b
     Example:
@@ -173,18 +129,15 @@ def off(topics: Topics, *, dsn: options.Dsn = None) -> None:
 @shadow_app.command()
 def verify(
     *,
-    wait: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Wait so long for what is on its way."),
-    ] = 30.0,
+    wait: Wait = _WAIT_S,
     as_json: Json = False,
     dsn: options.Dsn = None,
-    data: Data = _FOLDER,
+    data: Data = DATA,
 ) -> None:
-    """Compare both sides, record by record. Exit code 1 if a move would not be safe.
+    """Compare both sides, record by record. The exit code is 1 if a move is not safe.
 
-    Safe means: every record of every topic that is copied is over there, the same and in the same
-    order, and nothing else is. It is true of the moment; stop the producers before you rely on it.
+    Safe means: Kafka has every record of every copied topic, unchanged and in the same order, and
+    no others. The result is true for the moment; stop the producers before you rely on it.
 
     \b
     Examples:
@@ -203,19 +156,17 @@ def verify(
 @shadow_app.command()
 def cutover(
     *,
-    wait: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Wait so long for what is on its way."),
-    ] = 30.0,
+    wait: Wait = _WAIT_S,
     as_json: Json = False,
     dsn: options.Dsn = None,
-    data: Data = _FOLDER,
+    data: Data = DATA,
 ) -> None:
-    """Compare both sides, then let consumer groups go on over there where they are here.
+    """Compare both sides, then commit the offsets of consumer groups in Kafka.
 
-    Stop producers and consumers first, and start them with the address of the real Kafka after.
-    Offsets differ between the two: Kafka counts the ends of transactions as well. Nothing is
-    written unless the copy is whole. Running it again does no harm before consumers have started.
+    Stop producers and consumers first. Afterwards start them with the address of the Kafka cluster:
+    each group resumes where it stopped. Offsets differ between the two sides, because Kafka also
+    counts the markers of transactions. Nothing is committed unless the copy is complete. The
+    command may be repeated until the consumers have started.
 
     \b
     Example:
@@ -248,7 +199,8 @@ def _sink(data: Path, dsn: str | None) -> ShadowSink:
     file = data / FILE
     if not file.exists():
         raise ConfigError(
-            f"there is no {file}", hint="tailrace shadow --to writes it; name its folder: --data"
+            f"{file} does not exist",
+            hint="Start the shadow first: tailrace shadow --to ...; or set its folder: --data",
         )
     os.environ[DSN] = _dsn(dsn)
     return sink_of(config.load(file))
@@ -261,51 +213,54 @@ def _compare(sink: ShadowSink, wait_s: float, *, quiet: bool) -> Comparison:
     console = Console(stderr=True, quiet=quiet)
     with console.status("comparing") as status:
         return compare(
-            sink, name=NAME, wait_s=wait_s, tell=lambda what: status.update(f"comparing {what}")
+            sink,
+            name=NAME,
+            wait_s=wait_s,
+            on_progress=lambda what: status.update(f"comparing {what}"),
         )
 
 
 def _document(compared: Comparison) -> dict[str, object]:
     return {
         "safe": compared.safe,
-        "partitions": [asdict(each) | {"safe": each.safe} for each in compared.partitions],
-        "groups": [asdict(each) for each in compared.groups],
-        "left_out": compared.left_out,
+        "partitions": [asdict(one) | {"safe": one.safe} for one in compared.partitions],
+        "groups": [asdict(one) for one in compared.groups],
+        "not_copied": compared.not_copied,
     }
 
 
 def _show(compared: Comparison) -> None:
     console = Console(highlight=False)
     table = Table(box=None)
-    for name in ("topic", "partition", "offsets", "copied", "compared", "behind", "checksum", ""):
+    for name in ("topic", "partition", "offsets", "copied", "compared", "lag", "checksum", ""):
         table.add_column(name, justify="left" if name in ("topic", "checksum", "") else "right")
-    for each in compared.partitions:
-        same = each.checksum == each.checksum_there
+    for one in compared.partitions:
+        same = one.checksum == one.kafka_checksum
         table.add_row(
-            each.topic,
-            str(each.partition),
-            f"{each.first}..{each.next}",
-            f"{each.copied:,}",
-            f"{each.compared:,}",
-            f"{each.behind:,}",
-            f"{each.checksum:08x}" + ("" if same else f" ≠ {each.checksum_there:08x}"),
-            "ok" if each.safe else each.difference or "behind",
+            one.topic,
+            str(one.partition),
+            f"{one.first}..{one.next}",
+            f"{one.copied:,}",
+            f"{one.compared:,}",
+            f"{one.lag:,}",
+            f"{one.checksum:08x}" + ("" if same else f" ≠ {one.kafka_checksum:08x}"),
+            "ok" if one.safe else one.difference or "incomplete",
         )
     console.print(table)
-    if compared.left_out:
-        console.print(f"not copied: {', '.join(compared.left_out)}")
+    if compared.not_copied:
+        console.print(f"not copied: {', '.join(compared.not_copied)}")
     console.print("safe to move" if compared.safe else "not safe to move yet")
 
 
 def _show_groups(compared: Comparison) -> None:
     table = Table(box=None)
-    for name in ("group", "topic", "partition", "offset here", "offset there"):
+    for name in ("group", "topic", "partition", "offset", "offset in Kafka"):
         table.add_column(name, justify="left" if name in ("group", "topic") else "right")
-    for each in compared.groups:
+    for one in compared.groups:
         table.add_row(
-            each.group, each.topic, str(each.partition), str(each.offset), str(each.there)
+            one.group, one.topic, str(one.partition), str(one.offset), str(one.kafka_offset)
         )
     console = Console(highlight=False)
     console.print(table)
     if compared.safe:
-        console.print("groups go on over there")
+        console.print("groups resume in Kafka")

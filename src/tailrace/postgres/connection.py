@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 import psycopg
@@ -108,6 +108,23 @@ def connect(
         connection.execute(SESSION_SQL)
     except psycopg.Error as error:
         connection.close()
+        raise translate(error, dsn=dsn) from error
+    return connection
+
+
+async def connect_async(
+    dsn: str, *, application_name: str = "tailrace", connect_timeout_s: int = 10
+) -> psycopg.AsyncConnection[Any]:
+    """The same session as `connect`, for an event loop."""
+    text = conninfo(dsn, application_name=application_name, connect_timeout_s=connect_timeout_s)
+    try:
+        connection = await psycopg.AsyncConnection.connect(text, autocommit=True)
+    except psycopg.Error as error:
+        raise translate(error, dsn=dsn) from error
+    try:
+        await connection.execute(SESSION_SQL.encode())
+    except psycopg.Error as error:
+        await connection.close()
         raise translate(error, dsn=dsn) from error
     return connection
 

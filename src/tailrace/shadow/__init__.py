@@ -1,13 +1,16 @@
-"""⑤ Shadow mode: the broker's topics in a real Kafka, until a team moves there.
+"""⑤ Shadow mode: copies the broker's topics to a Kafka cluster, until clients move there.
 
-    source    the broker's tables: topics, and records older than the log
-    ledger    how far each partition is, in a topic of Kafka's
-    target    topics of Kafka: made alike, and read back
-    sink      records → Kafka, each once and in order
-    verify    both sides side by side; where consumers go on over there
+    contract    the contract of sinks for records
+    sink        records → Kafka, each once and in order
+    source      the broker's tables: topics, and records that are older than the log
+    ledger      the progress of each partition, in a topic of Kafka
+    target      topics of Kafka: created like the broker's, and read back
+    comparison  the records of both sides, compared in order of their offsets
+    verify      reads both sides for a comparison; moves the offsets of consumer groups
+    settings    the options of the command
 
-The stream of changes brings records as they are committed, at least once. What makes it exactly
-once is their offset: offsets have no holes here, so the next one a partition needs is all there is
-to know, and it is written in the transaction that writes the records. Records that the stream does
-not bring, because they are older than it, are read from the table when their turn comes.
+The log delivers records at least once. Offsets make the copy exactly once: the broker's offsets
+have no gaps, so the next offset of a partition is its complete progress. It is written in the
+Kafka transaction that writes the records. Records that the log does not have, because they are
+older, are read from the table.
 """

@@ -1,7 +1,7 @@
-"""How far each partition is, in a compacted topic of Kafka's.
+"""The ledger: the progress of each partition, in a compacted topic of Kafka.
 
-Its records are written in the transactions of what they speak of. A partition's is found by the
-topic's own id, so a topic that is dropped and made again is another one.
+Its records are written in the transactions of the records that they describe. The key of a
+partition has the id of its topic, so a topic that is dropped and created again is another topic.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from tailrace.sinks.kafka.settings import Kafka
 
 OWNER = b"owner"
-"""The key of a record that says nothing, written to learn whether one may still write."""
+"""The key of an empty record. A sink writes it to find out whether it is still the owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
-    """What a partition of Kafka's has.
+class PartitionCopy:
+    """The records of one partition that Kafka has.
 
-    `runs` are offsets over here, `[first, end)`: the committed records over there, from `base` on,
-    are those of the first run, then those of the second. There is one unless records were left out.
+    `runs` are ranges `[first, end)` of the broker's offsets. The committed records of the Kafka
+    partition, from offset `base` on, are those of the first run, then those of the second. There is
+    one run unless records were left out.
     """
 
     topic: str
@@ -38,16 +39,16 @@ class Copied:
 
     @property
     def next(self) -> int:
-        """The offset behind the last one copied."""
+        """The offset after the last copied record."""
         return self.runs[-1][1] if self.runs else 0
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Number of copied records."""
         return sum(end - first for first, end in self.runs)
 
-    def with_records(self, first: int, end: int, last: int) -> Copied:
-        """And then the records of `[first, end)`."""
+    def with_records(self, first: int, end: int, last: int) -> PartitionCopy:
+        """The copy after the records of `[first, end)` were added."""
         if self.runs and self.runs[-1][1] == first:
             runs = (*self.runs[:-1], (self.runs[-1][0], end))
         else:
@@ -55,10 +56,10 @@ class Copied:
         return replace(self, runs=runs, last=last)
 
     def offset(self, index: int) -> int:
-        """The offset over here of a record over there, by its number.
+        """The broker's offset of the record with this index in Kafka.
 
-        >>> copied = Copied(topic="t", runs=((5, 8), (20, 30)))
-        >>> [copied.offset(index) for index in (0, 2, 3, 12)]
+        >>> copy = PartitionCopy(topic="t", runs=((5, 8), (20, 30)))
+        >>> [copy.offset(index) for index in (0, 2, 3, 12)]
         [5, 7, 20, 29]
         """
         for first, end in self.runs:
@@ -68,14 +69,14 @@ class Copied:
         raise IndexError(index)
 
     def dump(self) -> bytes:
-        """As the value of a record."""
+        """The value of a ledger record."""
         return json.dumps(
             {"topic": self.topic, "base": self.base, "runs": self.runs, "last": self.last}
         ).encode()
 
     @classmethod
-    def load(cls, value: bytes) -> Copied:
-        """From the value of a record."""
+    def load(cls, value: bytes) -> PartitionCopy:
+        """The copy that a ledger record describes."""
         fields = json.loads(value)
         return cls(
             topic=fields["topic"],
@@ -86,23 +87,23 @@ class Copied:
 
 
 def topic_of(settings: Kafka, name: str) -> str:
-    """The topic that holds the ledger of a pipeline."""
+    """The topic of a pipeline's ledger."""
     return f"{settings.prefix}-shadow-{name}"
 
 
 def key_of(uuid: str, partition: int) -> bytes:
-    """The key of a partition's record."""
+    """The key of a partition's ledger record."""
     return f"{uuid}/{partition}".encode()
 
 
-def read(settings: Kafka, *, name: str) -> dict[bytes, Copied]:
-    """What is written, as far as transactions are over."""
-    found: dict[bytes, Copied] = {}
+def read(settings: Kafka, *, name: str) -> dict[bytes, PartitionCopy]:
+    """The committed ledger, by key."""
+    copies: dict[bytes, PartitionCopy] = {}
     for message in target.committed(settings, topic_of(settings, name), 0, name=name):
         key, value = message.key(), message.value()
         if key != OWNER and isinstance(key, bytes) and value is not None:
-            found[key] = Copied.load(value)
-    return found
+            copies[key] = PartitionCopy.load(value)
+    return copies
 
 
 def digest(
@@ -112,6 +113,6 @@ def digest(
     headers: Iterable[tuple[str, bytes | None]],
     seed: int = 0,
 ) -> int:
-    """A checksum of a record, or of records one after another."""
+    """A checksum of a record; with the digest of the records before it as `seed`, of all."""
     parts = [timestamp, key, value, *(part for header in headers for part in header)]
     return zlib.crc32(repr(parts).encode(), seed)

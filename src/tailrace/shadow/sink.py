@@ -1,11 +1,9 @@
-"""`Shadow`: the sink. Records of the broker into Kafka, each once and in order.
+"""`Shadow`: the sink that copies records of the broker to Kafka, each once and in order.
 
-A flush is a Kafka transaction with the ledger's records in it. The producer has one transactional
-id, so opening it fences whoever had it before. A sink that stays open begins by writing a record
-that says nothing; if that is refused it connects again and reads the ledger back.
-
-What comes again is known by its offset. What is missing before a record is read from the table:
-it is older than the stream, or was not wanted when it came.
+It keeps the contract of `tailrace.shadow.contract`. A flush is one Kafka transaction, with the
+ledger records in it. The producer has one transactional id per pipeline, so opening it fences the
+previous owner. A sink that stays open between micro-batches starts each with an empty ledger
+record: if Kafka refuses it, the sink connects again and reads the ledger back.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import pyarrow.compute as pc
 from tailrace.broker.tables import headers
 from tailrace.errors import SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.shadow import ledger, target
-from tailrace.shadow.ledger import Copied, digest
+from tailrace.shadow.ledger import PartitionCopy, digest
 from tailrace.shadow.source import BrokerTables
 from tailrace.sinks.kafka import positions
 from tailrace.sinks.kafka.producing import ProducerSink
@@ -34,16 +32,16 @@ if TYPE_CHECKING:
 
     from tailrace.position import Position
     from tailrace.shadow.settings import ShadowSink
-    from tailrace.shadow.source import BrokerTopic, Place
+    from tailrace.shadow.source import BrokerTopic, PartitionKey
     from tailrace.sinks.contract import Receipt
     from tailrace.sinks.kafka.publisher import Outgoing
 
 _COMMIT_ROWS = 200_000
-"""Older records are committed at intervals: a transaction may not last for ever."""
+"""Old records are committed at this interval: Kafka limits the duration of a transaction."""
 
 
 class Shadow(ProducerSink):
-    """Records into Kafka's topics of the same names. `name` is the pipeline's."""
+    """Copies records to Kafka topics of the same names. `name` is the name of the pipeline."""
 
     def __init__(self, settings: ShadowSink, *, name: str) -> None:
         super().__init__(name)
@@ -51,15 +49,17 @@ class Shadow(ProducerSink):
         self._source: BrokerTables | None = None
         self._targets = target.Targets(settings, name=name)
         self._topics: dict[int, BrokerTopic] = {}
-        self._copied: dict[bytes, Copied] = {}
+        self._copies: dict[bytes, PartitionCopy] = {}
+        """By ledger key; includes the open transaction."""
         self._changed: set[bytes] = set()
+        """Ledger keys of the open transaction."""
         self._pending = 0
         """Records of the open transaction."""
 
-    def open(self, after: Position) -> None:  # noqa: ARG002 - offsets say more than positions
-        """Connect, and read back how far each partition is."""
+    def open(self, after: Position) -> None:  # noqa: ARG002 - offsets decide, not positions
+        """Connect, and read back the progress of each partition."""
         try:
-            if self._publisher is None or self._changed or not self._still_ours():
+            if self._publisher is None or self._changed or not self._is_owner():
                 self._connect()
             self._topics = self._tables().topics()
         except BaseException:
@@ -75,29 +75,33 @@ class Shadow(ProducerSink):
         publisher.connect()
         positions.ensure_topic(settings, ledger.topic_of(settings, name), name=name, partitions=1)
         publisher.fence()
-        self._copied = ledger.read(settings, name=name)
+        self._copies = ledger.read(settings, name=name)
         self._check_source(self._source)
 
     def _check_source(self, source: BrokerTables) -> None:
-        """The copy may be behind the broker, and never before it: then this is another past."""
+        """Refuse a database whose records differ from the copy.
+
+        The copy may be shorter than the database. If it is ahead, or its last record differs, the
+        database was restored to an earlier time, or is another one.
+        """
         extents = source.extents()
         for topic in source.topics().values():
             for partition in range(topic.partitions):
-                held = self._copied.get(ledger.key_of(topic.uuid, partition))
+                copy = self._copies.get(ledger.key_of(topic.uuid, partition))
                 extent = extents.get((topic.id, partition))
-                if not topic.enabled or held is None or extent is None or not held.runs:
+                if not topic.enabled or copy is None or extent is None or not copy.runs:
                     continue
-                if held.next > extent.next or not _agree(source, (topic.id, partition), held):
+                if copy.next > extent.next or not _same_last(source, (topic.id, partition), copy):
                     raise SinkRefusedError(
                         f"partition {partition} of topic {topic.name} has another record at offset "
-                        f"{held.next - 1} here than Kafka has: the database is not the one that "
-                        "was copied, or it was set back to an earlier time",
-                        hint="Delete the topic in Kafka and copy it anew under another pipeline's "
-                        f"name, or leave it out: tailrace shadow off {topic.name}",
+                        f"{copy.next - 1} in PostgreSQL than in Kafka: the database was restored "
+                        "to an earlier time, or is not the one that was copied",
+                        hint="Delete the topic in Kafka and copy it under another pipeline name, "
+                        f"or do not copy it: tailrace shadow off {topic.name}",
                     )
 
-    def _still_ours(self) -> bool:
-        """Whether this producer may go on; it begins a transaction to find out."""
+    def _is_owner(self) -> bool:
+        """Whether this producer may still write. Begins a transaction to find out."""
         try:
             publisher, topic = self._require_open(), ledger.topic_of(self._settings, self._name)
             publisher.begin()
@@ -108,68 +112,68 @@ class Shadow(ProducerSink):
         return True
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Put on its way what Kafka does not hold yet."""
+        """Send the records that Kafka does not have yet."""
         with self._attempt():
-            asked = batch.filter(pc.is_null(batch["topic"]))["value"]
-            for content in asked.to_pylist():
+            requests = batch.filter(pc.is_null(batch["topic"]))["value"]
+            for content in requests.to_pylist():
                 for topic, partition, end in orjson.loads(content):
-                    self._fill((topic, partition), end)
+                    self._copy_before((topic, partition), end)
             records = batch.filter(pc.is_valid(batch["topic"]))
-            for place, rows in _by_place(records):
-                self._take(place, rows)
+            for key, rows in _by_partition(records):
+                self._write_partition(key, rows)
 
-    def _take(self, place: Place, rows: pa.RecordBatch) -> None:
-        """Records of one partition, as the stream brings them."""
-        first = rows["offset"][0].as_py()
-        if not self._fill(place, first):
+    def _write_partition(self, key: PartitionKey, rows: pa.RecordBatch) -> None:
+        """Send records of one partition, after all older ones, without those that are copied."""
+        if not self._copy_before(key, rows["offset"][0].as_py()):
             self._skipped += rows.num_rows
             return
-        topic = self._topics[place[0]]
-        least = max(self._held(topic, place[1]).next, topic.start(place[1]))
-        known = int(np.searchsorted(rows["offset"].to_numpy(), least))
-        self._skipped += known
-        self._send(topic, place[1], rows.slice(known))
+        topic = self._topics[key[0]]
+        next_offset = max(self._copy(topic, key[1]).next, topic.start(key[1]))
+        duplicates = int(np.searchsorted(rows["offset"].to_numpy(), next_offset))
+        self._skipped += duplicates
+        self._send(topic, key[1], rows.slice(duplicates))
 
-    def _fill(self, place: Place, end: int) -> bool:
-        """Copy what is missing below an offset; False if the topic is not copied at all."""
-        topic = self._topics.get(place[0])
+    def _copy_before(self, key: PartitionKey, end: int) -> bool:
+        """Copy the missing records before `end` from the table. False: the topic is not copied."""
+        topic = self._topics.get(key[0])
         if topic is None:
-            # It may be younger than what was read, or gone.
+            # The topic is new, or was dropped.
             self._topics = self._tables().topics()
-            topic = self._topics.get(place[0])
+            topic = self._topics.get(key[0])
         if topic is None or not topic.enabled:
             return False
-        first = max(self._held(topic, place[1]).next, topic.start(place[1]))
+        first = max(self._copy(topic, key[1]).next, topic.start(key[1]))
         if first < end:
-            for rows in self._tables().records(place, first, end):
-                self._send(topic, place[1], rows)
+            for rows in self._tables().records(key, first, end):
+                self._send(topic, key[1], rows)
                 if self._pending >= _COMMIT_ROWS:
                     self._commit()
         return True
 
-    def _held(self, topic: BrokerTopic, partition: int) -> Copied:
+    def _copy(self, topic: BrokerTopic, partition: int) -> PartitionCopy:
         key = ledger.key_of(topic.uuid, partition)
-        held = self._copied.get(key)
-        if held is None:
+        copy = self._copies.get(key)
+        if copy is None:
             self._ready(topic)
-            held = self._copied[key] = Copied(topic=topic.name, base=self._base(topic, partition))
-        return held
+            copy = PartitionCopy(topic=topic.name, base=self._base(topic, partition))
+            self._copies[key] = copy
+        return copy
 
     def _ready(self, topic: BrokerTopic) -> None:
         if self._targets.ready(topic):
-            # The producer may know it with fewer partitions.
+            # The producer may have cached fewer partitions.
             self._require_open().refresh_metadata(topic.name)
 
     def _base(self, topic: BrokerTopic, partition: int) -> int:
-        """Where our records begin: at the beginning, unless others may be before them."""
+        """The Kafka offset of the first copied record: 0, unless the topic has other records."""
         if topic.append:
             return target.bounds(self._settings, topic.name, partition, name=self._name)[1]
-        there = target.committed(self._settings, topic.name, partition, name=self._name)
-        if next(there, None) is not None:
+        messages = target.committed(self._settings, topic.name, partition, name=self._name)
+        if next(messages, None) is not None:
             raise SinkRefusedError(
-                f"partition {partition} of topic {topic.name} has records in Kafka that are not of "
-                "this shadow",
-                hint="Delete the topic there; or copy behind them: "
+                f"partition {partition} of topic {topic.name} has records in Kafka that this "
+                "shadow did not copy",
+                hint="Delete the topic in Kafka, or append to it: "
                 f"tailrace shadow on {topic.name} --append",
             )
         return 0
@@ -182,18 +186,18 @@ class Shadow(ProducerSink):
         publisher.begin()
         publisher.publish(_outgoing(topic.name, partition, rows))
         key = ledger.key_of(topic.uuid, partition)
-        held = self._held(topic, partition)
+        copy = self._copy(topic, partition)
         last = _digest(rows.slice(rows.num_rows - 1))
         for first, end in _runs(rows["offset"].to_numpy()):
-            held = held.with_records(first, end, last)
-        self._copied[key] = held
+            copy = copy.with_records(first, end, last)
+        self._copies[key] = copy
         self._changed.add(key)
         self._pending += rows.num_rows
         self._rows += rows.num_rows
         self._bytes += pc.sum(pc.binary_length(rows["value"])).as_py() or 0
 
     def flush(self) -> Receipt:
-        """Wait for every ack, and commit."""
+        """Wait for every acknowledgement, and commit."""
         with self._attempt():
             self._commit()
         return self._receipt()
@@ -204,17 +208,17 @@ class Shadow(ProducerSink):
             return
         topic = ledger.topic_of(self._settings, self._name)
         for key in self._changed:
-            publisher.put(topic, 0, key=key, value=self._copied[key].dump())
+            publisher.put(topic, 0, key=key, value=self._copies[key].dump())
         publisher.drain()
         publisher.commit()
         self._changed.clear()
         self._pending = 0
 
     def close(self) -> None:
-        """Let go of both sides; a transaction that is open is given up."""
+        """Disconnect from both sides. An open transaction is aborted."""
         super().close()
         source, self._source = self._source, None
-        self._copied, self._changed, self._pending = {}, set(), 0
+        self._copies, self._changed, self._pending = {}, set(), 0
         if source is not None:
             source.close()
 
@@ -224,39 +228,39 @@ class Shadow(ProducerSink):
         return self._source
 
 
-def _agree(source: BrokerTables, place: Place, held: Copied) -> bool:
-    """Whether the last record copied is still the same; one that is gone does not say no."""
-    last = list(source.records(place, held.next - 1, held.next))
-    return all(_digest(rows) == held.last for rows in last)
+def _same_last(source: BrokerTables, key: PartitionKey, copy: PartitionCopy) -> bool:
+    """Whether the last copied record is unchanged. A record that retention deleted counts as so."""
+    last = list(source.records(key, copy.next - 1, copy.next))
+    return all(_digest(rows) == copy.last for rows in last)
 
 
 def _digest(row: pa.RecordBatch) -> int:
     (one,) = row.to_pylist()
-    return digest(one["timestamp"], one["key"], one["value"], headers.read(one["headers"]))
+    return digest(one["timestamp"], one["key"], one["value"], headers.parse(one["headers"]))
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """The stretches in which offsets follow one another."""
+    """The ranges `[first, end)` of consecutive offsets: 5 6 7 9 → (5, 8), (9, 10)."""
     breaks = 1 + np.flatnonzero(np.diff(offsets) != 1)
     for first, end in pairwise([0, *breaks.tolist(), len(offsets)]):
         yield int(offsets[first]), int(offsets[end - 1]) + 1
 
 
-def _by_place(records: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+def _by_partition(records: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """The records of each partition, in their order."""
     topics = records["topic"].to_numpy().astype(np.int64)
-    places = topics << 32 | records["partition"].to_numpy()
-    found, inverse = np.unique(places, return_inverse=True)
-    if len(found) == 1:
-        yield (int(found[0] >> 32), int(found[0] & 0xFFFFFFFF)), records
+    keys = topics << 32 | records["partition"].to_numpy()
+    unique, inverse = np.unique(keys, return_inverse=True)
+    if len(unique) == 1:
+        yield (int(unique[0] >> 32), int(unique[0] & 0xFFFFFFFF)), records
         return
-    for number, place in enumerate(found.tolist()):
+    for number, key in enumerate(unique.tolist()):
         rows = np.flatnonzero(inverse == number)
-        yield (place >> 32, place & 0xFFFFFFFF), records.take(rows)
+        yield (key >> 32, key & 0xFFFFFFFF), records.take(rows)
 
 
 def _outgoing(topic: str, partition: int, rows: pa.RecordBatch) -> Iterator[Outgoing]:
-    plain = rows["headers"].null_count == rows.num_rows
+    without_headers = rows["headers"].null_count == rows.num_rows
     return zip(
         repeat(topic),
         rows["value"].to_pylist(),
@@ -264,6 +268,6 @@ def _outgoing(topic: str, partition: int, rows: pa.RecordBatch) -> Iterator[Outg
         repeat(partition),
         (b"%d" % offset for offset in rows["offset"].to_pylist()),
         rows["timestamp"].to_pylist(),
-        repeat(None) if plain else map(headers.read, rows["headers"].to_pylist()),
+        repeat(None) if without_headers else map(headers.parse, rows["headers"].to_pylist()),
         strict=False,
     )

@@ -1,4 +1,4 @@
-"""The broker's tables: which topics are copied, and records by their offsets."""
+"""The broker's tables: which topics are copied, and their records by offset."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ STORED = pa.schema(
 )
 """Records of one partition, in order of their offsets."""
 
-Place = tuple[int, int]
-"""A topic's id, and one of its partitions."""
+PartitionKey = tuple[int, int]
+"""A topic's id and a partition number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTopic:
-    """A topic of the broker's, and whether it is copied."""
+    """A topic of the broker, and whether it is copied."""
 
     id: int
     uuid: str
@@ -63,7 +63,7 @@ class BrokerTopic:
     partitions: int
     enabled: bool = True
     append: bool = False
-    """Whether records of others may be before ours over there."""
+    """Whether the Kafka topic may already have records of another origin."""
     starts: Sequence[int] = ()
     config: dict[str, str] = field(default_factory=dict)
 
@@ -74,28 +74,28 @@ class BrokerTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The first offset a partition holds, and the next it will give."""
+    """The first offset of a partition, and the next one."""
 
     first: int
     next: int
 
 
 class BrokerTables:
-    """A session that reads topics and records."""
+    """A database session that reads topics and records."""
 
     def __init__(self, dsn: str) -> None:
         self.connection: Connection[Any] = connect(dsn, connect_timeout_s=_CONNECT_S)
         try:
             self._execute(VALUES_SQL)
-            (there,) = self._execute("SELECT to_regclass('kafka.shadow')")
+            (row,) = self._execute("SELECT to_regclass('kafka.shadow')")
         except BaseException:
             self.close()
             raise
-        if there[0] is None:
+        if row[0] is None:
             self.close()
             raise ConfigError(
-                "the database has no tables for topics",
-                hint="Make them, or bring them up to date: tailrace broker --init",
+                "the tables of the broker are missing or out of date in this database",
+                hint="Create or update them: tailrace broker --init",
             )
 
     def __enter__(self) -> Self:
@@ -110,27 +110,29 @@ class BrokerTables:
 
     def _execute(self, query: str) -> list[tuple[Any, ...]]:
         try:
-            found = self.connection.execute(query.encode())
-            return found.fetchall() if found.description is not None else []
+            cursor = self.connection.execute(query.encode())
+            return cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
             raise translate(error) from error
 
     def topics(self) -> dict[int, BrokerTopic]:
-        """All topics whose records are in the WAL, by id."""
+        """All topics by id, without unlogged ones: their records are not in the WAL."""
         names = ("id", "uuid", "name", "partitions", "enabled", "append", "starts", "config")
-        made = (BrokerTopic(**dict(zip(names, row, strict=True))) for row in self._execute(_TOPICS))
-        return {topic.id: topic for topic in made}
+        topics = (
+            BrokerTopic(**dict(zip(names, row, strict=True))) for row in self._execute(_TOPICS)
+        )
+        return {topic.id: topic for topic in topics}
 
-    def extents(self) -> dict[Place, Extent]:
-        """What each partition holds."""
+    def extents(self) -> dict[PartitionKey, Extent]:
+        """The offsets of each partition."""
         return {
             (topic, partition): Extent(first=first, next=end)
             for topic, partition, first, end in self._execute(_EXTENTS)
         }
 
-    def records(self, place: Place, first: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The records of `[first, end)` that are there."""
-        select = _RECORDS.format(topic=place[0], partition=place[1], first=first, end=end)
+    def records(self, key: PartitionKey, first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The records of `[first, end)` that the table has."""
+        select = _RECORDS.format(topic=key[0], partition=key[1], first=first, end=end)
         for _, image in copy(self.connection, select, len(STORED)):
             values = [
                 to_arrow(cells.values, Type(kind=kind))[0]

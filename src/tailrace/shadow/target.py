@@ -1,4 +1,4 @@
-"""Topics over there: made like the broker's, and read back."""
+"""Topics of Kafka: created like the broker's, and read back."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from tailrace.shadow.source import BrokerTopic
     from tailrace.sinks.kafka.settings import Kafka
 
-_LOOK_S = 0.2
-_SOME = 5000
-_COPIED = ("retention.ms", "retention.bytes", "message.timestamp.type")
-"""Settings that a topic over there is made with."""
+_POLL_S = 0.2
+_MAX_MESSAGES = 5000
+_COPIED_CONFIG = ("retention.ms", "retention.bytes", "message.timestamp.type")
+"""Settings that a new topic in Kafka gets from the broker's topic."""
 
 
 class Targets:
-    """Topics that records may go to, each looked at once."""
+    """Checks and creates topics, each once."""
 
     def __init__(self, settings: Kafka, *, name: str) -> None:
         self._settings = settings
@@ -35,34 +35,34 @@ class Targets:
         self._known: set[tuple[str, int]] = set()
 
     def ready(self, topic: BrokerTopic) -> bool:
-        """See that a topic is there, with as many partitions as here. Whether it was looked at."""
+        """Create a topic, or add partitions to it. Returns False if it was checked before."""
         if (topic.name, topic.partitions) in self._known:
             return False
         cluster = Cluster(self._settings, name=self._name)
-        there = cluster.partitions([topic.name])[topic.name]
-        if there is None:
-            self._make(cluster, topic)
-        elif there == 0:
+        partitions = cluster.partitions([topic.name])[topic.name]
+        if partitions is None:
+            self._create(cluster, topic)
+        elif partitions == 0:
             raise SinkUnreachableError(f"topic {topic.name} has partitions without a leader")
-        elif there < topic.partitions:
+        elif partitions < topic.partitions:
             cluster.add_partitions(topic.name, topic.partitions)
-        elif there > topic.partitions:
+        elif partitions > topic.partitions:
             raise SinkRefusedError(
-                f"topic {topic.name} has {there} partitions in Kafka and {topic.partitions} here: "
-                "keys would change their partitions with the move",
-                hint="Give it as many here (CreatePartitions), or leave it out: "
+                f"topic {topic.name} has {partitions} partitions in Kafka and {topic.partitions} "
+                "in the broker: clients would choose other partitions for keys after the move",
+                hint="Add partitions to the broker's topic (CreatePartitions), or do not copy it: "
                 f"tailrace shadow off {topic.name}",
             )
         self._known.add((topic.name, topic.partitions))
         return True
 
-    def _make(self, cluster: Cluster, topic: BrokerTopic) -> None:
+    def _create(self, cluster: Cluster, topic: BrokerTopic) -> None:
         if not self._settings.create:
             raise SinkRefusedError(
-                f"there is no topic {topic.name} in Kafka",
+                f"topic {topic.name} does not exist in Kafka",
                 hint=f"Create it with {topic.partitions} partitions, or set `create: true`.",
             )
-        config = {name: topic.config[name] for name in _COPIED if name in topic.config}
+        config = {name: topic.config[name] for name in _COPIED_CONFIG if name in topic.config}
         config["max.message.bytes"] = str(self._settings.max_message_bytes)
         cluster.create([topic.name], topic.partitions, config)
 
@@ -70,7 +70,7 @@ class Targets:
 def committed(
     settings: Kafka, topic: str, partition: int, *, name: str, first: int = 0
 ) -> Iterator[Message]:
-    """The records of a partition up to where transactions are over, from an offset on."""
+    """The committed records of a partition, from offset `first` to the last stable offset."""
     events = Events()
     own = {
         "group.id": f"{settings.prefix}-{name}",
@@ -78,7 +78,7 @@ def committed(
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
-        # The end shows by an answer without records, for which a broker waits this long.
+        # A response without records marks the end; the broker delays it by this long.
         "fetch.wait.max.ms": 5,
     }
     consumer = create_client(Consumer, client_config(settings, events, name=name) | own)
@@ -92,12 +92,12 @@ def committed(
 
 
 def _until_end(consumer: Consumer, timeout_s: float, what: str) -> Iterator[Message]:
-    heard = time.monotonic()
+    received_at = time.monotonic()
     while True:
-        # The first as soon as it comes; then those that have come with it.
-        first = consumer.poll(_LOOK_S)
-        found = [] if first is None else [first, *consumer.consume(_SOME, 0)]
-        for message in found:
+        # The first message as soon as it arrives, then those that arrived with it.
+        first = consumer.poll(_POLL_S)
+        messages = [] if first is None else [first, *consumer.consume(_MAX_MESSAGES, 0)]
+        for message in messages:
             error = message.error()
             if error is None:
                 yield message
@@ -105,14 +105,14 @@ def _until_end(consumer: Consumer, timeout_s: float, what: str) -> Iterator[Mess
                 return
             elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise KafkaException(error)
-        if found:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > timeout_s:
-            raise SinkUnreachableError(f"{what} cannot be read: no answer")
+        if messages:
+            received_at = time.monotonic()
+        elif time.monotonic() - received_at > timeout_s:
+            raise SinkUnreachableError(f"cannot read {what}: no response for {timeout_s:g} s")
 
 
 def bounds(settings: Kafka, topic: str, partition: int, *, name: str) -> tuple[int, int]:
-    """The first offset a partition holds, and the next it will give."""
+    """The first offset of a partition, and the next one."""
     events = Events()
     consumer = create_client(
         Consumer,

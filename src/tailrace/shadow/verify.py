@@ -1,14 +1,13 @@
-"""Both sides side by side: whether the copy is whole, and where consumers go on over there.
+"""Verification of a copy: reads both sides, and maps offsets of consumer groups to Kafka.
 
-Offsets differ: Kafka counts the ends of transactions, and what was given up, as well. So records
-are told apart by their number: the ledger says of which offsets over here the committed records
-over there are. The same reading that compares them finds the offsets that groups have committed.
+Offsets differ between the two sides: Kafka also counts the markers of transactions, and aborted
+records. So records are matched by their index: the ledger says which offsets of the broker the
+committed records of Kafka have. The same pass finds the Kafka offsets of what groups committed.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
@@ -17,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace.broker.tables import headers
 from tailrace.errors import SinkRefusedError
 from tailrace.shadow import ledger, target
-from tailrace.shadow.ledger import Copied, digest
+from tailrace.shadow.comparison import Committed, Comparison, Merge, PartitionComparison
 from tailrace.shadow.source import BrokerTables
 from tailrace.sinks.kafka.client import client_config, create_client
 from tailrace.sinks.kafka.failures import Events, cause
@@ -28,71 +27,20 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from tailrace.shadow.comparison import Record
+    from tailrace.shadow.ledger import PartitionCopy
     from tailrace.shadow.settings import ShadowSink
-    from tailrace.shadow.source import BrokerTopic, Extent, Place
+    from tailrace.shadow.source import BrokerTopic, Extent, PartitionKey
 
-    Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-    """Offset, milliseconds, key, value, headers."""
+    GroupOffset = tuple[str, int, str]
+    """Group, committed offset, metadata."""
 
-_LOOK_S = 0.5
-_TRIES = 5
+_POLL_S = 0.5
+_MAX_COUNTS = 5
 _GROUPS = """
 SELECT group_id, topic_id, partition_id, "offset", metadata FROM kafka.consumer_offsets
 ORDER BY 1, 2, 3
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """What a group has committed for a partition: over here, and what it is over there."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    there: int
-    metadata: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Partition:
-    """What was found of one partition."""
-
-    topic: str
-    partition: int
-    first: int
-    next: int
-    """The offsets over here."""
-    copied: int = 0
-    """Records over there, as the ledger has it."""
-    dropped: int = 0
-    """Records that Kafka's retention has taken since."""
-    compared: int = 0
-    behind: int = 0
-    """Records that are not there yet."""
-    checksum: int = 0
-    checksum_there: int = 0
-    difference: str = ""
-
-    @property
-    def safe(self) -> bool:
-        """Whether the copy is whole."""
-        return not self.behind and not self.difference and self.checksum == self.checksum_there
-
-
-@dataclass(slots=True, kw_only=True)
-class Comparison:
-    """All partitions that are copied, and all groups that read them."""
-
-    partitions: list[Partition] = field(default_factory=list)
-    groups: list[Committed] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Topics that are not copied."""
-
-    @property
-    def safe(self) -> bool:
-        """Whether consumers and producers may move."""
-        return all(each.safe for each in self.partitions)
 
 
 def verify(
@@ -100,34 +48,35 @@ def verify(
     *,
     name: str,
     wait_s: float = 0.0,
-    tell: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Compare every topic that is copied, after waiting for what is on its way."""
+    """Compare every copied topic, after waiting up to `wait_s` for records in flight."""
     with BrokerTables(settings.dsn.get_secret_value()) as source:
-        _wait(source, settings, name, wait_s)
+        _wait_for_copy(source, settings, name, wait_s)
         with source.connection.transaction():
             source.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            return _Verification(source, settings, name, tell).run()
+            return _Verification(source, settings, name, on_progress).run()
 
 
-def _wait(source: BrokerTables, settings: ShadowSink, name: str, wait_s: float) -> None:
+def _wait_for_copy(source: BrokerTables, settings: ShadowSink, name: str, wait_s: float) -> None:
+    """Wait until the ledger has reached the present end of every copied partition."""
     topics, extents = source.topics(), source.extents()
-    wanted = {
-        ledger.key_of(topic.uuid, place[1]): extent.next
-        for place, extent in extents.items()
-        if (topic := topics.get(place[0])) is not None
+    ends = {
+        ledger.key_of(topic.uuid, key[1]): extent.next
+        for key, extent in extents.items()
+        if (topic := topics.get(key[0])) is not None
         and topic.enabled
-        and extent.next > max(extent.first, topic.start(place[1]))
+        and extent.next > max(extent.first, topic.start(key[1]))
     }
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
-        held = _ledger(settings, name)
-        if all(key in held and held[key].next >= end for key, end in wanted.items()):
+        copies = _ledger(settings, name)
+        if all(key in copies and copies[key].next >= end for key, end in ends.items()):
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _ledger(settings: ShadowSink, name: str) -> dict[bytes, Copied]:
+def _ledger(settings: ShadowSink, name: str) -> dict[bytes, PartitionCopy]:
     topic = ledger.topic_of(settings, name)
     if Cluster(settings, name=name).partitions([topic])[topic] is None:
         return {}
@@ -135,169 +84,161 @@ def _ledger(settings: ShadowSink, name: str) -> dict[bytes, Copied]:
 
 
 class _Verification:
-    """One look at both sides."""
+    """One comparison of both sides."""
 
     def __init__(
-        self, source: BrokerTables, settings: ShadowSink, name: str, tell: Callable[[str], None]
+        self,
+        source: BrokerTables,
+        settings: ShadowSink,
+        name: str,
+        on_progress: Callable[[str], None],
     ) -> None:
         self._source = source
         self._settings = settings
         self._name = name
-        self._tell = tell
-        self._found = Comparison()
+        self._on_progress = on_progress
+        self._result = Comparison()
 
     def run(self) -> Comparison:
         topics, extents = self._source.topics(), self._source.extents()
-        groups = self._source.connection.execute(_GROUPS).fetchall()
-        held = _ledger(self._settings, self._name)
+        groups: dict[PartitionKey, list[GroupOffset]] = {}
+        for group, topic_id, partition, offset, metadata in self._source.connection.execute(
+            _GROUPS
+        ):
+            groups.setdefault((topic_id, partition), []).append((group, offset, metadata))
+        copies = _ledger(self._settings, self._name)
         for topic in sorted(topics.values(), key=lambda topic: topic.name):
             if not topic.enabled:
-                self._found.left_out.append(topic.name)
+                self._result.not_copied.append(topic.name)
                 continue
             for partition in range(topic.partitions):
-                place = (topic.id, partition)
-                asked = [
-                    (group, offset, metadata)
-                    for group, *where, offset, metadata in groups
-                    if tuple(where) == place
-                ]
-                self._tell(f"{topic.name} {partition}")
-                copied = held.get(ledger.key_of(topic.uuid, partition))
-                self._partition(topic, partition, extents[place], copied, asked)
-        return self._found
+                key = (topic.id, partition)
+                self._on_progress(f"{topic.name} {partition}")
+                copy = copies.get(ledger.key_of(topic.uuid, partition))
+                self._partition(topic, partition, extents[key], copy, groups.get(key, []))
+        return self._result
 
     def _partition(
         self,
         topic: BrokerTopic,
         partition: int,
         extent: Extent,
-        copied: Copied | None,
-        asked: Sequence[tuple[str, int, str]],
+        copy: PartitionCopy | None,
+        groups: Sequence[GroupOffset],
     ) -> None:
-        found = Partition(
+        result = PartitionComparison(
             topic=topic.name, partition=partition, first=extent.first, next=extent.next
         )
-        self._found.partitions.append(found)
+        self._result.partitions.append(result)
         start = topic.start(partition)
-        if copied is None:
-            found.behind = extent.next - max(extent.first, start)
-            there: dict[int, int] = {}
-            end = 0
+        kafka_offsets: dict[int, int] = {}
+        kafka_end = 0
+        if copy is None:
+            result.lag = extent.next - max(extent.first, start)
         else:
-            found.copied = copied.count
-            wanted = sorted({offset for _, offset, _ in asked})
-            there, end = self._compare(topic, found, copied, wanted)
-            found.behind = max(0, extent.next - max(copied.next, start))
-        self._found.groups += [
+            result.copied = copy.count
+            committed = sorted({offset for _, offset, _ in groups})
+            kafka_offsets, kafka_end = self._compare(topic, result, copy, committed)
+            result.lag = max(0, extent.next - max(copy.next, start))
+        self._result.groups += [
             Committed(
                 group=group,
                 topic=topic.name,
                 partition=partition,
                 offset=offset,
-                there=there.get(offset, end),
+                kafka_offset=kafka_offsets.get(offset, kafka_end),
                 metadata=metadata,
             )
-            for group, offset, metadata in asked
+            for group, offset, metadata in groups
         ]
 
     def _compare(
-        self, topic: BrokerTopic, found: Partition, copied: Copied, wanted: list[int]
-    ) -> tuple[dict[int, int], int]:
-        """Merge both sides by their offsets; where the wanted offsets are over there, and the
-        end."""
-        index = self._first_index(topic, found.partition, copied)
-        found.dropped = index
-        floor = copied.offset(index) if index < copied.count else copied.next
-        upto = min(copied.next, found.next)
-        here = self._here((topic.id, found.partition), copied, floor, upto)
-        mine = next(here, None)
-        there: dict[int, int] = {}
-        left = list(reversed(wanted))
-        for offset, message in self._there(topic, found.partition, copied, index):
-            while left and left[-1] <= offset:
-                there[left.pop()] = message.offset() or 0
-            if offset >= upto:
-                continue
-            while mine is not None and mine[0] < offset:
-                _note(found, f"offset {mine[0]} is not there")
-                mine = next(here, None)
-            if mine is None or mine[0] > offset:
-                if offset >= found.first:
-                    _note(found, f"offset {offset} is there, and not here")
-                continue
-            theirs = _record(offset, message)
-            if mine[1] == 0:
-                # librdkafka takes this for no time at all.
-                theirs = (offset, 0, *theirs[2:])
-            found.compared += 1
-            found.checksum = digest(*mine[1:], seed=found.checksum)
-            found.checksum_there = digest(*theirs[1:], seed=found.checksum_there)
-            if mine != theirs:
-                _note(found, f"offset {offset} differs")
-            mine = next(here, None)
-        while mine is not None:
-            _note(found, f"offset {mine[0]} is not there")
-            mine = next(here, None)
-        end = target.bounds(self._settings, topic.name, found.partition, name=self._name)[1]
-        return there, end
+        self, topic: BrokerTopic, result: PartitionComparison, copy: PartitionCopy,
+        committed: list[int],
+    ) -> tuple[dict[int, int], int]:  # fmt: skip
+        """Compare a partition in one pass. Returns the Kafka offsets of `committed`, and the end.
 
-    def _here(self, place: Place, copied: Copied, floor: int, upto: int) -> Iterator[Record]:
-        """The records that Kafka should have."""
-        for first, end in copied.runs:
-            for rows in self._source.records(place, max(first, floor), min(end, upto)):
+        A committed offset maps to the first Kafka record whose broker offset is not smaller. With
+        the broker's records 7 and 9 at the Kafka offsets 100 and 102, a group that committed 8
+        resumes at 102. A group that has read everything resumes at the end of the partition.
+
+        Records that the ledger has but this transaction does not see yet (`offset >= end`) take
+        part in the mapping only.
+        """
+        index = self._first_index(topic, result.partition, copy)
+        result.dropped = index
+        floor = copy.offset(index) if index < copy.count else copy.next
+        end = min(copy.next, result.next)
+        merge = Merge(result, self._records((topic.id, result.partition), copy, floor, end))
+        kafka_offsets: dict[int, int] = {}
+        unmapped = list(reversed(committed))
+        for offset, message in self._copied_messages(topic, result.partition, copy, index):
+            while unmapped and unmapped[-1] <= offset:
+                kafka_offsets[unmapped.pop()] = message.offset() or 0
+            if offset < end:
+                merge.add(_record(offset, message))
+        merge.finish()
+        _, kafka_end = target.bounds(self._settings, topic.name, result.partition, name=self._name)
+        return kafka_offsets, kafka_end
+
+    def _records(
+        self, key: PartitionKey, copy: PartitionCopy, floor: int, end: int
+    ) -> Iterator[Record]:
+        """The records of the table that Kafka must have."""
+        for first, last in copy.runs:
+            for rows in self._source.records(key, max(first, floor), min(last, end)):
                 for row in rows.to_pylist():
                     yield (
                         row["offset"], row["timestamp"], row["key"], row["value"],
-                        headers.read(row["headers"]),
+                        headers.parse(row["headers"]),
                     )  # fmt: skip
 
-    def _there(
-        self, topic: BrokerTopic, partition: int, copied: Copied, index: int
+    def _copied_messages(
+        self, topic: BrokerTopic, partition: int, copy: PartitionCopy, index: int
     ) -> Iterator[tuple[int, Message]]:
-        """The records of Kafka with their offsets over here, from the one of this number on."""
-        for message in self._records(topic, partition, copied):
-            if index >= copied.count:
-                # Written since the ledger was read.
+        """The records of Kafka with their offsets in the broker, from the given index on."""
+        for message in self._messages(topic, partition, copy):
+            if index >= copy.count:
+                # Written after the ledger was read.
                 return
-            yield copied.offset(index), message
+            yield copy.offset(index), message
             index += 1
 
-    def _records(self, topic: BrokerTopic, partition: int, copied: Copied) -> Iterator[Message]:
+    def _messages(
+        self, topic: BrokerTopic, partition: int, copy: PartitionCopy
+    ) -> Iterator[Message]:
         return target.committed(
-            self._settings, topic.name, partition, name=self._name, first=copied.base
+            self._settings, topic.name, partition, name=self._name, first=copy.base
         )
 
-    def _first_index(self, topic: BrokerTopic, partition: int, copied: Copied) -> int:
-        """The number of the first record that Kafka still has: its retention may have taken some.
+    def _first_index(self, topic: BrokerTopic, partition: int, copy: PartitionCopy) -> int:
+        """The index of the first record that Kafka's retention has not deleted.
 
-        They are counted from the end then, while nothing is written.
+        Kafka does not say how many records it deleted. So the remaining ones are counted and
+        subtracted from the ledger's count, which must not change meanwhile.
         """
         low, _ = target.bounds(self._settings, topic.name, partition, name=self._name)
-        if low <= copied.base:
+        if low <= copy.base:
             return 0
         key = ledger.key_of(topic.uuid, partition)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_COUNTS):
             before = ledger.read(self._settings, name=self._name)[key]
-            count = sum(1 for _ in self._records(topic, partition, copied))
+            count = sum(1 for _ in self._messages(topic, partition, copy))
             if ledger.read(self._settings, name=self._name)[key] == before:
                 return before.count - count
         raise SinkRefusedError(
-            f"topic {topic.name} is written all the time, and its first records are gone in Kafka: "
-            "which of them are left cannot be told",
-            hint="Stop the producers for a moment.",
+            f"cannot verify topic {topic.name}: Kafka's retention has deleted its first records, "
+            "and new records arrive while the remaining ones are counted",
+            hint="Stop the producers of the topic for a moment, and run verify again.",
         )
 
 
-def _note(found: Partition, difference: str) -> None:
-    if not found.difference:
-        found.difference = difference
-
-
 def _record(offset: int, message: Message) -> Record:
-    key, value = message.key(), message.value()
-    given: Any = message.headers() or []
-    found = [(name, _bytes(held)) for name, held in given]
-    return offset, message.timestamp()[1], _bytes(key), _bytes(value), found
+    pairs: Any = message.headers() or []
+    return (
+        offset, message.timestamp()[1], _bytes(message.key()), _bytes(message.value()),
+        [(name, _bytes(value)) for name, value in pairs],
+    )  # fmt: skip
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
@@ -305,22 +246,23 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 def commit(settings: ShadowSink, groups: Sequence[Committed], *, name: str) -> None:
-    """Let groups go on in Kafka where they are here. They must not be running there."""
+    """Commit the offsets of groups in Kafka. An error for a group that is active there."""
     events = Events()
     admin = create_client(AdminClient, client_config(settings, events, name=name))
-    for group in sorted({each.group for each in groups}):
-        places = [
-            TopicPartition(each.topic, each.partition, each.there, each.metadata)
-            for each in groups
-            if each.group == group
+    for group in sorted({one.group for one in groups}):
+        partitions = [
+            TopicPartition(one.topic, one.partition, one.kafka_offset, one.metadata)
+            for one in groups
+            if one.group == group
         ]
-        asked = admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=settings.timeout_s
+        futures = admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, partitions)], request_timeout=settings.timeout_s
         )
         try:
-            answer = asked[group].result(settings.timeout_s * 2)
+            answer = futures[group].result(settings.timeout_s * 2)
         except KafkaException as error:
             raise events.translate_error(cause(error), f"group {group}") from error
-        for place in answer.topic_partitions:
-            if place.error is not None:
-                raise events.translate_error(place.error, f"group {group}, topic {place.topic}")
+        for partition in answer.topic_partitions:
+            if partition.error is not None:
+                what = f"group {group}, topic {partition.topic}"
+                raise events.translate_error(partition.error, what)

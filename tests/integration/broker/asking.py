@@ -1,4 +1,4 @@
-"""Requests that no client library would send, and what is answered."""
+"""Single requests that no client library sends, and their responses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LENGTH = struct.Struct(">i")
 
 
 def ask(bootstrap: str, api: int, version: int, values: dict[str, Any]) -> Any:
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     kind: Any = load_request_schema(api, version)
     header = {
         "request_api_key": api, "request_api_version": version, "correlation_id": 7,
-        "client_id": "somebody",
+        "client_id": "test",
     }  # fmt: skip
     buffer = io.BytesIO()
     entity_writer(kind.__header_schema__)(buffer, wire.build(kind.__header_schema__, header))
@@ -43,7 +43,7 @@ def ask(bootstrap: str, api: int, version: int, values: dict[str, Any]) -> Any:
 
 
 def errors(answer: Any) -> set[str]:
-    """The errors in it, wherever they stand."""
+    """All errors in a response, at any depth."""
     return {code.name for code in _codes(answer)} - {"none"}
 
 
@@ -59,7 +59,7 @@ def _codes(value: Any) -> Iterator[ErrorCode]:
 
 
 def batch(size: int = 100) -> bytes:
-    """A record batch of so many bytes, with one record in it."""
+    """A record batch of exactly `size` bytes, with one record."""
     value = b""
     while len(made := _batch(value)) != size:
         value = bytes(max(0, len(value) + size - len(made)))

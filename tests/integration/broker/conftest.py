@@ -1,4 +1,4 @@
-"""What serves a scenario, our broker and a real Kafka as the oracle; and what it is run with."""
+"""Fixtures: every scenario runs on the broker and, as the oracle, on Kafka, with every client."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker.clients import CLIENTS, MEMBERS
 from tests.integration.broker.clients.java import no_java
-from tests.integration.broker.given import make_topic
 from tests.integration.broker.members import Members
+from tests.integration.broker.samples import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """kafka-python leaves sockets to the garbage collector now and then, whoever runs by then."""
-    ours = Path(__file__).parent
+    """Ignore sockets that kafka-python leaves to the garbage collector."""
+    folder = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(ours):
+        if item.path.is_relative_to(folder):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """Nothing that a client has left behind is found in another folder's tests."""
+    """Collect what clients left, so that tests of other folders do not see its warnings."""
     yield
     gc.collect()
 
 
 @pytest.fixture(params=["broker", "kafka_server"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """Where clients connect."""
+    """The address of the broker, or of Kafka."""
     found: str = request.getfixturevalue(request.param).bootstrap
     return found
 
@@ -62,16 +62,16 @@ def client(kind: type[Client], bootstrap: str) -> Client:
 
 @pytest.fixture
 def topic(bootstrap: str) -> str:
-    return make_topic(bootstrap)
+    return create_topic(bootstrap)
 
 
 @pytest.fixture(params=MEMBERS)
 def members(request: pytest.FixtureRequest, bootstrap: str, tmp_path: Path) -> Iterator[Members]:
-    """A group of consumers with one of the libraries, and a topic of four partitions."""
+    """A consumer group of one client library, and a topic of four partitions."""
     if request.param == "java" and (reason := no_java()):
         pytest.skip(reason)
     if request.param == "kcat" and shutil.which("kcat") is None:
         pytest.skip("kcat is not on PATH")
-    made = Members(request.param, bootstrap, make_topic(bootstrap, 4), tmp_path)
+    made = Members(request.param, bootstrap, create_topic(bootstrap, 4), tmp_path)
     yield made
     made.end()

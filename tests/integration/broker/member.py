@@ -1,17 +1,17 @@
-"""A member of a group as a process of its own, so that it can be killed or held still.
+"""A group member as a process, so that a test can kill or suspend it.
 
     python member.py LIBRARY TOPIC SETTINGS
 
-Settings are Kafka's, as JSON. It says what happens to it, a line each:
+Settings are Kafka's, as JSON. It prints one line per event:
 
-    share <tab> 0,1            the partitions it has, whenever it gets or gives up some
-    read <tab> 0 <tab> 17      partition and offset of a record, once that is committed
+    share <tab> 0,1            its partitions, after each assignment and revocation
+    read <tab> 0 <tab> 17      partition and offset of a record, after its commit
 
-What it may not commit it has not read: whoever has the partition now will read it. It leaves the
-group when its standard input ends.
+A record that it cannot commit does not count as read: the present owner of the partition reads it.
+It leaves the group when its standard input ends.
 """
 
-# ruff: noqa: PLC0415 - a process needs one of the libraries, and is quicker without the others
+# ruff: noqa: PLC0415 - a process needs one library, and starts faster without the others
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ LEAVING = threading.Event()
 def watch() -> None:
     sys.stdin.read()
     LEAVING.set()
-    # Whoever waits for records wakes up.
+    # Interrupts a poll that waits for records.
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def said(*fields: object) -> None:
+def report(*fields: object) -> None:
     print(*fields, sep="\t", flush=True)
 
 
 class Share:
-    """Listens to rebalances."""
+    """Reports rebalances."""
 
     def __init__(self) -> None:
         self._parts: set[int] = set()
 
     def on_partitions_revoked(self, parts: Any) -> None:
         self._parts -= {part.partition for part in parts}
-        said("share", ",".join(map(str, self._parts)))
+        report("share", ",".join(map(str, self._parts)))
 
     def on_partitions_assigned(self, parts: Any) -> None:
         self._parts |= {part.partition for part in parts}
-        said("share", ",".join(map(str, self._parts)))
+        report("share", ",".join(map(str, self._parts)))
 
 
 def librdkafka(topic: str, settings: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def librdkafka(topic: str, settings: dict[str, Any]) -> None:
             consumer.commit(message=message, asynchronous=False)
         except KafkaException:
             continue
-        said("read", message.partition(), message.offset())
+        report("read", message.partition(), message.offset())
     consumer.close()
 
 
@@ -84,7 +84,7 @@ def aiokafka(topic: str, settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     class Listener(Share, ConsumerRebalanceListener):  # type: ignore[misc]
-        """Of the class that is asked for."""
+        """The library requires its own base class."""
 
     async def run() -> None:
         consumer = AIOKafkaConsumer(**settings)
@@ -98,7 +98,7 @@ def aiokafka(topic: str, settings: dict[str, Any]) -> None:
                         await consumer.commit({part: message.offset + 1})
                     except KafkaError:
                         continue
-                    said("read", message.partition, message.offset)
+                    report("read", message.partition, message.offset)
         await consumer.stop()
 
     asyncio.run(run())
@@ -112,9 +112,9 @@ def kafka_python(topic: str, settings: dict[str, Any]) -> None:
     from kafka.structs import OffsetAndMetadata
 
     class Listener(Share, ConsumerRebalanceListener):  # type: ignore[misc]
-        """Of the class that is asked for."""
+        """The library requires its own base class."""
 
-    # Whoever runs the tests in the background has it ignored.
+    # A shell that runs the tests in the background ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assignors = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
     chosen = assignors[settings.pop("partition_assignment_strategy")]
@@ -122,14 +122,14 @@ def kafka_python(topic: str, settings: dict[str, Any]) -> None:
     consumer.subscribe([topic], listener=Listener())
     try:
         while not LEAVING.is_set():
-            # A poll that ends while its member joins may forget about it, so it ends with a record.
+            # A poll that times out during a join may forget the join, so the timeout is long.
             for part, messages in consumer.poll(timeout_ms=600_000, max_records=1).items():
                 for message in messages:
                     try:
                         consumer.commit({part: OffsetAndMetadata(message.offset + 1, "", -1)})
                     except KafkaError:
                         continue
-                    said("read", message.partition, message.offset)
+                    report("read", message.partition, message.offset)
     except KeyboardInterrupt:
         assert LEAVING.is_set()
     consumer.close()

@@ -1,4 +1,4 @@
-"""Groups of consumers, each member a process: it can leave, be killed, or be held still."""
+"""Consumer groups whose members are processes: a test can stop, kill or suspend them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PART = re.compile(r" \[(\d+)\]")
 
 
 class Member:
-    """A process that reads."""
+    """A process that consumes."""
 
     def __init__(self, command: list[str], output: Path) -> None:
         self._output = output
@@ -41,66 +41,66 @@ class Member:
             )
 
     def output(self) -> str:
-        """Everything it has said, up to the last whole line."""
+        """Its output, up to the last complete line."""
         return self._output.read_text().rpartition("\n")[0]
 
     def lines(self) -> list[list[str]]:
-        """Its output in words."""
+        """Its output, one list of fields per line."""
         return [line.split("\t") for line in self.output().splitlines()]
 
     def shares(self) -> list[set[int]]:
-        """The partitions it had, after each rebalance."""
-        told = [fields[1] for fields in self.lines() if fields[0] == "share"]
-        return [{int(part) for part in each.split(",") if part} for each in told]
+        """Its assignment after each rebalance."""
+        assigned = [fields[1] for fields in self.lines() if fields[0] == "share"]
+        return [{int(part) for part in each.split(",") if part} for each in assigned]
 
     def share(self) -> set[int]:
-        """The partitions it has."""
+        """Its present assignment."""
         code = self._process.poll()
         assert code is None, f"it ended with {code}:\n{self.output()[-3000:]}"
         return (self.shares() or [set()])[-1]
 
     def reads(self) -> list[tuple[int, int]]:
         """Partitions and offsets of the records it has read."""
-        told = [fields[1:] for fields in self.lines() if fields[0] == "read"]
-        return [(int(partition), int(offset)) for partition, offset in told]
+        rows = [fields[1:] for fields in self.lines() if fields[0] == "read"]
+        return [(int(partition), int(offset)) for partition, offset in rows]
 
     def leave(self) -> None:
-        """Say goodbye to the group."""
+        """Leave the group and exit."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         assert self._process.wait(60) == 0, self.output()[-3000:]
 
     def kill(self) -> None:
-        """No goodbye."""
+        """Kill the process without leaving the group."""
         self._process.kill()
         self._process.communicate()
 
-    def hold(self) -> None:
-        """It does nothing until it is told to go on, as in a pause of a garbage collector."""
+    def suspend(self) -> None:
+        """Suspend the process, as a long garbage collection would."""
         self._process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """After a `hold`."""
+    def resume(self) -> None:
+        """Continue after `suspend`."""
         self._process.send_signal(signal.SIGCONT)
 
 
 class Kcat(Member):
-    """It says in its own words what it has."""
+    """kcat prints rebalances in its own format."""
 
-    woken = False
+    resumed = False
 
-    def go_on(self) -> None:
-        self.woken = True
-        super().go_on()
+    def resume(self) -> None:
+        self.resumed = True
+        super().resume()
 
     def shares(self) -> list[set[int]]:
         found: list[set[int]] = []
         for line in self.output().splitlines():
-            if (told := _KCAT.match(line)) is None:
+            if (rebalance := _KCAT.match(line)) is None:
                 continue
-            parts = {int(part) for part in _PART.findall(told[1])}
+            parts = {int(part) for part in _PART.findall(rebalance[1])}
             before = found[-1] if found else set()
-            found.append(before - parts if "revo" in told[1] else before | parts)
+            found.append(before - parts if "revo" in rebalance[1] else before | parts)
         return found
 
     def leave(self) -> None:
@@ -111,18 +111,18 @@ class Kcat(Member):
 
 
 class Members:
-    """The members of one group, and the records of the topic they read."""
+    """The members of one group, and the topic they read."""
 
     def __init__(self, kind: str, bootstrap: str, topic: str, folder: Path) -> None:
         self.kind, self.topic = kind, topic
         self.group = f"g-{uuid.uuid4().hex[:8]}"
         self._bootstrap, self._folder = bootstrap, folder
         self._all: list[Member] = []
-        self.living: list[Member] = []
+        self.running: list[Member] = []
         self._end = 0
 
     def add(self, settings: Mapping[str, Any] | None = None, *, strategy: str = "range") -> Member:
-        """One more, which shares the partitions with the others."""
+        """Start another member."""
         given = {
             "bootstrap.servers": self._bootstrap,
             "group.id": self.group,
@@ -136,11 +136,11 @@ class Members:
             self._command(given, strategy), self._folder / f"{len(self._all)}.out"
         )
         self._all.append(member)
-        self.living.append(member)
+        self.running.append(member)
         return member
 
     def _command(self, settings: dict[str, Any], strategy: str) -> list[str]:
-        """Each library has its own way to spell settings."""
+        """The command of a member; each library spells settings differently."""
         rule = "partition.assignment.strategy"
         own = {"fetch.max.wait.ms": "fetch.wait.max.ms", "request.timeout.ms": "socket.timeout.ms"}
         python = [sys.executable, "-P", str(_PROGRAM), self.kind, self.topic]
@@ -150,7 +150,7 @@ class Members:
                 return [*python, json.dumps(spelt | {rule: strategy})]
             case "kcat":
                 spelt = {own.get(name, name): value for name, value in settings.items()}
-                # It commits by itself, or never.
+                # kcat commits automatically, or never.
                 spelt |= {
                     rule: strategy,
                     "enable.auto.commit": "true",
@@ -175,18 +175,18 @@ class Members:
                 return [*python, json.dumps(spelt)]
 
     def leave(self, member: Member) -> None:
-        self.living.remove(member)
+        self.running.remove(member)
         member.leave()
 
     def kill(self, member: Member) -> None:
-        self.living.remove(member)
+        self.running.remove(member)
         member.kill()
 
-    def settled(self, *counts: int) -> None:
-        """Wait until the living have so many partitions each; and all of them together."""
+    def wait_for_shares(self, *counts: int) -> None:
+        """Wait until the running members have these numbers of partitions, and all together."""
 
         def shared() -> bool:
-            shares = [member.share() for member in self.living]
+            shares = [member.share() for member in self.running]
             found = sorted(part for share in shares for part in share)
             sizes = sorted(len(share) for share in shares)
             return sizes == sorted(counts) and found == list(range(sum(counts)))
@@ -194,30 +194,30 @@ class Members:
         wait_for(shared, f"shares of {counts}", 60)
 
     def write(self, count: int = 3) -> None:
-        """So many records more in each partition."""
+        """Produce `count` more records to each partition."""
         records = [Record(value=b"v", partition=part) for part in range(4) for _ in range(count)]
-        # Quicker than an idempotent one, which librdkafka begins with a pause.
+        # Not idempotent: librdkafka starts an idempotent producer with a pause.
         Librdkafka(self._bootstrap).produce(self.topic, records, acks=1)
         self._end += count
 
     def reads(self) -> list[tuple[int, int]]:
-        """What all members have read, the dead as well.
+        """The records that all members have read, also those that ended.
 
-        One that wakes up may fetch before it hears that it is no member any more. It may not
-        commit then, so it has read nothing; kcat does not ask, and shows it.
+        A resumed member may fetch before it learns that it has expired. It cannot commit then, so
+        the records do not count; kcat does not wait for commits, and prints them.
         """
         found = [read for member in self._all for read in member.reads()]
-        woken = any(isinstance(member, Kcat) and member.woken for member in self._all)
-        return list(set(found)) if woken else found
+        resumed = any(isinstance(member, Kcat) and member.resumed for member in self._all)
+        return list(set(found)) if resumed else found
 
-    def done(self) -> None:
-        """Wait until everything is read. Nothing is read twice."""
+    def wait_until_read(self) -> None:
+        """Wait until every record is read, each once."""
         written = [(part, offset) for part in range(4) for offset in range(self._end)]
         wait_for(lambda: len(self.reads()) >= len(written), "all records to be read", 60)
         assert sorted(self.reads()) == written
 
-    def committed(self) -> None:
-        """Wait until nothing that was read is read again if its reader dies: kcat is slow."""
+    def wait_until_committed(self) -> None:
+        """Wait until every record is committed: kcat commits late."""
         wait_for(lambda: self._committed() == {self._end}, "all records to be committed", 60)
 
     def _committed(self) -> set[int]:

@@ -1,4 +1,4 @@
-"""A client that sends what it is told to, one request at a time: for codes that others hide."""
+"""A client without a library: sends any request, and shows error codes that libraries hide."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _USUAL = {
 
 
 class ClosedError(Exception):
-    """The other side has hung up."""
+    """The server closed the connection."""
 
 
 class Raw:
@@ -74,7 +74,7 @@ class Raw:
         return response(self.receive(), api, version)
 
     def login(self, user: str, password: str, mechanism: str = "SCRAM-SHA-256") -> Any:
-        """The last response; its `error_code` says whether it worked."""
+        """Log in. Returns the last response, with its `error_code`."""
         chosen = self.ask(17, 1, {"mechanism": mechanism})
         if chosen.error_code:
             return chosen
@@ -90,18 +90,18 @@ class Raw:
         salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, int(fields[b"i"]))
         key = hmac.digest(salted, b"Client Key", name)
         final = b"c=biws,r=" + fields[b"r"]
-        said = b",".join((bare, first.auth_bytes, final))
-        signature = hmac.digest(hashlib.new(name, key).digest(), said, name)
+        transcript = b",".join((bare, first.auth_bytes, final))
+        signature = hmac.digest(hashlib.new(name, key).digest(), transcript, name)
         proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
         token = final + b",p=" + base64.b64encode(proof)
         last = self.ask(36, 2, {"auth_bytes": token})
         if not last.error_code:
-            server = hmac.digest(hmac.digest(salted, b"Server Key", name), said, name)
+            server = hmac.digest(hmac.digest(salted, b"Server Key", name), transcript, name)
             assert last.auth_bytes == b"v=" + base64.b64encode(server)
         return last
 
     def closed(self) -> bool:
-        """Whether the other side hangs up, without a word."""
+        """Whether the server closes the connection without a response."""
         self.link.settimeout(30)
         with contextlib.suppress(ConnectionError):
             return self.link.recv(1) == b""
@@ -138,7 +138,7 @@ def batch(*values: bytes) -> bytes:
 
 
 def produce(topic: str, *batches: bytes) -> dict[str, Any]:
-    """The values of a Produce request: batches of partition 0."""
+    """The fields of a Produce request with batches for partition 0."""
     parts = [{"index": 0, "records": each} for each in batches]
     return {
         "transactional_id": None, "acks": -1, "timeout": timedelta(seconds=30),
@@ -146,11 +146,11 @@ def produce(topic: str, *batches: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fetch(topic: str, *, most_bytes: int = 1 << 20, wait: timedelta = SOON) -> dict[str, Any]:
-    """The values of a Fetch request: partition 0 from the beginning."""
-    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": most_bytes}
+def fetch(topic: str, *, max_bytes: int = 1 << 20, wait: timedelta = SOON) -> dict[str, Any]:
+    """The fields of a Fetch request for partition 0 from the beginning."""
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": max_bytes}
     return {
-        "replica_id": -1, "max_wait": wait, "min_bytes": 1, "max_bytes": most_bytes,
+        "replica_id": -1, "max_wait": wait, "min_bytes": 1, "max_bytes": max_bytes,
         "isolation_level": 0, "topics": [{"topic": topic, "partitions": [part]}],
         "forgotten_topics_data": [],
     }  # fmt: skip

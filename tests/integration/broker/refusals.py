@@ -1,4 +1,4 @@
-"""What a client says when it is refused."""
+"""Errors of client libraries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def refused(client: Client, name: str | Mapping[str, str]) -> Iterator[None]:
-    """The block fails with this error: Kafka's name, or the own one of each library."""
+    """The block fails with this error: Kafka's name for all clients, or one name per client."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - `refusal` knows which
         yield
-    wanted = name if isinstance(name, str) else name[type(client).__name__]
-    assert client.refusal(caught.value) == wanted, caught.value
+    expected = name if isinstance(name, str) else name[type(client).__name__]
+    assert client.refusal(caught.value) == expected, caught.value

@@ -33,17 +33,17 @@ def dsn(database: Database) -> str:
     return database.dsn
 
 
-def test_users(database: Database, dsn: str, tmp_path: Path) -> None:
+def test_users_are_added_changed_and_removed(database: Database, dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("from a file\nand no more\n")
     assert done("user", "add", "ann", "--dsn", dsn, given="secret\n") == "user ann: added\n"
-    # The connection may be given to the command above as well.
+    # --dsn may also be an option of `tailrace broker`.
     assert "added" in done("--dsn", dsn, "user", "add", "root", "--superuser", given="x")
     changed = done("user", "add", "ann", "--password-file", str(file), "--dsn", dsn)
     assert changed == "user ann: password changed\n"
     done("acl", "add", "--user", "ann", "--topic", "a", "--allow", "all", "--dsn", dsn)
     assert done("user", "list", "--dsn", dsn) == "ann\t1 rules\nroot\tsuperuser\n"
-    # A new password says nothing of being a superuser.
+    # A new password does not change whether a user is a superuser.
     done("user", "add", "root", "--dsn", dsn, given="y")
     assert "root\tsuperuser" in done("user", "list", "--dsn", dsn)
     done("user", "add", "root", "--no-superuser", "--dsn", dsn, given="y")
@@ -55,15 +55,15 @@ def test_users(database: Database, dsn: str, tmp_path: Path) -> None:
     assert (salts, mechanisms) == (4, ["SCRAM-SHA-256", "SCRAM-SHA-512"])
     done("user", "remove", "ann", "--dsn", dsn)
     last = run("user", "remove", "root", "--dsn", dsn)
-    assert "no users left" in last.stderr
+    assert "No users remain" in last.stderr
     assert done("user", "list", "--dsn", dsn) == done("acl", "list", "--dsn", dsn) == ""
 
 
-def test_rules(dsn: str) -> None:
+def test_rules_are_added_and_removed(dsn: str) -> None:
     done("user", "add", "ann", "--dsn", dsn, given="1")
     both = ("--topic", "orders*", "--topic", "bills", "--group", "g*", "--allow", "read,write")
     added = done("acl", "add", "--user", "ann", *both, "--dsn", dsn)
-    # A group has no write: that was for the topics.
+    # A group has no write: it applies to the topics only.
     expected = ["ann\ttopic orders*\tread,write", "ann\ttopic bills\tread,write"]
     assert added.splitlines() == [*expected, "ann\tgroup g*\tread"]
     done("acl", "add", "--user", "ann", "--cluster", "--allow", "create", "--dsn", dsn)
@@ -76,33 +76,36 @@ def test_rules(dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("user", "add", "ann"), "the password is empty"),
-        (("user", "add", ""), "1 to 256 letters"),
-        (("user", "add", "ann", "--password-file", "/nowhere"), "cannot be read"),
-        (("user", "remove", "nobody"), "there is no user nobody"),
-        (("acl", "add", "--user", "nobody", "--topic", "t", "--allow", "read"), "there is no user"),
+        (("user", "add", "ann"), "password must not be empty"),
+        (("user", "add", ""), "1 to 256 characters"),
+        (("user", "add", "ann", "--password-file", "/nowhere"), "cannot read /nowhere"),
+        (("user", "remove", "nobody"), "unknown user nobody"),
+        (("acl", "add", "--user", "nobody", "--topic", "t", "--allow", "read"), "unknown user"),
         (("acl", "add", "--user", "ann", "--allow", "read"), "--topic, --group or --cluster"),
-        (("acl", "add", "--user", "ann", "--topic", "t", "--allow", "fly"), "Operations are"),
-        (("acl", "add", "--user", "ann", "--group", "g", "--allow", "write"), "no group has"),
-        (("acl", "add", "--user", "ann", "--topic", "a*b", "--allow", "read"), "is no pattern"),
+        (("acl", "add", "--user", "ann", "--topic", "t", "--allow", "fly"), "Use some of"),
+        (
+            ("acl", "add", "--user", "ann", "--group", "g", "--allow", "write"),
+            "does not exist for a group",
+        ),
+        (("acl", "add", "--user", "ann", "--topic", "a*b", "--allow", "read"), "invalid pattern"),
     ],
 )
-def test_what_cannot_be(dsn: str, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_accounts_are_refused(dsn: str, arguments: tuple[str, ...], message: str) -> None:
     found = run(*arguments, "--dsn", dsn)
     assert found.returncode == 2
-    assert said in found.stderr
+    assert message in found.stderr
 
 
-def test_the_tables_are_asked_for(database: Database) -> None:
+def test_missing_tables_are_an_error(database: Database) -> None:
     found = run("user", "list", "--dsn", database.dsn)
     assert found.returncode == 2
     assert "tailrace broker --init" in found.stderr
 
 
-def test_an_older_database_is_made_new(database: Database, dsn: str) -> None:
-    """Running the script again adds what is missing, and keeps what is there."""
+def test_init_updates_an_older_schema(database: Database, dsn: str) -> None:
+    """--init adds missing tables, and keeps existing ones."""
     database.query("SELECT kafka.create_topic('t')")
     database.execute("DROP TABLE kafka.users, kafka.credentials, kafka.acls, kafka.secrets")
     assert "tailrace broker --init" in run("--dsn", dsn).stderr
@@ -114,7 +117,7 @@ def test_an_older_database_is_made_new(database: Database, dsn: str) -> None:
 
 
 @pytest.mark.parametrize("command", [("user",), ("acl",), ("user", "add"), ("acl", "add")])
-def test_help_teaches(command: tuple[str, ...]) -> None:
+def test_help_has_examples(command: tuple[str, ...]) -> None:
     found = run(*command, "--help")
     assert found.returncode == 0
     assert "--password " not in found.stdout

@@ -1,4 +1,4 @@
-"""What rules allow, request by request; a real Kafka with the same rules says the same."""
+"""ACLs, request by request. Kafka with the same rules is the oracle."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ CASES: dict[str, Rules] = {
 }  # fmt: skip
 
 
-class Ours:
-    """`tailrace broker`; rules are rows."""
+class BrokerAcls:
+    """`tailrace broker`, whose rules are rows."""
 
     def __init__(self, process: BrokerProcess) -> None:
         self._database = process.database
@@ -67,7 +67,7 @@ class Ours:
             self._database.query("SELECT kafka.create_topic(%s)", name)
 
     def login(self, rules: Rules) -> Raw:
-        """A user who may do this and no more."""
+        """A connection of a user with exactly these rules."""
         self._database.execute("DELETE FROM kafka.acls; DELETE FROM kafka.consumer_offsets")
         for rule in rules:
             self._database.execute("INSERT INTO kafka.acls VALUES ('ann', %s, %s, %s)", *rule)
@@ -76,7 +76,7 @@ class Ours:
         return raw
 
 
-class Theirs:
+class KafkaAcls:
     """Kafka; rules are set by an administrator."""
 
     def __init__(self, server: EmbeddedKafka) -> None:
@@ -140,11 +140,11 @@ def process(
     finally:
         made.stop()
         postgres.drop_database(database.name)
-    assert "broker.failed" not in made.log()
+    assert "broker.connection_failed" not in made.log()
 
 
 @pytest.fixture(scope="module")
-def theirs(kafka_available: None) -> Iterator[Theirs]:
+def kafka(kafka_available: None) -> Iterator[KafkaAcls]:
     config = r"""
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
@@ -155,17 +155,19 @@ listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=\
     with EmbeddedKafka(
         config=config, listeners=("SASL_PLAINTEXT",), scram={"ann": "secret"}
     ) as server:
-        yield Theirs(server)
+        yield KafkaAcls(server)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_kafka_says_the_same(process: BrokerProcess, theirs: Theirs, case: str) -> None:
-    ours, rules = Ours(process), CASES[case]
-    # Answers may be those of the rules before for a moment, on either side.
+def test_kafka_denies_the_same_requests(
+    process: BrokerProcess, kafka: KafkaAcls, case: str
+) -> None:
+    broker, rules = BrokerAcls(process), CASES[case]
+    # For a moment both sides may still apply the previous rules.
     for _ in range(10):
-        with ours.login(rules) as raw:
+        with broker.login(rules) as raw:
             found = answers(raw)
-        with theirs.login(rules) as raw:
+        with kafka.login(rules) as raw:
             expected = answers(raw)
         if found == expected:
             break
@@ -173,7 +175,7 @@ def test_kafka_says_the_same(process: BrokerProcess, theirs: Theirs, case: str) 
 
 
 def answers(raw: Raw) -> dict[str, Any]:
-    """What a user hears, for everything there is to ask."""
+    """The error codes that a user gets, for every request."""
     found: dict[str, Any] = {}
     for name in (OWN, OTHER, MISSING):
         found |= {f"{what} {name}": code for what, code in _topic(raw, name).items()}
@@ -216,7 +218,7 @@ def _topic(raw: Raw, name: str) -> dict[str, str]:
     asked = {"resources": [wanted], "validate_only": True}
     codes["alter configs"] = raw.ask(44, 1, asked).responses[0]
     if name != OWN:
-        # What is there would be gone.
+        # Not the existing topic: it would be deleted.
         name = MISSING
         asked = {"topic_names": (name,), "timeout": timedelta(seconds=5)}
         codes["delete"] = raw.ask(20, 5, asked).responses[0]
@@ -259,8 +261,8 @@ def _group(raw: Raw, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pattern", ["orders.*", "orders.own", "*"])
-def test_a_client_that_may(process: BrokerProcess, pattern: str) -> None:
-    Ours(process)
+def test_an_allowed_client_is_served(process: BrokerProcess, pattern: str) -> None:
+    BrokerAcls(process)
     group = f"g-{uuid.uuid4().hex[:8]}"
     allowed = ("--user", "ann", "--topic", pattern, "--group", "g-*", "--allow", "read,write")
     process.account("acl", "add", *allowed)
@@ -285,14 +287,14 @@ def test_a_client_that_may(process: BrokerProcess, pattern: str) -> None:
     process.account("acl", "remove", "--user", "ann", "--topic", pattern)
     process.account("acl", "remove", "--user", "ann", "--group", "g-*")
     assert process.account("acl", "list") == ""
-    # The very next request: the rule is gone for those who are connected, too.
+    # The next request is denied on open connections, too.
     producer.produce(OWN, b"2", on_delivery=lambda error, _: errors.append(error))
     producer.flush(30)
     assert errors[-1].name() == "TOPIC_AUTHORIZATION_FAILED"
 
 
-def test_topics_made_by_asking(database: Database, tmp_path: Any) -> None:
-    """Who may only describe or write does not make one; whether there is one is not told either."""
+def test_automatic_creation_needs_permission(database: Database, tmp_path: Any) -> None:
+    """A user without create does not create a topic, and cannot find out whether it exists."""
     made = BrokerProcess(database, tmp_path)
     made.init()
     made.account("user", "add", "ann", password="1")
@@ -311,8 +313,8 @@ def test_topics_made_by_asking(database: Database, tmp_path: Any) -> None:
     assert made.stop() == 0
 
 
-def test_admin_tools(process: BrokerProcess) -> None:
-    Ours(process)
+def test_admin_tools_need_permission(process: BrokerProcess) -> None:
+    BrokerAcls(process)
     settings = {"bootstrap.servers": f"127.0.0.1:{process.port}"}
     login = Login(user="ann", password="secret").librdkafka()
     admin = AdminClient({**settings, **login})

@@ -1,4 +1,4 @@
-"""What is refused, and in which words: by each client, and below them on the wire."""
+"""Errors, as each client library reports them, and on the wire."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.fix_broker import KAFKA_MESSAGE_BYTES
 from tests.integration.broker.asking import ask, batch, errors
 from tests.integration.broker.clients import Record
-from tests.integration.broker.given import make_topic, some
 from tests.integration.broker.refusals import refused
+from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ LEAVE, SYNC, DELETE_RECORDS = (13, 5), (14, 5), (21, 2)
 SOON, LONG = timedelta(seconds=1), timedelta(seconds=60)
 UNKNOWN = {"unknown_topic_or_partition"}
 
-# A client asks for metadata, again and again, and gives up in its own way.
+# A client requests metadata repeatedly, and each reports its timeout differently.
 NO_TOPIC = {
     "Librdkafka": "UNKNOWN_TOPIC_OR_PARTITION",
     "Aiokafka": "UNKNOWN_TOPIC_OR_PARTITION",
@@ -52,20 +52,20 @@ def listed(topic: str, partition: int = 0) -> dict[str, Any]:
 
 @pytest.fixture
 def topic(bootstrap: str) -> str:
-    """One that is served: Kafka tells of it a moment before, and clients try again."""
-    made = make_topic(bootstrap)
+    """A topic that has a leader: Kafka lists a topic a moment before it serves it."""
+    made = create_topic(bootstrap)
     wait_for(lambda: not errors(ask(bootstrap, *LIST_OFFSETS, listed(made))), "a leader", 30)
     return made
 
 
-def test_a_topic_that_is_not_there(client: Client, topic: str) -> None:
+def test_an_unknown_topic_is_an_error(client: Client, topic: str) -> None:
     with refused(client, NO_TOPIC):
-        client.produce(f"no-{topic}", some(1), acks=1, patience_s=1)
+        client.produce(f"no-{topic}", sample_records(1), acks=1, patience_s=1)
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.partitions(f"no-{topic}")
 
 
-def test_a_partition_that_is_not_there(client: Client, topic: str) -> None:
+def test_an_unknown_partition_is_an_error(client: Client, topic: str) -> None:
     with refused(client, NO_PARTITION):
         client.produce(topic, [Record(value=b"v", partition=9)], acks=1, patience_s=1)
     assert client.bounds(topic) == (0, 0)
@@ -87,11 +87,13 @@ def produced(topic: str, partition: int = 0, *, acks: int = -1, size: int = 100)
         ({"size": KAFKA_MESSAGE_BYTES + 1}, {"message_too_large"}),
     ],
 )
-def test_batches(bootstrap: str, topic: str, given: dict[str, int], found: set[str]) -> None:
+def test_invalid_batches_are_refused(
+    bootstrap: str, topic: str, given: dict[str, int], found: set[str]
+) -> None:
     assert errors(ask(bootstrap, *PRODUCE, produced(topic, **given))) == found
 
 
-def test_a_batch_that_was_changed_on_its_way(bootstrap: str, topic: str) -> None:
+def test_a_corrupt_batch_is_refused(bootstrap: str, topic: str) -> None:
     request = produced(topic)
     part = request["topic_data"][0]["partition_data"][0]
     part["records"] = part["records"][:-1] + b"\1"
@@ -108,7 +110,9 @@ def test_a_batch_that_was_changed_on_its_way(bootstrap: str, topic: str) -> None
         (9, 0, UNKNOWN),
     ],
 )
-def test_fetches(bootstrap: str, topic: str, partition: int, offset: int, found: set[str]) -> None:
+def test_fetch_errors(
+    bootstrap: str, topic: str, partition: int, offset: int, found: set[str]
+) -> None:
     assert not errors(ask(bootstrap, *PRODUCE, produced(topic)))
     at = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1000}
     request = {
@@ -118,7 +122,7 @@ def test_fetches(bootstrap: str, topic: str, partition: int, offset: int, found:
     assert errors(ask(bootstrap, *FETCH, request)) == found
 
 
-def test_offsets_of_what_is_not_there(bootstrap: str, topic: str) -> None:
+def test_offsets_of_unknown_partitions(bootstrap: str, topic: str) -> None:
     for name, partition in ((topic, 9), (f"no-{topic}", 0)):
         assert errors(ask(bootstrap, *LIST_OFFSETS, listed(name, partition))) == UNKNOWN
         cut = [{"name": name, "partitions": [{"partition_index": partition, "offset": 0}]}]
@@ -127,7 +131,7 @@ def test_offsets_of_what_is_not_there(bootstrap: str, topic: str) -> None:
 
 
 class Membership:
-    """A member by hand."""
+    """A group member that sends single requests."""
 
     def __init__(self, bootstrap: str, topic: str, instance: str | None = None) -> None:
         self._bootstrap, self._topic = bootstrap, topic
@@ -174,8 +178,8 @@ class Membership:
         }  # fmt: skip
 
 
-def test_a_member_of_another_time(bootstrap: str, topic: str) -> None:
-    """Who is no member of this generation can do nothing to it."""
+def test_requests_of_another_generation_are_refused(bootstrap: str, topic: str) -> None:
+    """A member of another generation cannot change anything."""
     member = Membership(bootstrap, topic)
     assert member.heartbeat() == {"unknown_member_id"}
     assert member.commit(generation_id_or_member_epoch=7) == {"illegal_generation"}
@@ -192,17 +196,17 @@ def test_a_member_of_another_time(bootstrap: str, topic: str) -> None:
     assert member.commit() == set()
     assert member.commit(generation_id_or_member_epoch=99) == {"illegal_generation"}
     assert member.commit(member_id="other") == {"unknown_member_id"}
-    nobody: dict[str, Any] = {"member_id": "", "generation_id_or_member_epoch": -1}
-    assert member.commit(**nobody) == {"unknown_member_id"}
+    outside: dict[str, Any] = {"member_id": "", "generation_id_or_member_epoch": -1}
+    assert member.commit(**outside) == {"unknown_member_id"}
     assert member.commit(f"no-{topic}") == UNKNOWN
     assert member.commit(partition=9) == UNKNOWN
     assert member.leave("other") == {"unknown_member_id"}
     assert member.leave(member.id) == set()
     assert member.heartbeat() == {"unknown_member_id"}
-    assert member.commit(**nobody) == set()
+    assert member.commit(**outside) == set()
 
 
-def test_who_cannot_join(bootstrap: str, topic: str) -> None:
+def test_invalid_joins_are_refused(bootstrap: str, topic: str) -> None:
     member = Membership(bootstrap, topic)
     assert member.join(group_id="") == {"invalid_group_id"}
     assert member.join(session_timeout=timedelta(milliseconds=10)) == {"invalid_session_timeout"}
@@ -215,7 +219,7 @@ def test_who_cannot_join(bootstrap: str, topic: str) -> None:
     assert member.join(member_id="", protocols=other) == {"inconsistent_group_protocol"}
 
 
-def test_a_name_has_one_member(bootstrap: str, topic: str) -> None:
+def test_a_static_member_is_fenced_by_its_successor(bootstrap: str, topic: str) -> None:
     first = Membership(bootstrap, topic, "one")
     assert first.join() == set()
     assert first.sync() == set()

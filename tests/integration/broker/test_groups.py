@@ -1,4 +1,4 @@
-"""Consumer groups: partitions are shared out, and shared out again when members come and go."""
+"""Consumer groups: partitions are assigned, and reassigned when members join and leave."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer
 
-from tests.integration.broker.clients import MEMBERS, Shown, able
-from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.clients import MEMBERS, GroupDescription, supporting
 from tests.integration.broker.refusals import refused
+from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -19,76 +19,74 @@ if TYPE_CHECKING:
 LONG_SESSION = {"session.timeout.ms": 60_000}
 
 
-def test_members_come_and_go(members: Members) -> None:
-    """One is killed, one is held still until it is no member any more, one leaves: each record is
-    read once.
-    """
+def test_members_join_leave_and_expire(members: Members) -> None:
+    """One is killed, one is suspended until it expires, one leaves: each record is read once."""
     first, second = members.add(), members.add()
-    members.settled(2, 2)
+    members.wait_for_shares(2, 2)
     members.write()
-    members.done()
+    members.wait_until_read()
     third = members.add()
-    members.settled(1, 1, 2)
+    members.wait_for_shares(1, 1, 2)
     members.write()
-    members.done()
-    members.committed()
-    members.living.remove(third)
-    third.hold()
+    members.wait_until_read()
+    members.wait_until_committed()
+    members.running.remove(third)
+    third.suspend()
     members.kill(second)
-    members.settled(4)
+    members.wait_for_shares(4)
     members.write()
-    members.done()
-    third.go_on()
-    members.living.append(third)
-    members.settled(2, 2)
+    members.wait_until_read()
+    third.resume()
+    members.running.append(third)
+    members.wait_for_shares(2, 2)
     members.write()
-    members.done()
+    members.wait_until_read()
     members.leave(first)
-    members.settled(4)
+    members.wait_for_shares(4)
     members.write()
-    members.done()
+    members.wait_until_read()
 
 
-@pytest.mark.parametrize("members", able("cooperative", among=MEMBERS), indirect=True)
-def test_cooperative_members(members: Members) -> None:
-    """Who is joined by another gives up half, and never all."""
+@pytest.mark.parametrize("members", supporting("cooperative", among=MEMBERS), indirect=True)
+def test_cooperative_members_keep_their_partitions(members: Members) -> None:
+    """When another member joins, a member revokes half of its partitions, never all."""
     first = members.add(LONG_SESSION, strategy="cooperative-sticky")
-    members.settled(4)
+    members.wait_for_shares(4)
     second = members.add(LONG_SESSION, strategy="cooperative-sticky")
-    members.settled(2, 2)
+    members.wait_for_shares(2, 2)
     members.write()
-    members.done()
+    members.wait_until_read()
     had = first.shares()
     assert all(len(share) >= 2 for share in had[had.index({0, 1, 2, 3}) :])
     members.leave(second)
-    members.settled(4)
+    members.wait_for_shares(4)
     members.write()
-    members.done()
+    members.wait_until_read()
 
 
-def test_members_with_names_of_their_own(members: Members) -> None:
-    """A static member that ends or dies, and comes again, has its share; nobody else notices."""
+def test_static_members_keep_their_assignment(members: Members) -> None:
+    """A static member that restarts keeps its assignment; the other members see no rebalance."""
     first = members.add({"group.instance.id": "one", **LONG_SESSION})
     second = members.add({"group.instance.id": "two", **LONG_SESSION})
-    members.settled(2, 2)
+    members.wait_for_shares(2, 2)
     members.write()
-    members.done()
-    members.committed()
+    members.wait_until_read()
+    members.wait_until_committed()
     for member, name, end in ((second, "two", members.kill), (first, "one", members.leave)):
         held = member.share()
-        (other,) = (each for each in members.living if each is not member)
+        (other,) = (each for each in members.running if each is not member)
         before = other.shares()
         end(member)
         again = members.add({"group.instance.id": name, **LONG_SESSION})
-        members.settled(2, 2)
+        members.wait_for_shares(2, 2)
         members.write()
-        members.done()
+        members.wait_until_read()
         assert again.share() == held
         assert other.shares() == before
 
 
-def test_a_reader_that_waits_is_woken(members: Members) -> None:
-    """A fetch may wait for longer than this test: a record that comes ends it."""
+def test_a_waiting_fetch_is_woken(members: Members) -> None:
+    """A fetch may wait longer than this test: a new record ends it."""
     members.write()
     reader = members.add(
         {
@@ -98,7 +96,7 @@ def test_a_reader_that_waits_is_woken(members: Members) -> None:
             **LONG_SESSION,
         }
     )
-    members.settled(4)
+    members.wait_for_shares(4)
 
     def begun() -> bool:
         members.write(1)
@@ -112,9 +110,9 @@ def test_a_reader_that_waits_is_woken(members: Members) -> None:
     assert min(offset for _, offset in reader.reads()) >= 3
 
 
-def test_a_silent_member_is_taken_out(bootstrap: str) -> None:
-    """One that lives and does not ask for records."""
-    topic, readers = make_topic(bootstrap, 4), []
+def test_a_member_that_does_not_poll_is_removed(bootstrap: str) -> None:
+    """A member that heartbeats and does not poll."""
+    topic, readers = create_topic(bootstrap, 4), []
     for _ in range(2):
         reader = Consumer(
             {
@@ -127,38 +125,38 @@ def test_a_silent_member_is_taken_out(bootstrap: str) -> None:
         )
         reader.subscribe([topic])
         readers.append(reader)
-    speaking, silent = readers
+    polling, silent = readers
 
     def shares(*asked: Consumer) -> list[int]:
         for each in asked:
             each.poll(0.1)
         return [len(each.assignment()) for each in asked]
 
-    wait_for(lambda: shares(speaking, silent) == [2, 2], "two shares", 60)
-    wait_for(lambda: shares(speaking) == [4], "one share", 60)
+    wait_for(lambda: shares(polling, silent) == [2, 2], "two shares", 60)
+    wait_for(lambda: shares(polling) == [4], "one share", 60)
     for each in readers:
         each.close()
 
 
-def test_groups_are_shown(client: Client, bootstrap: str) -> None:
-    topic = make_topic(bootstrap)
+def test_groups_are_listed_and_described(client: Client, bootstrap: str) -> None:
+    topic = create_topic(bootstrap)
     group = f"g-{topic}"
     assert group not in client.groups()
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": "somebody"})
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": "reader"})
     reader.subscribe([topic])
     wait_for(lambda: (reader.poll(0.1), reader.assignment())[1], "a share", 60)
     assert group in client.groups()
-    assert client.group(group) == Shown("Stable", ("somebody",))
+    assert client.group(group) == GroupDescription("Stable", ("reader",))
     reader.close()
     client.commit(group, topic, 1)
-    assert client.group(group) == Shown("Empty")
+    assert client.group(group) == GroupDescription("Empty")
 
 
-@pytest.mark.parametrize("kind", able("delete_group"), indirect=True)
+@pytest.mark.parametrize("kind", supporting("delete_group"), indirect=True)
 def test_a_group_is_deleted(client: Client, bootstrap: str) -> None:
-    topic = make_topic(bootstrap)
+    topic = create_topic(bootstrap)
     group = f"g-{topic}"
-    client.produce(topic, some(5))
+    client.produce(topic, sample_records(5))
     client.consume(topic, 3, group=group)
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     reader.subscribe([topic])
@@ -169,4 +167,4 @@ def test_a_group_is_deleted(client: Client, bootstrap: str) -> None:
     client.delete_group(group)
     with refused(client, "GROUP_ID_NOT_FOUND"):
         client.delete_group(group)
-    assert client.consume(topic, 5, group=group) == some(5)
+    assert client.consume(topic, 5, group=group) == sample_records(5)

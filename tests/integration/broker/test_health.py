@@ -1,4 +1,4 @@
-"""The broker's HTTP endpoints, with clients beside them."""
+"""The broker's HTTP endpoints, while clients use it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tailrace.testing.process import free_port
 from tests.fix_broker import BrokerProcess
 from tests.fix_postgres import Database
 from tests.integration.broker.clients import Librdkafka, Login
-from tests.integration.broker.given import some
 from tests.integration.broker.raw import Raw
+from tests.integration.broker.samples import sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
-    """One that may be stopped."""
+    """A server that the tests may stop."""
     with EmbeddedPostgres(18) as started:
         yield started
 
@@ -40,7 +40,7 @@ def watched(server: EmbeddedPostgres, tmp_path: Path) -> Iterator[tuple[BrokerPr
     broker.start()
     yield broker, f"http://127.0.0.1:{port}"
     assert broker.stop() == 0, broker.log()
-    assert "broker.failed" not in broker.log()
+    assert "broker.connection_failed" not in broker.log()
 
 
 def metrics(url: str) -> dict[str, float]:
@@ -55,12 +55,12 @@ def metrics(url: str) -> dict[str, float]:
     }
 
 
-def test_figures(watched: tuple[BrokerProcess, str]) -> None:
+def test_metrics_and_status(watched: tuple[BrokerProcess, str]) -> None:
     broker, url = watched
     broker.account("user", "add", "ann", "--superuser", password="1")
     broker.database.query("SELECT kafka.create_topic('t', 3, '{\"retention.ms\": \"-1\"}')")
     client = Librdkafka(broker.bootstrap, Login(user="ann", password="1"))
-    client.produce("t", some(100), compression="gzip")
+    client.produce("t", sample_records(100), compression="gzip")
     assert len(client.consume("t", 100, group="g")) == 100
     with Raw(broker.port) as raw:
         assert raw.login("ann", "2").error_code
@@ -90,13 +90,15 @@ def test_figures(watched: tuple[BrokerProcess, str]) -> None:
     status = httpx.get(f"{url}/status").json()
     assert (status["status"], status["topics"], status["users"]) == ("connected", 1, 1)
     with Raw(broker.port):
-        wait_for(lambda: httpx.get(f"{url}/status").json()["connections"] == 1, "it", 10)
+        wait_for(
+            lambda: httpx.get(f"{url}/status").json()["connections"] == 1, "the connection", 10
+        )
     assert "endpoints" in httpx.get(f"{url}/nowhere").json()
     assert httpx.get(f"{url}/nowhere").status_code == 404
 
 
-def test_documented(watched: tuple[BrokerProcess, str]) -> None:
-    """The page names every metric, and no other."""
+def test_every_metric_is_documented(watched: tuple[BrokerProcess, str]) -> None:
+    """The page documents every metric, and no others."""
     from pathlib import Path  # noqa: PLC0415 - only this test reads the page
 
     broker, url = watched
@@ -104,10 +106,10 @@ def test_documented(watched: tuple[BrokerProcess, str]) -> None:
         raw.link.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert raw.closed()
     text = httpx.get(f"{url}/metrics").text
-    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    exported = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     page = Path(__file__).parents[3] / "docs/reference/http.md"
     named = set(re.findall(r"`(tailrace_broker_\w+)", page.read_text()))
-    assert named == {name for name in told if name.startswith("tailrace_broker_")}
+    assert named == {name for name in exported if name.startswith("tailrace_broker_")}
 
 
 def test_health_without_postgres(
@@ -117,8 +119,8 @@ def test_health_without_postgres(
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
     assert httpx.get(f"{url}/ready").json() == {"status": "ready"}
     server.stop()
-    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 503, "trouble", 30)
+    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 503, "the broker to be degraded", 30)
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
     assert metrics(url)["tailrace_broker_up"] == 0
     server.start()
-    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, "no trouble", 30)
+    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, "the broker to be ready", 30)

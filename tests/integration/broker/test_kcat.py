@@ -1,4 +1,4 @@
-"""kcat, as people use it at a prompt. Its groups are in `test_groups`, with those of the others."""
+"""kcat on the command line. Its consumer groups are in `test_groups`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.fix_broker import KAFKA_MESSAGE_BYTES
 from tests.integration.broker.clients import Librdkafka, Record
-from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.samples import create_topic, sample_records
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not on PATH")
 
@@ -35,16 +35,16 @@ def refusal(bootstrap: str, *options: str, given: str = "") -> str:
 
 
 def test_metadata(bootstrap: str) -> None:
-    topic = make_topic(bootstrap, 3)
-    shown = json.loads(kcat(bootstrap, "-L", "-J", "-t", topic))
-    assert [broker["name"] for broker in shown["brokers"]] == [bootstrap]
-    (found,) = shown["topics"]
+    topic = create_topic(bootstrap, 3)
+    metadata = json.loads(kcat(bootstrap, "-L", "-J", "-t", topic))
+    assert [broker["name"] for broker in metadata["brokers"]] == [bootstrap]
+    (found,) = metadata["topics"]
     assert [part["partition"] for part in found["partitions"]] == [0, 1, 2]
     assert {part["leader"] for part in found["partitions"]} == {1}
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_in_and_out(bootstrap: str, topic: str, compression: str) -> None:
+def test_kcat_produces_and_consumes(bootstrap: str, topic: str, compression: str) -> None:
     lines = "".join(f"k{number}:value {number}\n" for number in range(1000))
     kcat(bootstrap, "-P", "-t", topic, "-K:", "-z", compression, "-H", "a=b", given=lines)
     found = kcat(bootstrap, "-C", "-t", topic, "-e", "-q", "-f", "%h %k:%s\n")
@@ -58,8 +58,8 @@ def test_acks(bootstrap: str, topic: str, acks: str) -> None:
     assert kcat(bootstrap, "-C", "-t", topic, "-c", "2", "-q") == "one\ntwo\n"
 
 
-def test_what_is_not_there(bootstrap: str, topic: str) -> None:
-    """Nulls, and times of others."""
+def test_null_keys_values_and_headers(bootstrap: str, topic: str) -> None:
+    """Nulls, and the timestamp of another client."""
     kcat(bootstrap, "-P", "-t", topic, "-K:", "-Z", given=":v\nk:\n")
     Librdkafka(bootstrap).produce(topic, [Record(headers=(("h", None),))], acks=1)
     lines = kcat(bootstrap, "-C", "-t", topic, "-c", "3", "-q", "-J").splitlines()
@@ -70,7 +70,7 @@ def test_what_is_not_there(bootstrap: str, topic: str) -> None:
     assert third["ts"] == 1_700_000_000_000
 
 
-def test_a_group(bootstrap: str, topic: str) -> None:
+def test_kcat_in_a_group(bootstrap: str, topic: str) -> None:
     group = ("-G", f"g-{topic}", "-X", "auto.offset.reset=earliest", "-q", topic)
     kcat(bootstrap, "-P", "-t", topic, given="one\ntwo\nthree\n")
     assert kcat(bootstrap, "-c", "3", *group) == "one\ntwo\nthree\n"
@@ -78,8 +78,8 @@ def test_a_group(bootstrap: str, topic: str) -> None:
     assert kcat(bootstrap, "-c", "1", *group) == "four\n"
 
 
-def test_positions(bootstrap: str, topic: str) -> None:
-    Librdkafka(bootstrap).produce(topic, some(10), acks=1)
+def test_kcat_reads_from_positions(bootstrap: str, topic: str) -> None:
+    Librdkafka(bootstrap).produce(topic, sample_records(10), acks=1)
     read = ("-C", "-t", topic, "-p", "0", "-e", "-q", "-f", "%o ")
     assert kcat(bootstrap, *read, "-o", "7") == "7 8 9 "
     assert kcat(bootstrap, *read, "-o", "-2") == "8 9 "
@@ -96,12 +96,12 @@ def test_large_messages(bootstrap: str, topic: str) -> None:
     write = ("-P", "-t", topic, "-X", "message.max.bytes=100000000")
     kcat(bootstrap, *write, given=line)
     assert kcat(bootstrap, "-C", "-t", topic, "-e", "-q") == f"{line}\n"
-    said = refusal(bootstrap, *write, given="x" * KAFKA_MESSAGE_BYTES)
-    assert "Message size too large" in said
+    error = refusal(bootstrap, *write, given="x" * KAFKA_MESSAGE_BYTES)
+    assert "Message size too large" in error
     assert kcat(bootstrap, "-C", "-t", topic, "-e", "-q", "-f", "%o ") == "0 "
 
 
-def test_what_is_refused(bootstrap: str, topic: str) -> None:
+def test_kcat_reports_errors(bootstrap: str, topic: str) -> None:
     no = f"no-{topic}"
     assert "Unknown topic or partition" in refusal(bootstrap, "-C", "-t", no, "-e")
     assert "Unknown topic or partition" in kcat(bootstrap, "-L", "-t", no)

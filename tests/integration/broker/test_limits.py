@@ -1,4 +1,4 @@
-"""Limits: who takes too much waits or goes, and nobody else notices."""
+"""Limits: a client that uses too much waits or is closed, and no other client is affected."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import psutil
 import pytest
 from crc32c import crc32c
 
-from tailrace.broker.broker import Broker, Settings, install
+from tailrace.broker.broker import Broker, install
 from tailrace.broker.limits import Limits
 from tailrace.broker.server import Server
+from tailrace.broker.settings import BrokerSettings
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.raw import ClosedError, Raw, batch, fetch, produce
 from tests.waiting import wait_for
@@ -34,22 +35,22 @@ if TYPE_CHECKING:
 MB = 1 << 20
 
 
-class Inside:
-    """A broker in a thread of this process, whose limits may be anything."""
+class EmbeddedBroker:
+    """A broker in a thread of this process, with any limits."""
 
     def __init__(self, dsn: str, limits: Limits) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._do(install(dsn))
-        self.broker = self._do(self._make(Settings(dsn=dsn, limits=limits)))
+        self.broker = self._do(self._make(dsn, limits))
         self._do(self.broker.start())
         self.server = Server(self.broker)
         self.port: int = self._do(self.server.start("127.0.0.1", 0))
 
     @staticmethod
-    async def _make(settings: Settings) -> Broker:
-        return Broker(settings)
+    async def _make(dsn: str, limits: Limits) -> Broker:
+        return Broker(dsn, BrokerSettings(), limits)
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
@@ -63,21 +64,21 @@ class Inside:
 
 
 @pytest.fixture
-def inside(database: Database) -> Iterator[Callable[[Limits], Inside]]:
-    made: list[Inside] = []
+def inside(database: Database) -> Iterator[Callable[[Limits], EmbeddedBroker]]:
+    made: list[EmbeddedBroker] = []
 
-    def make(limits: Limits) -> Inside:
-        made.append(Inside(database.dsn, limits))
+    def make(limits: Limits) -> EmbeddedBroker:
+        made.append(EmbeddedBroker(database.dsn, limits))
         return made[-1]
 
     yield make
     for each in made:
         each.close()
-        assert each.broker.room.used == 0
+        assert each.broker.memory.used == 0
 
 
 def topic(database: Database, port: int) -> str:
-    """One that the broker knows of."""
+    """A new topic that the broker has in its catalog."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', name)
     with Raw(port) as raw:
@@ -90,15 +91,15 @@ def alive(port: int) -> bool:
         return bool(raw.ask(3, 9, {"topics": []}).brokers)
 
 
-def refused(served: Inside, reason: str) -> int:
+def refused(served: EmbeddedBroker, reason: str) -> int:
     found: int = served.broker.tally.refused[reason]
     return found
 
 
-def test_a_frame_that_never_ends(inside: Callable[[Limits], Inside]) -> None:
+def test_an_incomplete_request_is_closed(inside: Callable[[Limits], EmbeddedBroker]) -> None:
     served = inside(Limits(request_s=0.5, memory_bytes=MB))
     with Raw(served.port) as slow, Raw(served.port) as idle:
-        # It has room for ten megabytes, and sends one byte at a time.
+        # It has reserved ten megabytes, and sends one byte at a time.
         slow.link.sendall(struct.pack(">i", 10 * MB))
         with contextlib.suppress(OSError):
             for _ in range(60):
@@ -107,15 +108,17 @@ def test_a_frame_that_never_ends(inside: Callable[[Limits], Inside]) -> None:
         assert slow.closed()
         assert refused(served, "slow") == 1
         assert idle.ask(3, 9, {"topics": []}).brokers
-    wait_for(lambda: not served.broker.room.used, "its memory", 10)
+    wait_for(lambda: not served.broker.memory.used, "its memory", 10)
 
 
-def test_idle_connections_go(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_idle_connections_are_closed(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
     served = inside(Limits(idle_s=0.5))
     name = topic(database, served.port)
     with Raw(served.port) as idle, Raw(served.port) as half, Raw(served.port) as waiting:
         half.link.sendall(b"\0\0")
-        # Who waits for an answer is not idle.
+        # A client that waits for a response is not idle.
         waiting.send(1, 11, fetch(name, wait=timedelta(seconds=4)))
         assert idle.closed()
         assert half.closed()
@@ -123,7 +126,9 @@ def test_idle_connections_go(inside: Callable[[Limits], Inside], database: Datab
     assert refused(served, "idle") >= 2
 
 
-def test_logins_take_no_time(inside: Callable[[Limits], Inside], database: Database) -> None:
+def test_a_slow_login_is_closed(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
     served = inside(Limits(login_s=0.5))
     database.execute("INSERT INTO kafka.users VALUES ('ann')")
     wait_for(lambda: bool(served.broker.access.users), "the user", 10)
@@ -133,7 +138,7 @@ def test_logins_take_no_time(inside: Callable[[Limits], Inside], database: Datab
     assert refused(served, "login") == 1
 
 
-def test_so_many_connections(database: Database, tmp_path: Path) -> None:
+def test_connections_over_the_limit_are_closed(database: Database, tmp_path: Path) -> None:
     broker = BrokerProcess(database, tmp_path, "--max-connections", "20")
     broker.init()
     broker.start()
@@ -150,7 +155,7 @@ def test_so_many_connections(database: Database, tmp_path: Path) -> None:
                 assert more.closed()
         assert all(raw.ask(3, 9, {"topics": []}).brokers for raw in kept)
     wait_for(lambda: alive_again(broker.port), "room", 10)
-    assert 1 <= broker.log().count("broker.full") <= 10
+    assert 1 <= broker.log().count("broker.limit_reached") <= 10
     assert broker.stop() == 0
 
 
@@ -161,8 +166,10 @@ def alive_again(port: int) -> bool:
         return False
 
 
-def test_producers_wait_for_memory(inside: Callable[[Limits], Inside], database: Database) -> None:
-    """Many at once, each with more than the budget: all of them get through."""
+def test_producers_wait_for_memory(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
+    """Many producers at once, each with more than the budget: all of them succeed."""
     served = inside(Limits(memory_bytes=MB))
     name = topic(database, served.port)
     most = 0
@@ -179,29 +186,31 @@ def test_producers_wait_for_memory(inside: Callable[[Limits], Inside], database:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        most = max(most, served.broker.room.used)
+        most = max(most, served.broker.memory.used)
         time.sleep(0.002)
     assert results == [0] * 36
-    # One at a time: a request of two megabytes, and what is made of it.
+    # One at a time: a request of two megabytes, and its parsed records.
     assert most <= 5 * MB
     rows = database.query("SELECT count(*), count(DISTINCT value) FROM kafka.messages")
     assert rows == [(36, 36)]
 
 
-def test_small_requests_pass_large_ones(
-    inside: Callable[[Limits], Inside], database: Database
+def test_small_requests_do_not_wait_for_memory(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
     served = inside(Limits(memory_bytes=MB))
     with Raw(served.port) as large, Raw(served.port) as small, Raw(served.port) as other:
         large.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
-        wait_for(lambda: bool(served.broker.room.used), "the first", 10)
+        wait_for(lambda: bool(served.broker.memory.used), "the first", 10)
         other.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
-        wait_for(lambda: bool(served.broker.room.waiting), "the second", 10)
+        wait_for(lambda: bool(served.broker.memory.waiting), "the second", 10)
         assert small.ask(3, 9, {"topics": []}).brokers
 
 
-def test_who_does_not_read(inside: Callable[[Limits], Inside], database: Database) -> None:
-    """Many fetches and no reading: they hold no more than the budget, and go when others wait."""
+def test_clients_that_do_not_read_are_closed(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
+    """They hold at most the budget, and are closed when other clients wait for memory."""
     served = inside(Limits(memory_bytes=16 * MB, stalled_s=1.0))
     name = topic(database, served.port)
     with Raw(served.port) as raw:
@@ -210,31 +219,31 @@ def test_who_does_not_read(inside: Callable[[Limits], Inside], database: Databas
             assert not done.responses[0].partition_responses[0].error_code
     # From the table, not from memory.
     served.broker.tails.clear()
-    lazy = [Raw(served.port) for _ in range(8)]
+    idle = [Raw(served.port) for _ in range(8)]
     most = 0
-    for each in lazy:
+    for each in idle:
         each.link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for _ in range(32):
-            each.send(1, 11, fetch(name, most_bytes=40 * MB))
+            each.send(1, 11, fetch(name, max_bytes=40 * MB))
     with Raw(served.port) as raw:
-        raw.send(1, 11, fetch(name, most_bytes=4 * MB))
+        raw.send(1, 11, fetch(name, max_bytes=4 * MB))
         receiving = threading.Thread(target=raw.receive)
         receiving.start()
         while receiving.is_alive():
-            most = max(most, served.broker.room.used)
+            most = max(most, served.broker.memory.used)
             time.sleep(0.002)
-    # One answer may be larger than the budget, and is alone then.
+    # One response may be larger than the budget; it is then the only one.
     assert most <= 40 * MB + 16 * MB
     assert refused(served, "slow") > 0
-    for each in lazy:
+    for each in idle:
         each.link.close()
-    wait_for(lambda: not served.broker.room.used, "their memory", 30)
+    wait_for(lambda: not served.broker.memory.used, "their memory", 30)
 
 
-def test_answers_wait_for_memory_in_turn(
-    inside: Callable[[Limits], Inside], database: Database
+def test_responses_reserve_memory_in_order(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
-    """A fetch behind a request that waits does not keep the memory that others need."""
+    """A fetch after a waiting request does not hold the memory that other clients need."""
     served = inside(Limits(memory_bytes=MB))
     name = topic(database, served.port)
     with Raw(served.port) as raw:
@@ -243,27 +252,29 @@ def test_answers_wait_for_memory_in_turn(
     with Raw(served.port) as stuck, Raw(served.port) as raw:
         stuck.send(1, 11, fetch(nothing, wait=timedelta(seconds=300)))
         for _ in range(10):
-            stuck.send(1, 11, fetch(name, most_bytes=4 * MB))
+            stuck.send(1, 11, fetch(name, max_bytes=4 * MB))
             stuck.send(0, 9, produce(name, batch(bytes(2 * MB))))
         for _ in range(3):
-            found = raw.ask(1, 11, fetch(name, most_bytes=4 * MB))
+            found = raw.ask(1, 11, fetch(name, max_bytes=4 * MB))
             assert len(found.responses[0].partitions[0].records) > 4 * MB
 
 
-def test_who_goes_leaves_nothing(inside: Callable[[Limits], Inside], database: Database) -> None:
-    """Producers that hang up at once: what they sent is counted until it is written."""
+def test_disconnected_producers_release_memory(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
+    """Producers that disconnect at once: their batches count until they are written."""
     served = inside(Limits(memory_bytes=4 * MB))
     name = topic(database, served.port)
     for number in range(20):
         with Raw(served.port) as raw:
             raw.send(0, 9, produce(name, batch(bytes([number]) * MB)))
-    wait_for(lambda: not served.broker.room.used, "their memory", 30)
+    wait_for(lambda: not served.broker.memory.used, "their memory", 30)
     assert alive(served.port)
     assert served.broker.tally.batches > 0
 
 
 def packed(codec: int, body: bytes, count: int = 1) -> bytes:
-    """A record batch of any codec, whatever is in it."""
+    """A record batch with any codec and body."""
     rest = struct.pack(">hiqqqhii", codec, count - 1, 0, 0, -1, -1, -1, count) + body
     return struct.pack(">qiib", 0, len(rest) + 9, 0, 2) + struct.pack(">I", crc32c(rest)) + rest
 
@@ -277,8 +288,8 @@ BOMBS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
 
 
 @pytest.mark.parametrize("codec", BOMBS)
-def test_bombs(broker: BrokerProcess, codec: str) -> None:
-    """Half a gigabyte in as little as it takes."""
+def test_decompression_bombs_are_refused(broker: BrokerProcess, codec: str) -> None:
+    """Half a gigabyte, compressed as far as the codec can."""
     number, compress = BOMBS[codec]
     bomb = packed(number, bytes(memoryview(compress(bytes(512 * MB)))))
     name = topic(broker.database, broker.port)
@@ -286,7 +297,7 @@ def test_bombs(broker: BrokerProcess, codec: str) -> None:
     before, most = process.memory_info().rss, 0
     with Raw(broker.port) as raw:
         if len(bomb) > 60 * MB:
-            pytest.skip("it is no bomb: it is too large for a request")
+            pytest.skip("compressed, it is still too large for a request")
         raw.send(0, 9, produce(name, bomb))
         answering = threading.Thread(target=raw.receive)
         answering.start()
@@ -299,22 +310,24 @@ def test_bombs(broker: BrokerProcess, codec: str) -> None:
     assert most - before < 160 * MB
 
 
-def test_many_small_bombs(inside: Callable[[Limits], Inside], database: Database) -> None:
-    """One request may not become more than it may be: not in pieces, either."""
+def test_many_small_bombs_in_a_request_are_refused(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
+) -> None:
+    """The limit of a request holds for all of its batches together."""
     served = inside(Limits(request_bytes=8 * MB))
     name = topic(database, served.port)
-    # Records of nothing, seven bytes each, which take much more in memory.
+    # Empty records of seven bytes each, which take much more memory.
     record = bytes((12, 0, 0, 0, 1, 1, 0))
     bomb = packed(1, gzip.compress(record * 300_000), 300_000)
     with Raw(served.port) as raw:
         answer = raw.ask(0, 9, produce(name, *[bomb] * 20)).responses[0]
     codes = [part.error_code.name for part in answer.partition_responses]
     assert codes.count("message_too_large") == 19
-    wait_for(lambda: not served.broker.room.used, "its memory", 60)
+    wait_for(lambda: not served.broker.memory.used, "its memory", 60)
 
 
-def test_a_topic_asked_for_a_thousand_times(
-    inside: Callable[[Limits], Inside], database: Database
+def test_a_repeated_topic_is_described_once(
+    inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
     served = inside(Limits())
     database.query("SELECT kafka.create_topic('wide', 1000)")

@@ -1,4 +1,4 @@
-"""The listener: what is no request closes its own connection, and nothing else."""
+"""The listener: a malformed request closes its own connection, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.broker.clients import Librdkafka
-from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.samples import create_topic, sample_records
 
 if TYPE_CHECKING:
     from tests.fix_broker import BrokerProcess
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def answer(port: int, data: bytes) -> bytes:
-    """What comes back before the connection is closed."""
+    """The response before the connection is closed."""
     with socket.create_connection(("127.0.0.1", port), 10) as link:
         link.sendall(data)
         found = b""
@@ -49,34 +49,34 @@ def framed(body: bytes) -> bytes:
         framed(struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 2**31 - 1)),
     ],
 )
-def test_what_is_no_request(broker: BrokerProcess, data: bytes) -> None:
-    topic = make_topic(broker.bootstrap)
+def test_malformed_requests_close_their_connection(broker: BrokerProcess, data: bytes) -> None:
+    topic = create_topic(broker.bootstrap)
     assert answer(broker.port, data) == b""
     client = Librdkafka(broker.bootstrap)
-    client.produce(topic, some(3))
-    assert client.consume(topic, 3) == some(3)
+    client.produce(topic, sample_records(3))
+    assert client.consume(topic, 3) == sample_records(3)
 
 
-def test_a_client_from_the_future_is_told_what_we_know(broker: BrokerProcess) -> None:
+def test_a_newer_client_gets_the_supported_versions(broker: BrokerProcess) -> None:
     found = answer(broker.port, framed(struct.pack(">hhih", 18, 99, 7, -1)))
     correlation, error = struct.unpack_from(">ih", found, 4)
     assert (correlation, error) == (7, 35)
 
 
-def test_one_broker_a_database(broker: BrokerProcess) -> None:
+def test_a_database_has_one_broker(broker: BrokerProcess) -> None:
     second = _run("--dsn", broker.database.dsn, "--listen", "127.0.0.1:0")
-    assert second.returncode == 15
+    assert second.returncode == 7
     assert "another broker serves this database" in second.stderr
 
 
-def test_the_tables_are_asked_for(database: Database) -> None:
+def test_missing_tables_are_an_error(database: Database) -> None:
     found = _run("--dsn", database.dsn)
     assert found.returncode == 2
     assert "tailrace broker --init" in found.stderr
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9092", "nowhere", "127.0.0.1:99999", "db:9092"])
-def test_where_it_may_listen(database: Database, listen: str) -> None:
+def test_invalid_addresses_are_refused(database: Database, listen: str) -> None:
     found = _run("--dsn", database.dsn, "--listen", listen)
     assert found.returncode == 2, found.stderr
 

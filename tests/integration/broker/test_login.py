@@ -1,4 +1,4 @@
-"""Logging in: every client with every mechanism, and everybody who is turned away."""
+"""Logins: every client with every mechanism, and every login that is refused."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.fix_certificates import signed
 from tests.fix_postgres import Database
 from tests.integration.broker.clients import Java, Login
 from tests.integration.broker.clients.java import JavaError, no_java
-from tests.integration.broker.given import some
 from tests.integration.broker.raw import ClosedError, Raw, fetch
+from tests.integration.broker.samples import sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.integration.broker.clients import Client
 
 PASSWORD = "correct horse, battery=staple ü"
-WAYS = [
+LOGINS = [
     ("SCRAM-SHA-256", False),
     ("SCRAM-SHA-512", False),
     ("SCRAM-SHA-256", True),
@@ -77,7 +77,7 @@ def serving(postgres: EmbeddedPostgres, folder: Path, *, tls: bool) -> Iterator[
         code = process.stop()
         postgres.drop_database(database.name)
     assert code == 0, process.log()[-3000:]
-    assert "broker.failed" not in process.log()
+    assert "broker.connection_failed" not in process.log()
     assert PASSWORD not in process.log()
 
 
@@ -87,7 +87,7 @@ def topic(broker: BrokerProcess) -> str:
     return name
 
 
-@pytest.mark.parametrize(("mechanism", "tls"), WAYS)
+@pytest.mark.parametrize(("mechanism", "tls"), LOGINS)
 def test_every_client_logs_in(
     request: pytest.FixtureRequest, kind: type[Client], folder: Path, mechanism: str, tls: bool
 ) -> None:
@@ -95,13 +95,13 @@ def test_every_client_logs_in(
     authority = folder / "ca.crt" if tls else None
     login = Login(user="ann", password=PASSWORD, mechanism=mechanism, authority=authority)
     client, name = kind(broker.bootstrap, login), topic(broker)
-    client.produce(name, some(20))
-    assert client.consume(name, 20) == some(20)
-    assert client.consume(name, 20, group=f"g-{name}") == some(20)
+    client.produce(name, sample_records(20))
+    assert client.consume(name, 20) == sample_records(20)
+    assert client.consume(name, 20, group=f"g-{name}") == sample_records(20)
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not on PATH")
-@pytest.mark.parametrize(("mechanism", "tls"), WAYS)
+@pytest.mark.parametrize(("mechanism", "tls"), LOGINS)
 def test_kcat_logs_in(
     request: pytest.FixtureRequest, folder: Path, mechanism: str, tls: bool
 ) -> None:
@@ -116,10 +116,10 @@ def test_kcat_logs_in(
 
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", PASSWORD)])
-def test_librdkafka_is_told_that_it_is_not_let_in(
+def test_librdkafka_reports_a_failed_login(
     clear_broker: BrokerProcess, user: str, password: str
 ) -> None:
-    # It tries for ever, and tells of it aside.
+    # It retries forever, and reports errors in a callback.
     seen: list[KafkaError] = []
     login = Login(user=user, password=password).librdkafka()
     settings: dict[str, Any] = {"bootstrap.servers": clear_broker.bootstrap} | login
@@ -129,32 +129,30 @@ def test_librdkafka_is_told_that_it_is_not_let_in(
 
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", PASSWORD)])
-def test_java_is_told_that_it_is_not_let_in(
-    clear_broker: BrokerProcess, user: str, password: str
-) -> None:
+def test_java_reports_a_failed_login(clear_broker: BrokerProcess, user: str, password: str) -> None:
     if reason := no_java():
         pytest.skip(reason)
     client = Java(clear_broker.bootstrap, Login(user=user, password=password))
-    with pytest.raises(JavaError, match=r"SaslAuthenticationException: the login failed"):
-        client.produce(topic(clear_broker), some(1))
+    with pytest.raises(JavaError, match=r"SaslAuthenticationException: authentication failed"):
+        client.produce(topic(clear_broker), sample_records(1))
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
 @pytest.mark.parametrize(
     ("user", "password"), [("ann", "wrong"), ("ann", ""), ("nobody", PASSWORD), ("ANN", PASSWORD)]
 )
-def test_wrong_passwords_and_names_look_the_same(
+def test_wrong_passwords_and_unknown_users_look_the_same(
     tls_broker: BrokerProcess, folder: Path, user: str, password: str, mechanism: str
 ) -> None:
     context = ssl.create_default_context(cafile=folder / "ca.crt")
     with Raw(tls_broker.port, tls=context) as raw:
         found = raw.login(user, password, mechanism)
         assert found.error_code.name == "sasl_authentication_failed"
-        assert found.error_message == "the login failed: the user's name or the password is wrong"
+        assert found.error_message == "authentication failed: invalid user name or password"
         assert raw.closed()
 
 
-def test_salts_of_users_that_there_are_not_stay(clear_broker: BrokerProcess) -> None:
+def test_salts_of_unknown_users_do_not_change(clear_broker: BrokerProcess) -> None:
     def salt(user: str) -> bytes:
         with Raw(clear_broker.port) as raw:
             raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
@@ -170,7 +168,7 @@ def test_salts_of_users_that_there_are_not_stay(clear_broker: BrokerProcess) -> 
     assert [salt("ann"), salt("bob"), salt("eve")] == salts
 
 
-def test_plain_is_for_tls(clear_broker: BrokerProcess) -> None:
+def test_plain_needs_tls(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         found = raw.login("ann", PASSWORD, "PLAIN")
         assert found.error_code.name == "unsupported_sasl_mechanism"
@@ -178,22 +176,22 @@ def test_plain_is_for_tls(clear_broker: BrokerProcess) -> None:
         assert raw.closed()
 
 
-def test_tokens_without_frames_are_not_taken(clear_broker: BrokerProcess) -> None:
+def test_tokens_outside_of_requests_are_refused(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         found = raw.ask(17, 0, {"mechanism": "SCRAM-SHA-256"})
         assert found.error_code.name == "unsupported_version"
         assert raw.closed()
 
 
-def test_without_a_login_there_is_nothing(clear_broker: BrokerProcess) -> None:
+def test_requests_before_the_login_are_refused(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         assert raw.ask(18, 3, {"client_software_name": "x", "client_software_version": "1"})
         raw.send(3, 9, {"topics": None})
         assert raw.closed()
-    assert "Metadata before the login" in clear_broker.log()
+    assert "Metadata request without a login" in clear_broker.log()
 
 
-def test_tokens_out_of_turn(clear_broker: BrokerProcess) -> None:
+def test_tokens_in_the_wrong_order_are_refused(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         found = raw.ask(36, 2, {"auth_bytes": b"n,,n=ann,r=abc"})
         assert found.error_code.name == "illegal_sasl_state"
@@ -201,13 +199,13 @@ def test_tokens_out_of_turn(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
         raw.ask(36, 2, {"auth_bytes": b"n,,n=ann,r=abc"})
-        # Begun again instead of ended: the one before counts for nothing.
+        # A new handshake discards the exchange before it.
         raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
         raw.send(3, 9, {"topics": None})
         assert raw.closed()
 
 
-def test_a_login_may_be_done_again_by_the_same_user(clear_broker: BrokerProcess) -> None:
+def test_the_same_user_may_log_in_again(clear_broker: BrokerProcess) -> None:
     clear_broker.account("user", "add", "bob", "--superuser", password="bob's")
     with Raw(clear_broker.port) as raw:
         assert not raw.login("ann", PASSWORD).error_code
@@ -217,7 +215,7 @@ def test_a_login_may_be_done_again_by_the_same_user(clear_broker: BrokerProcess)
         assert raw.closed()
 
 
-def test_frames_are_small_before_the_login(clear_broker: BrokerProcess) -> None:
+def test_requests_before_the_login_are_small(clear_broker: BrokerProcess) -> None:
     with Raw(clear_broker.port) as raw:
         raw.link.sendall((64 * 1024 + 1).to_bytes(4, "big"))
         assert raw.closed()
@@ -228,7 +226,7 @@ def test_frames_are_small_before_the_login(clear_broker: BrokerProcess) -> None:
         assert len(found.topics) == 400
 
 
-def test_who_is_removed_is_cut_off(clear_broker: BrokerProcess) -> None:
+def test_removed_users_are_disconnected(clear_broker: BrokerProcess) -> None:
     clear_broker.account("user", "add", "carl", password="1")
     clear_broker.account("acl", "add", "--user", "carl", "--topic", "*", "--allow", "read")
     name = topic(clear_broker)
@@ -237,19 +235,19 @@ def test_who_is_removed_is_cut_off(clear_broker: BrokerProcess) -> None:
         assert not ann.login("ann", PASSWORD).error_code
         asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
         assert not carl.ask(3, 9, asked).topics[0].error_code
-        # In the middle of a request that waits for records.
+        # While a request waits for records.
         carl.send(1, 11, fetch(name, wait=timedelta(seconds=300)))
         clear_broker.account("user", "remove", "carl")
         assert carl.closed()
         assert ann.ask(3, 9, {"topics": []}).brokers
     with Raw(clear_broker.port) as carl:
         assert carl.login("carl", "1").error_code.name == "sasl_authentication_failed"
-    # Rules went with the user: one of the same name begins with nothing.
+    # The rules were removed with the user: a new one of the same name has none.
     clear_broker.account("user", "add", "carl", password="2")
     assert clear_broker.account("acl", "list", "--user", "carl") == ""
 
 
-def test_a_new_password_takes_the_place_of_the_old(clear_broker: BrokerProcess) -> None:
+def test_a_new_password_replaces_the_old_one(clear_broker: BrokerProcess) -> None:
     for password, old in (("one", "zero"), ("two", "one")):
         clear_broker.account("user", "add", "dora", password=password)
         wait_for(partial(_works, clear_broker, "dora", password), "the new one", 10)
@@ -261,7 +259,7 @@ def _works(broker: BrokerProcess, user: str, password: str) -> bool:
         return not raw.login(user, password).error_code
 
 
-def test_the_first_user_closes_the_door(database: Database, tmp_path: Path) -> None:
+def test_the_first_user_disconnects_anonymous_clients(database: Database, tmp_path: Path) -> None:
     broker = BrokerProcess(database, tmp_path)
     broker.init()
     broker.start()
@@ -272,9 +270,9 @@ def test_the_first_user_closes_the_door(database: Database, tmp_path: Path) -> N
     with Raw(broker.port) as raw:
         raw.send(3, 9, {"topics": []})
         assert raw.closed()
-    said = broker.account("user", "remove", "ann")
-    assert "removed" in said
-    wait_for(lambda: _open(broker), "the door", 10)
+    output = broker.account("user", "remove", "ann")
+    assert "removed" in output
+    wait_for(lambda: _open(broker), "anonymous access", 10)
     assert broker.stop() == 0
 
 
@@ -286,20 +284,20 @@ def _open(broker: BrokerProcess) -> bool:
             return False
 
 
-def test_passwords_are_nowhere(clear_broker: BrokerProcess) -> None:
+def test_passwords_are_not_stored_or_logged(clear_broker: BrokerProcess) -> None:
     clear_broker.account("user", "add", "erna", password="a-secret-of-erna")
     with Raw(clear_broker.port) as raw:
         assert not raw.login("erna", "a-secret-of-erna").error_code
     with Raw(clear_broker.port) as raw:
         assert raw.login("erna", "another-secret").error_code
-    kept = "".join(
+    stored = "".join(
         str(clear_broker.database.query(f"SELECT to_jsonb(t)::text FROM kafka.{table} t"))
         for table in ("users", "credentials", "acls", "secrets")
     )
     for text in ("a-secret-of-erna", "another-secret"):
         assert text not in clear_broker.log()
-        assert text not in kept
-        assert text.encode().hex() not in kept
+        assert text not in stored
+        assert text.encode().hex() not in stored
 
 
 def test_other_users_of_the_database_cannot_read_keys(clear_broker: BrokerProcess) -> None:
@@ -314,7 +312,7 @@ def test_other_users_of_the_database_cannot_read_keys(clear_broker: BrokerProces
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_certificates_of_somebody_else(tls_broker: BrokerProcess, folder: Path) -> None:
+def test_untrusted_certificates_are_refused(tls_broker: BrokerProcess, folder: Path) -> None:
     wrong = ssl.create_default_context(cafile=folder / "other.crt")
     with pytest.raises(ssl.SSLCertVerificationError):
         Raw(tls_broker.port, tls=wrong)
@@ -326,7 +324,7 @@ def test_certificates_of_somebody_else(tls_broker: BrokerProcess, folder: Path) 
         Raw(tls_broker.port, tls=old)
     with Raw(tls_broker.port) as raw:
         raw.send(18, 0, {})
-        # An alert of TLS, or nothing at all.
+        # A TLS alert, or nothing.
         assert raw.link.recv(100)[:1] in (b"", b"\x15")
     assert _tls_works(tls_broker, folder)
 
@@ -341,7 +339,7 @@ def _tls_works(broker: BrokerProcess, folder: Path) -> str:
         return str(found["serialNumber"])
 
 
-def test_certificates_are_read_again(tls_broker: BrokerProcess, folder: Path) -> None:
+def test_certificates_are_reloaded(tls_broker: BrokerProcess, folder: Path) -> None:
     before = _tls_works(tls_broker, folder)
     signed(folder, "server")
     tls_broker.signal(signal.SIGHUP)
@@ -349,12 +347,14 @@ def test_certificates_are_read_again(tls_broker: BrokerProcess, folder: Path) ->
     key = (folder / "server.key").read_text()
     (folder / "server.key").write_text("nonsense")
     tls_broker.signal(signal.SIGHUP)
-    wait_for(lambda: "broker.certificate-kept" in tls_broker.log(), "the complaint", 10)
+    wait_for(lambda: "broker.certificate_reload_failed" in tls_broker.log(), "the log line", 10)
     assert _tls_works(tls_broker, folder)
     (folder / "server.key").write_text(key)
 
 
-def test_certificates_of_clients(database: Database, tmp_path: Path, certificates: Path) -> None:
+def test_client_certificates_are_required(
+    database: Database, tmp_path: Path, certificates: Path
+) -> None:
     files = {"cert": "server.crt", "key": "server.key", "client-ca": "ca.crt"}
     options = [f"--tls-{name}={certificates / file}" for name, file in files.items()]
     broker = BrokerProcess(database, tmp_path, *options)
@@ -373,7 +373,9 @@ def test_certificates_of_clients(database: Database, tmp_path: Path, certificate
     assert broker.stop() == 0
 
 
-def test_beyond_loopback(database: Database, tmp_path: Path, certificates: Path) -> None:
+def test_other_addresses_need_tls_and_users(
+    database: Database, tmp_path: Path, certificates: Path
+) -> None:
     broker = BrokerProcess(database, tmp_path)
     broker.init()
     files = [f"--tls-cert={certificates}/server.crt", f"--tls-key={certificates}/server.key"]
@@ -390,7 +392,7 @@ def test_beyond_loopback(database: Database, tmp_path: Path, certificates: Path)
     assert "tailrace broker user add" in refused("--insecure")
     assert "both" in refused(files[0])
     broker.account("user", "add", "ann", "--superuser", password="1")
-    assert "cannot be used" in refused(f"--tls-cert={os.devnull}", files[1])
+    assert "cannot load the TLS certificate" in refused(f"--tls-cert={os.devnull}", files[1])
     assert "--tls-cert" in refused()
     advertised = f"localhost:{broker.port}"
     everywhere = BrokerProcess(
@@ -399,7 +401,7 @@ def test_beyond_loopback(database: Database, tmp_path: Path, certificates: Path)
     )  # fmt: skip
     everywhere.port = broker.port
     everywhere.start()
-    assert "broker.insecure" in everywhere.log()
+    assert "broker.unencrypted" in everywhere.log()
     with Raw(everywhere.port) as raw:
         assert not raw.login("ann", "1").error_code
         (found,) = raw.ask(3, 9, {"topics": []}).brokers
@@ -407,5 +409,5 @@ def test_beyond_loopback(database: Database, tmp_path: Path, certificates: Path)
         found = raw.ask(10, 2, {"key": "g", "key_type": 0})
         assert (found.host, found.port) == ("localhost", broker.port)
     everywhere.account("user", "remove", "ann")
-    wait_for(lambda: not _open(everywhere), "nobody to be let in", 10)
+    wait_for(lambda: not _open(everywhere), "anonymous clients to be refused", 10)
     assert everywhere.stop() == 0

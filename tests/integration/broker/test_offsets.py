@@ -1,11 +1,11 @@
-"""Where a reader is, and where it may go: positions, commits, times and limits."""
+"""Offsets: positions, commits, timestamps and bounds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.integration.broker.given import some
 from tests.integration.broker.refusals import refused
+from tests.integration.broker.samples import sample_records
 
 if TYPE_CHECKING:
     from tests.integration.broker.clients import Client
@@ -24,35 +24,35 @@ OUT_OF_RANGE = {
 }
 
 
-def test_what_is_committed(client: Client, topic: str) -> None:
-    client.produce(topic, some(9), acks=1)
+def test_committed_offsets_are_read_back(client: Client, topic: str) -> None:
+    client.produce(topic, sample_records(9), acks=1)
     group = f"g-{topic}"
     assert client.committed(group, topic) is None
     client.commit(group, topic, 4, "half of it, ½")
     assert client.committed(group, topic) == (4, "half of it, ½")
-    assert client.consume(topic, 3, group=group) == some(3, first=4)
+    assert client.consume(topic, 3, group=group) == sample_records(3, first=4)
     assert client.committed(group, topic) == (7, "")
     client.commit(group, topic, 2)
-    assert client.consume(topic, 7, group=group) == some(7, first=2)
+    assert client.consume(topic, 7, group=group) == sample_records(7, first=2)
 
 
-def test_what_cannot_be_committed(client: Client, topic: str) -> None:
+def test_invalid_commits_are_refused(client: Client, topic: str) -> None:
     group = f"g-{topic}"
     with refused(client, "OFFSET_METADATA_TOO_LARGE"):
         client.commit(group, topic, 1, "x" * 4097)
     assert client.committed(group, topic) is None
 
 
-def test_from_an_offset(client: Client, topic: str) -> None:
-    client.produce(topic, some(10), acks=1)
-    assert client.consume(topic, 3, start=5) == some(3, first=5)
-    assert client.consume(topic, 10, start=0) == some(10)
+def test_consuming_from_an_offset(client: Client, topic: str) -> None:
+    client.produce(topic, sample_records(10), acks=1)
+    assert client.consume(topic, 3, start=5) == sample_records(3, first=5)
+    assert client.consume(topic, 10, start=0) == sample_records(10)
 
 
-def test_times_and_limits(client: Client, topic: str) -> None:
+def test_offsets_by_timestamp(client: Client, topic: str) -> None:
     assert client.bounds(topic) == (0, 0)
     assert client.at_times(topic, [0]) == [None]
-    client.produce(topic, some(10), acks=1)
+    client.produce(topic, sample_records(10), acks=1)
     times = [1_700_000_000_000 + ms for ms in (-5, 0, 4, 9, 10)]
     assert client.at_times(topic, times) == [0, 0, 4, 9, None]
     assert client.bounds(topic) == (0, 10)
@@ -61,9 +61,9 @@ def test_times_and_limits(client: Client, topic: str) -> None:
     assert client.at_times(topic, times) == [6, 6, 6, 9, None]
 
 
-def test_nowhere_to_begin(client: Client, topic: str) -> None:
-    """Where there is no position, or none any more, it is for the reader to say what then."""
-    client.produce(topic, some(10), acks=1)
+def test_consuming_without_a_start_offset(client: Client, topic: str) -> None:
+    """Without a valid offset, `auto.offset.reset` decides."""
+    client.produce(topic, sample_records(10), acks=1)
     with refused(client, NO_POSITION):
         client.consume(topic, 1, group=f"g-{topic}", reset="none")
     with refused(client, OUT_OF_RANGE):
@@ -71,4 +71,4 @@ def test_nowhere_to_begin(client: Client, topic: str) -> None:
     client.cut(topic, 6)
     with refused(client, OUT_OF_RANGE):
         client.consume(topic, 1, start=2, reset="none")
-    assert client.consume(topic, 4, start=2, reset="earliest") == some(4, first=6)
+    assert client.consume(topic, 4, start=2, reset="earliest") == sample_records(4, first=6)

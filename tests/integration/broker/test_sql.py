@@ -1,4 +1,4 @@
-"""Topics from SQL: in the application's own transaction, and no consumer ever skips a record."""
+"""Topics from SQL: in the application's transaction, and no consumer skips a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka.partitioner.default import murmur2
 from psycopg.errors import RaiseException
 
 from tests.integration.broker.clients import Librdkafka, Record
-from tests.integration.broker.given import make_topic, some
+from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ def client(broker: BrokerProcess) -> Librdkafka:
     return Librdkafka(broker.bootstrap)
 
 
-def test_a_record_comes_with_its_transaction_or_not_at_all(
-    broker: BrokerProcess, client: Librdkafka
-) -> None:
-    topic = make_topic(broker.bootstrap)
+def test_a_record_commits_with_its_transaction(broker: BrokerProcess, client: Librdkafka) -> None:
+    topic = create_topic(broker.bootstrap)
     with broker.database.connect() as connection:
         produce = "SELECT kafka.produce(%s, 'key', 'value', '{\"h\": \"1\"}')"
         with connection.transaction():
@@ -37,12 +35,12 @@ def test_a_record_comes_with_its_transaction_or_not_at_all(
     assert [(r.key, r.value, r.headers) for r in found] == [(b"key", b"value", (("h", b"1"),))] * 2
 
 
-def test_a_held_back_transaction_is_waited_for_and_holds_up_nobody_else(
+def test_an_open_transaction_delays_only_its_partition(
     broker: BrokerProcess, client: Librdkafka
 ) -> None:
-    """GIVEN an application that has written and not committed WHEN others produce THEN nothing
-    behind its record is visible before it, and other partitions go on."""
-    topic = make_topic(broker.bootstrap, 2)
+    """GIVEN an application that has written and not committed WHEN others produce THEN no later
+    record of its partition is visible before its own, and other partitions are not delayed."""
+    topic = create_topic(broker.bootstrap, 2)
     with broker.database.connect() as connection:
         with connection.transaction():
             connection.execute("SELECT kafka.produce(%s, 'a', 'first', partition => 0)", (topic,))
@@ -62,7 +60,7 @@ def test_a_held_back_transaction_is_waited_for_and_holds_up_nobody_else(
 
 
 def test_a_waiting_consumer_is_woken(broker: BrokerProcess, client: Librdkafka) -> None:
-    topic = make_topic(broker.bootstrap)
+    topic = create_topic(broker.bootstrap)
     found: list[Record] = []
     thread = threading.Thread(target=lambda: found.extend(client.consume(topic, 1)))
     thread.start()
@@ -71,21 +69,21 @@ def test_a_waiting_consumer_is_woken(broker: BrokerProcess, client: Librdkafka) 
     assert [record.value for record in found] == [b"news"]
 
 
-def test_keys_go_where_clients_send_them(broker: BrokerProcess) -> None:
+def test_sql_and_clients_choose_the_same_partition(broker: BrokerProcess) -> None:
     keys = [b"", b"a", b"ab", b"abc", b"abcd", "né".encode(), bytes(range(256)), b"\xff" * 7]
     rows = broker.database.query("SELECT kafka.murmur2(key) FROM unnest(%s::bytea[]) key", keys)
     assert [row[0] for row in rows] == [murmur2(key) & 0xFFFFFFFF for key in keys]
 
 
-def test_a_topic_that_is_not_there_is_named(broker: BrokerProcess) -> None:
-    with pytest.raises(RaiseException, match="there is no topic nowhere"):
+def test_an_unknown_topic_is_named(broker: BrokerProcess) -> None:
+    with pytest.raises(RaiseException, match="topic nowhere does not exist"):
         broker.database.execute("SELECT kafka.produce('nowhere', 'k', 'v')")
 
 
 def test_unlogged_topics(broker: BrokerProcess, client: Librdkafka) -> None:
-    topic = make_topic(broker.bootstrap, tailrace_unlogged="true")
-    client.produce(topic, some(10))
-    assert client.consume(topic, 10) == some(10)
+    topic = create_topic(broker.bootstrap, tailrace_unlogged="true")
+    client.produce(topic, sample_records(10))
+    assert client.consume(topic, 10) == sample_records(10)
     (count,) = broker.database.query(
         "SELECT count(*) FROM kafka.unlogged_messages m JOIN kafka.topics t ON t.id = m.topic_id"
         " WHERE t.name = %s",
@@ -94,7 +92,7 @@ def test_unlogged_topics(broker: BrokerProcess, client: Librdkafka) -> None:
     assert count == 10
 
 
-def test_topics_made_with_sql_are_known(broker: BrokerProcess, client: Librdkafka) -> None:
+def test_topics_created_with_sql_are_known(broker: BrokerProcess, client: Librdkafka) -> None:
     keep = '{"retention.ms": "-1"}'
     broker.database.execute(f"SELECT kafka.create_topic('from-sql', 2, '{keep}')")
     wait_for(lambda: client.produce("from-sql", [Record(value=b"1", partition=1)]) == [0])

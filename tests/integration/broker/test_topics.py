@@ -1,4 +1,4 @@
-"""Topics are made, grown, emptied and unmade by the clients' own tools."""
+"""Topics are created, grown, emptied and deleted with the tools of every client."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from confluent_kafka.cimpl import NewTopic
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.clients.aiokafka import Aiokafka
-from tests.integration.broker.given import make_topic, some
 from tests.integration.broker.refusals import refused
+from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
         ("fine", 1, {"no.such.setting": "1"}, "INVALID_CONFIG"),
     ],
 )
-def test_what_is_no_topic(
+def test_invalid_topics_are_refused(
     client: Client, name: str, partitions: int, settings: dict[str, str], error: str
 ) -> None:
     with refused(client, error):
         client.create(name, partitions, settings)
 
 
-def test_more_copies_than_brokers(admin: AdminClient) -> None:
+def test_a_replication_factor_is_refused(admin: AdminClient) -> None:
     with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
         admin.create_topics([NewTopic("fine", 1, 3)])["fine"].result(30)
 
 
-def test_a_topic_is_made_once(client: Client) -> None:
+def test_a_topic_is_created_once(client: Client) -> None:
     topic = f"t-{uuid.uuid4().hex[:12]}"
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.partitions(topic)
     client.create(topic, 3, {"retention.ms": "-1"})
-    # Kafka answers before all of it know.
+    # Kafka responds before all of its parts know the topic.
     wait_for(lambda: known(client, topic) == 3, "the topic", 30)
     with refused(client, "TOPIC_ALREADY_EXISTS"):
         client.create(topic, 1, {})
@@ -61,7 +61,7 @@ def test_a_topic_is_made_once(client: Client) -> None:
 
 
 def known(client: Client, topic: str) -> int:
-    """How many partitions a client sees; 0 if there is no such topic."""
+    """The number of partitions that a client sees; 0 if the topic does not exist."""
     try:
         return client.partitions(topic)
     except Exception as error:
@@ -70,7 +70,7 @@ def known(client: Client, topic: str) -> int:
         return 0
 
 
-def test_a_topic_grows(client: Client, topic: str) -> None:
+def test_partitions_are_added(client: Client, topic: str) -> None:
     client.grow(topic, 3)
     wait_for(lambda: client.partitions(topic) == 3, "more partitions", 30)
     for count in (2, 3):
@@ -82,9 +82,9 @@ def test_a_topic_grows(client: Client, topic: str) -> None:
 
 
 def test_a_topic_is_deleted(client: Client, topic: str) -> None:
-    client.produce(topic, some(3), acks=1)
+    client.produce(topic, sample_records(3), acks=1)
     client.delete(topic)
-    wait_for(lambda: known(client, topic) == 0, "the topic to go", 30)
+    wait_for(lambda: known(client, topic) == 0, "the topic to be deleted", 30)
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.delete(topic)
     client.create(topic, 1, {"retention.ms": "-1"})
@@ -92,11 +92,11 @@ def test_a_topic_is_deleted(client: Client, topic: str) -> None:
     assert client.bounds(topic) == (0, 0)
 
 
-def test_a_topic_goes_with_all_it_has(broker: BrokerProcess) -> None:
+def test_a_deleted_topic_leaves_nothing(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    topic = make_topic(broker.bootstrap)
+    topic = create_topic(broker.bootstrap)
     client = Librdkafka(broker.bootstrap)
-    client.produce(topic, some(10))
+    client.produce(topic, sample_records(10))
     client.consume(topic, 10, group=f"g-{topic}")
     admin.delete_topics([topic])[topic].result(30)
     held = "SELECT count(*) FROM kafka.records WHERE topic = %s"
@@ -108,10 +108,10 @@ def test_a_topic_goes_with_all_it_has(broker: BrokerProcess) -> None:
     assert Librdkafka(broker.bootstrap).consume(topic, 1, group=f"g-{topic}") == fresh
 
 
-def test_records_before_an_offset_go(client: Client, topic: str) -> None:
-    client.produce(topic, some(10), acks=1)
+def test_records_before_an_offset_are_deleted(client: Client, topic: str) -> None:
+    client.produce(topic, sample_records(10), acks=1)
     assert client.cut(topic, 4) == 4
-    assert client.consume(topic, 6) == some(6, first=4)
+    assert client.consume(topic, 6) == sample_records(6, first=4)
     assert client.cut(topic, 2) == 4
     with refused(client, "OFFSET_OUT_OF_RANGE"):
         client.cut(topic, 11)
@@ -120,52 +120,52 @@ def test_records_before_an_offset_go(client: Client, topic: str) -> None:
 
 
 def test_settings_of_a_topic(client: Client, bootstrap: str) -> None:
-    topic = make_topic(bootstrap, retention_ms="1000")
+    topic = create_topic(bootstrap, retention_ms="1000")
     found = client.settings(topic)
     assert (found["retention.ms"], found["cleanup.policy"]) == ("1000", "delete")
     client.alter(topic, "retention.bytes", "5000")
     wait_for(lambda: client.settings(topic)["retention.bytes"] == "5000", "the setting", 30)
-    # aiokafka says what all of them are to be.
+    # aiokafka replaces all settings.
     others = "604800000" if isinstance(client, Aiokafka) else "1000"
     assert client.settings(topic)["retention.ms"] == others
     with refused(client, "INVALID_CONFIG"):
         client.alter(topic, "retention.ms", "soon")
 
 
-def test_a_topic_is_made_when_it_is_asked_for(database: Database, tmp_path: Path) -> None:
+def test_topics_are_created_automatically(database: Database, tmp_path: Path) -> None:
     process = BrokerProcess(database, tmp_path, "--partitions", "2")
     process.init()
     process.start()
     client = Librdkafka(process.bootstrap)
-    assert client.produce("asked-for", [Record(value=b"v", partition=1)], acks=1) == [0]
-    assert client.partitions("asked-for") == 2
+    assert client.produce("automatic", [Record(value=b"v", partition=1)], acks=1) == [0]
+    assert client.partitions("automatic") == 2
     assert process.stop() == 0
 
 
-def test_old_records_go(broker: BrokerProcess) -> None:
-    topic = make_topic(broker.bootstrap, retention_ms="60000")
+def test_old_records_are_deleted(broker: BrokerProcess) -> None:
+    topic = create_topic(broker.bootstrap, retention_ms="60000")
     client = Librdkafka(broker.bootstrap)
     now = int(time.time() * 1000)
     ages = (100_000, 70_000, 0, 90_000)
     client.produce(topic, [Record(value=b"%d" % age, timestamp=now - age) for age in ages])
     held = 'SELECT value FROM kafka.records WHERE topic = %s ORDER BY "offset"'
-    wait_for(lambda: len(broker.database.query(held, topic)) == 2, "the oldest to go")
-    # What is behind a younger one stays, as in Kafka: a partition is cut at its beginning.
+    wait_for(lambda: len(broker.database.query(held, topic)) == 2, "the oldest to be deleted")
+    # An old record after a younger one stays, as in Kafka: a partition is trimmed at its start.
     assert broker.database.query(held, topic) == [(b"0",), (b"90000",)]
     assert [record.offset for record in client.consume(topic, 2)] == [2, 3]
 
 
-def test_partitions_that_grow_too_large_are_cut(broker: BrokerProcess) -> None:
-    topic = make_topic(broker.bootstrap, retention_bytes="5000", retention_ms="-1")
+def test_partitions_over_their_size_are_trimmed(broker: BrokerProcess) -> None:
+    topic = create_topic(broker.bootstrap, retention_bytes="5000", retention_ms="-1")
     client = Librdkafka(broker.bootstrap)
     client.produce(topic, [Record(value=b"x" * 1000) for _ in range(12)])
     held = "SELECT count(*) FROM kafka.records WHERE topic = %s"
-    wait_for(lambda: broker.database.query(held, topic) == [(5,)], "the oldest to go")
+    wait_for(lambda: broker.database.query(held, topic) == [(5,)], "the oldest to be deleted")
     assert [record.offset for record in client.consume(topic, 5)] == [7, 8, 9, 10, 11]
 
 
-def test_the_brokers_clock(bootstrap: str) -> None:
-    topic = make_topic(bootstrap, message_timestamp_type="LogAppendTime")
+def test_log_append_time(bootstrap: str) -> None:
+    topic = create_topic(bootstrap, message_timestamp_type="LogAppendTime")
     client = Librdkafka(bootstrap)
     client.produce(topic, [Record(value=b"v", timestamp=1)])
     (found,) = client.consume(topic, 1)

@@ -1,4 +1,4 @@
-"""Both sides of a shadow: topics in tables, and what consumers of Kafka find."""
+"""Both sides of a shadow: a topic in the broker's tables, and its copy in Kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests import topics
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.shadow.verify import Comparison
+    from tailrace.shadow.comparison import Comparison
     from tailrace.sinks.contract import Receipt
     from tests.fix_postgres import Database
 
@@ -33,7 +33,7 @@ Record = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A database with the broker's tables, a Kafka, and a topic of one name in both."""
+    """A database with the broker's tables, a Kafka cluster, and the name of a topic."""
 
     database: Database
     bootstrap: str
@@ -42,7 +42,7 @@ class Bench:
 
     @property
     def name(self) -> str:
-        """The pipeline's."""
+        """The name of the pipeline."""
         return self.topic
 
     def settings(self, **given: Any) -> ShadowSink:
@@ -57,9 +57,9 @@ class Bench:
         )
 
     def sink(self, **given: Any) -> Shadow:
-        made = Shadow(self.settings(**given), name=self.name)
-        self._sinks.append(made)
-        return made
+        sink = Shadow(self.settings(**given), name=self.name)
+        self._sinks.append(sink)
+        return sink
 
     def close(self) -> None:
         for sink in self._sinks:
@@ -71,10 +71,10 @@ class Bench:
     def install(self) -> None:
         asyncio.run(install(self.database.dsn))
 
-    def make(self, partitions: int = 1) -> None:
-        # The records are of 2023.
-        named = json.dumps({"retention.ms": "-1"})
-        self.database.query(f"SELECT kafka.create_topic('{self.topic}', {partitions}, '{named}')")
+    def create_topic(self, partitions: int = 1) -> None:
+        # The timestamps are of 2023: the default retention would delete the records.
+        config = json.dumps({"retention.ms": "-1"})
+        self.database.query(f"SELECT kafka.create_topic('{self.topic}', {partitions}, '{config}')")
 
     def produce(self, count: int, *, partition: int = 0) -> None:
         self.database.query(
@@ -84,7 +84,7 @@ class Bench:
         )
 
     def stream(self, first: int = 0, end: int = 1 << 40) -> pa.RecordBatch:
-        """The records of these offsets as the stream brings them."""
+        """The records of `[first, end)` as the log delivers them."""
         rows = self.database.query(
             'SELECT topic_id, partition_id, "offset", '
             'floor(extract(epoch FROM "timestamp") * 1000)::bigint, key, value, headers::text '
@@ -94,17 +94,17 @@ class Bench:
         numbered = [(*row, 100 + number, 0, 0) for number, row in enumerate(rows)]
         return batch(numbered)
 
-    def here(self, partition: int = 0) -> list[Record]:
-        """The records of the table."""
+    def broker_records(self, partition: int = 0) -> list[Record]:
+        """The records in the broker's table."""
         rows = self.database.query(
             'SELECT floor(extract(epoch FROM "timestamp") * 1000)::bigint, key, value, '
             "headers::text FROM kafka.records "
             f"WHERE topic = '{self.topic}' AND partition = {partition} ORDER BY \"offset\""
         )
-        return [(moment, key, value, headers.read(text)) for moment, key, value, text in rows]
+        return [(moment, key, value, headers.parse(text)) for moment, key, value, text in rows]
 
-    def there(self, partition: int = 0, *, committed: bool = True) -> list[Record]:
-        """The records of Kafka's topic."""
+    def kafka_records(self, partition: int = 0, *, committed: bool = True) -> list[Record]:
+        """The records in the Kafka topic."""
         found: list[Record] = []
         for message in topics.messages(
             self.bootstrap, self.topic, partition=partition, committed=committed
@@ -118,7 +118,7 @@ class Bench:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
-    def make_there(self, partitions: int = 1) -> None:
+    def create_kafka_topic(self, partitions: int = 1) -> None:
         admin = self.admin()
         admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
 
@@ -134,13 +134,13 @@ def batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     )
 
 
-def asking(*places: tuple[int, int, int]) -> pa.RecordBatch:
-    """What `kafka.shadow_sweep` writes."""
+def copy_request(*places: tuple[int, int, int]) -> pa.RecordBatch:
+    """A copy request as `kafka.shadow_sweep` writes it."""
     content = json.dumps(places).encode()
     return batch([(None, None, None, None, None, content, None, 99, 0, 0)])
 
 
-def delivered(sink: Shadow, given: pa.RecordBatch) -> Receipt:
+def deliver(sink: Shadow, given: pa.RecordBatch) -> Receipt:
     sink.open(ORIGIN)
     sink.write(given)
     return sink.flush()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bench(database: Database, kafka_server: EmbeddedKafka) -> Iterator[Bench]:
-    made = Bench(database, kafka_server.bootstrap, f"s{uuid.uuid4().hex[:8]}")
-    made.install()
-    yield made
-    made.close()
+    created = Bench(database, kafka_server.bootstrap, f"s{uuid.uuid4().hex[:8]}")
+    created.install()
+    yield created
+    created.close()

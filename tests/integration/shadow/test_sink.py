@@ -1,4 +1,4 @@
-"""The sink of the shadow on real servers: the same records, each once, in order."""
+"""The shadow's sink on real servers: the same records in Kafka, each once and in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from tailrace.errors import SinkError, SinkRefusedError
 from tailrace.position import ORIGIN
 from tailrace.snapshot.copy import lines
-from tests.integration.shadow.bench import asking, delivered
+from tests.integration.shadow.bench import copy_request, deliver
 
 if TYPE_CHECKING:
     from tests.integration.shadow.bench import Bench
@@ -30,70 +30,70 @@ def topic_id(bench: Bench) -> int:
     return int(found[0][0])
 
 
-def test_records_are_the_same_over_there(bench: Bench) -> None:
-    bench.make(partitions=3)
+def test_records_are_the_same_in_kafka(bench: Bench) -> None:
+    bench.create_topic(partitions=3)
     bench.database.query(ODD.format(bench.topic))
     bench.produce(50, partition=2)
-    receipt = delivered(bench.sink(), bench.stream())
+    receipt = deliver(bench.sink(), bench.stream())
     assert receipt.messages == 55
     for partition in range(3):
-        assert bench.there(partition) == bench.here(partition)
+        assert bench.kafka_records(partition) == bench.broker_records(partition)
     compared = bench.verify()
     assert compared.safe
     assert sum(each.compared for each in compared.partitions) == 55
 
 
-def test_what_comes_again_is_not_written_again(bench: Bench) -> None:
-    bench.make()
+def test_replayed_records_are_written_once(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(20)
     sink = bench.sink()
-    delivered(sink, bench.stream(0, 12))
-    again = delivered(sink, bench.stream(5))
+    deliver(sink, bench.stream(0, 12))
+    again = deliver(sink, bench.stream(5))
     assert (again.messages, again.duplicates) == (8, 7)
-    other = delivered(bench.sink(), bench.stream())
+    other = deliver(bench.sink(), bench.stream())
     assert (other.messages, other.duplicates) == (0, 20)
-    assert bench.there() == bench.here()
+    assert bench.kafka_records() == bench.broker_records()
 
 
-def test_what_was_not_committed_comes_again(bench: Bench) -> None:
-    bench.make()
+def test_uncommitted_records_are_replayed(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(20)
     left = bench.sink()
     left.open(ORIGIN)
     left.write(bench.stream(0, 15))
-    # Never flushed: as if its worker had been killed.
-    receipt = delivered(bench.sink(), bench.stream())
+    # Not flushed, as if its worker had been killed.
+    receipt = deliver(bench.sink(), bench.stream())
     assert receipt.messages == 20
-    assert bench.there() == bench.here()
+    assert bench.kafka_records() == bench.broker_records()
     with pytest.raises(SinkError):
         left.flush()
-    assert bench.there() == bench.here()
+    assert bench.kafka_records() == bench.broker_records()
     assert bench.verify().safe
 
 
-def test_a_sink_that_lost_its_place_reads_it_back(bench: Bench) -> None:
-    bench.make()
+def test_a_fenced_sink_reads_its_progress_back(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(30)
     first, second = bench.sink(), bench.sink()
-    delivered(first, bench.stream(0, 10))
-    delivered(second, bench.stream(0, 20))
-    receipt = delivered(first, bench.stream(10))
+    deliver(first, bench.stream(0, 10))
+    deliver(second, bench.stream(0, 20))
+    receipt = deliver(first, bench.stream(10))
     assert receipt.messages == 10
-    assert bench.there() == bench.here()
+    assert bench.kafka_records() == bench.broker_records()
 
 
-def test_older_records_come_from_the_table(bench: Bench) -> None:
-    bench.make(partitions=2)
+def test_older_records_are_read_from_the_table(bench: Bench) -> None:
+    bench.create_topic(partitions=2)
     bench.produce(40, partition=0)
     bench.produce(10, partition=1)
     sink = bench.sink()
-    receipt = delivered(sink, bench.stream(35))
+    receipt = deliver(sink, bench.stream(35))
     assert receipt.messages == 40
-    assert bench.there(0) == bench.here(0)
-    assert bench.verify().partitions[1].behind == 10
-    delivered(sink, asking((topic_id(bench), 0, 40), (topic_id(bench), 1, 10)))
-    assert bench.there(0) == bench.here(0)
-    assert bench.there(1) == bench.here(1)
+    assert bench.kafka_records(0) == bench.broker_records(0)
+    assert bench.verify().partitions[1].lag == 10
+    deliver(sink, copy_request((topic_id(bench), 0, 40), (topic_id(bench), 1, 10)))
+    assert bench.kafka_records(0) == bench.broker_records(0)
+    assert bench.kafka_records(1) == bench.broker_records(1)
     assert bench.verify().safe
 
 
@@ -101,128 +101,128 @@ def test_old_records_are_committed_at_intervals(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tailrace.shadow.sink._COMMIT_ROWS", 10)
-    bench.make()
+    bench.create_topic()
     bench.produce(300)
     defaults = {"max_rows": 25, "max_bytes": 1 << 20}
     monkeypatch.setattr(lines, "__kwdefaults__", defaults)
     sink = bench.sink()
     sink.open(ORIGIN)
-    sink.write(asking((topic_id(bench), 0, 300)))
+    sink.write(copy_request((topic_id(bench), 0, 300)))
     sink.close()
-    there = bench.there()
+    there = bench.kafka_records()
     assert there
-    assert there == bench.here()[: len(there)]
-    delivered(bench.sink(), asking((topic_id(bench), 0, 300)))
-    assert bench.there() == bench.here()
+    assert there == bench.broker_records()[: len(there)]
+    deliver(bench.sink(), copy_request((topic_id(bench), 0, 300)))
+    assert bench.kafka_records() == bench.broker_records()
 
 
-def test_a_topic_that_is_off_waits(bench: Bench) -> None:
-    bench.make()
+def test_a_disabled_topic_is_not_copied(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(10)
     sink = bench.sink()
-    delivered(sink, bench.stream(0, 4))
+    deliver(sink, bench.stream(0, 4))
     bench.database.query(
         f"INSERT INTO kafka.shadow (topic_id, enabled) VALUES ({topic_id(bench)}, false)"
         " RETURNING 1"
     )
-    delivered(sink, bench.stream(4, 8))
-    assert len(bench.there()) == 4
-    assert bench.verify().left_out == [bench.topic]
+    deliver(sink, bench.stream(4, 8))
+    assert len(bench.kafka_records()) == 4
+    assert bench.verify().not_copied == [bench.topic]
     bench.database.query("UPDATE kafka.shadow SET enabled = true RETURNING 1")
-    delivered(sink, bench.stream(8))
-    assert bench.there() == bench.here()
+    deliver(sink, bench.stream(8))
+    assert bench.kafka_records() == bench.broker_records()
 
 
-def test_a_start_leaves_records_out(bench: Bench) -> None:
-    bench.make()
+def test_records_before_the_start_are_not_copied(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(10)
     bench.database.query(
         f"INSERT INTO kafka.shadow (topic_id, starts) VALUES ({topic_id(bench)}, '{{6}}')"
         " RETURNING 1"
     )
     sink = bench.sink()
-    delivered(sink, bench.stream())
-    assert bench.there() == bench.here()[6:]
+    deliver(sink, bench.stream())
+    assert bench.kafka_records() == bench.broker_records()[6:]
     assert bench.verify().safe
     bench.produce(10)
     bench.database.query("UPDATE kafka.shadow SET starts = '{15}' RETURNING 1")
-    delivered(sink, bench.stream(10))
-    assert bench.there() == [*bench.here()[6:10], *bench.here()[15:]]
+    deliver(sink, bench.stream(10))
+    assert bench.kafka_records() == [*bench.broker_records()[6:10], *bench.broker_records()[15:]]
     compared = bench.verify()
     assert compared.safe
     assert compared.partitions[0].compared == 9
 
 
-def test_records_that_are_gone_here_stay_there(bench: Bench) -> None:
-    bench.make()
+def test_records_deleted_by_the_broker_stay_in_kafka(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(10)
-    before = bench.here()
+    before = bench.broker_records()
     sink = bench.sink()
-    delivered(sink, bench.stream())
+    deliver(sink, bench.stream())
     bench.database.query('DELETE FROM kafka.messages WHERE "offset" < 7 RETURNING 1')
     bench.database.query("UPDATE kafka.partitions SET log_start = 7 RETURNING 1")
     bench.produce(5)
-    delivered(sink, bench.stream(10))
-    assert bench.there() == before + bench.here()[3:]
+    deliver(sink, bench.stream(10))
+    assert bench.kafka_records() == before + bench.broker_records()[3:]
     compared = bench.verify()
     assert compared.safe
     assert compared.partitions[0].compared == 8
 
 
-def test_records_of_others_are_not_mixed(bench: Bench) -> None:
-    bench.make()
+def test_a_topic_with_foreign_records_is_refused(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(5)
-    bench.make_there()
+    bench.create_kafka_topic()
     other = Producer({"bootstrap.servers": bench.bootstrap})
-    other.produce(bench.topic, b"not ours")
+    other.produce(bench.topic, b"foreign")
     assert other.flush(30) == 0
     sink = bench.sink()
-    with pytest.raises(SinkRefusedError, match="not of this shadow"):
-        delivered(sink, bench.stream())
+    with pytest.raises(SinkRefusedError, match="this shadow did not copy"):
+        deliver(sink, bench.stream())
     bench.database.query(
         f"INSERT INTO kafka.shadow (topic_id, append) VALUES ({topic_id(bench)}, true) RETURNING 1"
     )
-    delivered(sink, bench.stream())
-    assert bench.there()[1:] == bench.here()
+    deliver(sink, bench.stream())
+    assert bench.kafka_records()[1:] == bench.broker_records()
     assert bench.verify().safe
 
 
-def test_partitions_are_as_many(bench: Bench) -> None:
-    bench.make(partitions=2)
-    bench.make_there(partitions=3)
+def test_a_topic_with_more_partitions_in_kafka_is_refused(bench: Bench) -> None:
+    bench.create_topic(partitions=2)
+    bench.create_kafka_topic(partitions=3)
     bench.produce(5)
-    with pytest.raises(SinkRefusedError, match="3 partitions in Kafka and 2 here"):
-        delivered(bench.sink(), bench.stream())
+    with pytest.raises(SinkRefusedError, match="3 partitions in Kafka and 2 in the broker"):
+        deliver(bench.sink(), bench.stream())
 
 
-def test_partitions_grow_with_the_topic(bench: Bench) -> None:
-    bench.make()
+def test_partitions_are_added_with_the_topic(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(3)
     sink = bench.sink()
-    delivered(sink, bench.stream())
+    deliver(sink, bench.stream())
     bench.database.query(
         f"WITH grown AS (UPDATE kafka.topics SET partitions = 2 WHERE id = {topic_id(bench)}) "
         f"INSERT INTO kafka.partitions VALUES ({topic_id(bench)}, 1) RETURNING 1"
     )
     bench.produce(4, partition=1)
-    delivered(sink, bench.stream())
-    assert bench.there(1) == bench.here(1)
+    deliver(sink, bench.stream())
+    assert bench.kafka_records(1) == bench.broker_records(1)
     assert bench.verify().safe
 
 
-def test_a_database_that_was_set_back_is_refused(bench: Bench) -> None:
-    bench.make()
+def test_a_database_restored_to_an_earlier_time_is_refused(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(10)
-    delivered(bench.sink(), bench.stream())
+    deliver(bench.sink(), bench.stream())
     bench.database.query('DELETE FROM kafka.messages WHERE "offset" >= 6 RETURNING 1')
     bench.database.query("UPDATE kafka.partitions SET next_offset = 6 RETURNING 1")
-    with pytest.raises(SinkRefusedError, match="set back"):
+    with pytest.raises(SinkRefusedError, match="restored to an earlier time"):
         bench.sink().open(ORIGIN)
-    # It has grown again, with others.
+    # The partition is longer again, with other records.
     bench.produce(20)
-    with pytest.raises(SinkRefusedError, match="set back"):
+    with pytest.raises(SinkRefusedError, match="restored to an earlier time"):
         bench.sink().open(ORIGIN)
-    # The way out that the error names.
+    # The fix that the hint names.
     bench.database.query(
         f"INSERT INTO kafka.shadow (topic_id, enabled) VALUES ({topic_id(bench)}, false)"
         " RETURNING 1"
@@ -230,15 +230,15 @@ def test_a_database_that_was_set_back_is_refused(bench: Bench) -> None:
     bench.sink().open(ORIGIN)
 
 
-def test_a_topic_made_anew_is_another(bench: Bench) -> None:
-    bench.make()
+def test_a_recreated_topic_is_another_topic(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(10)
-    delivered(bench.sink(), bench.stream())
+    deliver(bench.sink(), bench.stream())
     bench.database.query(
         f"WITH gone AS (DELETE FROM kafka.messages) DELETE FROM kafka.topics "
         f"WHERE name = '{bench.topic}' RETURNING 1"
     )
-    bench.make()
+    bench.create_topic()
     bench.produce(3)
-    with pytest.raises(SinkRefusedError, match="not of this shadow"):
-        delivered(bench.sink(), bench.stream())
+    with pytest.raises(SinkRefusedError, match="this shadow did not copy"):
+        deliver(bench.sink(), bench.stream())

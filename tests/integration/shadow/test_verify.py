@@ -1,4 +1,4 @@
-"""Comparing both sides, and moving groups: what is wrong is found, and nothing else."""
+"""Verification finds every difference, and no others; cutover moves consumer groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.errors import TailraceError
 from tailrace.shadow.verify import commit
-from tests.integration.shadow.bench import delivered
+from tests.integration.shadow.bench import deliver
 
 if TYPE_CHECKING:
     from tests.integration.shadow.bench import Bench
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 @pytest.fixture
 def copied(bench: Bench) -> Bench:
     """Thirty records in three transactions."""
-    bench.make()
+    bench.create_topic()
     bench.produce(30)
     sink = bench.sink()
     for first in (0, 10, 20):
-        delivered(sink, bench.stream(first, first + 10))
+        deliver(sink, bench.stream(first, first + 10))
     sink.close()
     return bench
 
 
-def test_a_record_that_differs(copied: Bench) -> None:
+def test_a_different_record_is_found(copied: Bench) -> None:
     copied.database.query(
         "UPDATE kafka.messages SET value = 'other' WHERE \"offset\" = 17 RETURNING 1"
     )
     compared = copied.verify()
     assert not compared.safe
     assert compared.partitions[0].difference == "offset 17 differs"
-    assert compared.partitions[0].checksum != compared.partitions[0].checksum_there
+    assert compared.partitions[0].checksum != compared.partitions[0].kafka_checksum
 
 
 @pytest.mark.parametrize(
@@ -45,43 +45,43 @@ def test_a_record_that_differs(copied: Bench) -> None:
         '"timestamp" = "timestamp" + interval \'1 ms\'',
     ],
 )
-def test_all_of_a_record_counts(copied: Bench, change: str) -> None:
+def test_every_field_of_a_record_is_compared(copied: Bench, change: str) -> None:
     copied.database.query(f'UPDATE kafka.messages SET {change} WHERE "offset" = 3 RETURNING 1')
     assert copied.verify().partitions[0].difference == "offset 3 differs"
 
 
-def test_a_record_that_is_missing_here(copied: Bench) -> None:
+def test_a_record_missing_in_postgresql_is_found(copied: Bench) -> None:
     copied.database.query('DELETE FROM kafka.messages WHERE "offset" = 5 RETURNING 1')
-    assert copied.verify().partitions[0].difference == "offset 5 is there, and not here"
+    assert copied.verify().partitions[0].difference == "offset 5 is missing in PostgreSQL"
 
 
-def test_a_record_that_is_not_there_yet(copied: Bench) -> None:
+def test_records_that_are_not_copied_yet_are_lag(copied: Bench) -> None:
     copied.produce(4)
     compared = copied.verify()
-    assert (compared.safe, compared.partitions[0].behind) == (False, 4)
+    assert (compared.safe, compared.partitions[0].lag) == (False, 4)
     assert compared.partitions[0].difference == ""
 
 
-def test_nothing_was_copied(bench: Bench) -> None:
-    bench.make()
+def test_a_topic_without_a_copy_is_lag(bench: Bench) -> None:
+    bench.create_topic()
     bench.produce(4)
     compared = bench.verify()
-    assert (compared.safe, compared.partitions[0].behind) == (False, 4)
+    assert (compared.safe, compared.partitions[0].lag) == (False, 4)
 
 
-def test_records_that_kafka_has_dropped(copied: Bench) -> None:
+def test_records_deleted_by_kafka_are_not_differences(copied: Bench) -> None:
     admin = copied.admin()
-    # In Kafka, the tenth record is followed by the end of its transaction.
+    # In Kafka the marker of its transaction follows the tenth record.
     asked = admin.delete_records([TopicPartition(copied.topic, 0, 15)])
     for future in asked.values():
         future.result(30)
     compared = copied.verify()
     assert compared.safe
-    assert compared.partitions[0].compared == len(copied.there()) < 30
+    assert compared.partitions[0].compared == len(copied.kafka_records()) < 30
 
 
 @pytest.mark.parametrize("offset", [0, 1, 9, 10, 11, 20, 29, 30])
-def test_a_group_goes_on_where_it_was(copied: Bench, offset: int) -> None:
+def test_a_group_resumes_in_kafka(copied: Bench, offset: int) -> None:
     copied.database.query(
         'INSERT INTO kafka.consumer_offsets (group_id, topic_id, partition_id, "offset") '
         f"SELECT '{copied.topic}', id, 0, {offset} FROM kafka.topics RETURNING 1"
@@ -89,7 +89,7 @@ def test_a_group_goes_on_where_it_was(copied: Bench, offset: int) -> None:
     compared = copied.verify()
     commit(copied.settings(), compared.groups, name=copied.name)
     copied.produce(2)
-    delivered(copied.sink(), copied.stream(30))
+    deliver(copied.sink(), copied.stream(30))
     consumer = Consumer(
         {
             "bootstrap.servers": copied.bootstrap,
@@ -100,7 +100,7 @@ def test_a_group_goes_on_where_it_was(copied: Bench, offset: int) -> None:
         }
     )
     consumer.subscribe([copied.topic])
-    wanted = [value for _, _, value, _ in copied.here()[offset:]]
+    wanted = [value for _, _, value, _ in copied.broker_records()[offset:]]
     found: list[object] = []
     try:
         while len(found) < len(wanted):
@@ -112,7 +112,7 @@ def test_a_group_goes_on_where_it_was(copied: Bench, offset: int) -> None:
     assert found == wanted
 
 
-def test_a_group_that_runs_over_there_is_left_alone(copied: Bench) -> None:
+def test_a_group_that_is_active_in_kafka_is_refused(copied: Bench) -> None:
     copied.database.query(
         'INSERT INTO kafka.consumer_offsets (group_id, topic_id, partition_id, "offset") '
         f"SELECT '{copied.topic}', id, 0, 3 FROM kafka.topics RETURNING 1"

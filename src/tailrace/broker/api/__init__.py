@@ -1,11 +1,15 @@
-"""What clients may ask, by Kafka's numbers: which versions, and who answers."""
+"""The requests that the broker serves: Kafka's API keys, the versions, and the handlers.
+
+A handler takes a `Call` and returns the fields of the response by name. `requests` types what the
+handlers read; `tailrace.broker.wire` reads and writes the bytes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tailrace.broker.api import consuming, groups, login, offsets, producing, topics
+from tailrace.broker.api import configs, consuming, groups, login, offsets, producing, topics
 from tailrace.broker.auth.access import CLUSTER, Resource
 
 if TYPE_CHECKING:
@@ -15,47 +19,52 @@ if TYPE_CHECKING:
     from tailrace.broker.auth.access import Operation, User
     from tailrace.broker.auth.login import Login
     from tailrace.broker.broker import Broker
-    from tailrace.broker.limits import Share
+    from tailrace.broker.limits import Reservation
 
+R_co = TypeVar("R_co", covariant=True)
 Answer = dict[str, Any] | None
-"""The fields of the response; None where the client wants none."""
+"""The fields of the response; None if the client expects no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A request that is to be answered."""
+class Call(Generic[R_co]):
+    """A request, with the client that sent it and what the handler needs to answer it."""
 
     broker: Broker
-    request: Any
+    request: R_co
     version: int
     client: str
+    """The client's `client.id`."""
     peer: str
-    """Where the client is."""
+    """The client's address."""
     host: str
     port: int
-    """Where clients find us."""
+    """The broker's address as clients see it."""
     login: Login
     user: User | None
-    """Who asks; None where nobody has to log in."""
-    share: Share
-    """The memory that is set aside for it."""
-    turn: asyncio.Event
-    """Set once everything before it on its connection is answered."""
+    """The authenticated user; None where no login is required."""
+    memory: Reservation
+    earlier_answered: asyncio.Event
+    """Set when every earlier request of the connection has its response."""
 
     def may(self, operation: Operation, resource: Resource, name: str) -> bool:
-        """Whether the user may do this. Asked before it is looked whether there is such a thing."""
+        """Whether the user may do this.
+
+        Handlers check it before they look the name up, so that a user cannot find out which names
+        exist.
+        """
         return self.user is None or self.user.may(operation, resource, name)
 
     def may_topic(self, operation: Operation, name: str) -> bool:
-        """The same for a topic."""
+        """Whether the user may do this with a topic."""
         return self.may(operation, Resource.TOPIC, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
-        """The same for a consumer group."""
+        """Whether the user may do this with a consumer group."""
         return self.may(operation, Resource.GROUP, name)
 
     def may_cluster(self, operation: Operation) -> bool:
-        """The same for what is about everything."""
+        """Whether the user may do this with the cluster."""
         return self.may(operation, Resource.CLUSTER, CLUSTER)
 
 
@@ -65,32 +74,32 @@ class Api:
 
     key: int
     name: str
-    least: int
-    most: int
-    answer: Callable[[Call], Awaitable[Answer]]
-    waits: bool = False
-    """Its answer may be a long time coming, so it takes no memory until it has one."""
+    min_version: int
+    max_version: int
+    answer: Callable[[Call[Any]], Awaitable[Answer]]
+    may_wait: bool = False
+    """The response may take long, so the request holds no memory while it waits."""
 
 
 API_VERSIONS, PRODUCE, HANDSHAKE, AUTHENTICATE = 18, 0, 17, 36
-LEAST_VERSIONS, MOST_VERSIONS = 0, 4
+MIN_API_VERSIONS, MAX_API_VERSIONS = 0, 4
 """The versions of ApiVersions itself."""
 LOGIN = frozenset({API_VERSIONS, HANDSHAKE, AUTHENTICATE})
-"""What may be asked before the login."""
+"""The requests that are served before the login."""
 APIS = {
     api.key: api
     for api in (
         Api(PRODUCE, "Produce", 3, 9, producing.produce),
-        Api(1, "Fetch", 4, 12, consuming.fetch, waits=True),
+        Api(1, "Fetch", 4, 12, consuming.fetch, may_wait=True),
         Api(2, "ListOffsets", 1, 7, consuming.list_offsets),
         Api(3, "Metadata", 0, 12, topics.metadata),
         Api(8, "OffsetCommit", 2, 8, offsets.commit),
         Api(9, "OffsetFetch", 1, 7, offsets.fetch),
         Api(10, "FindCoordinator", 0, 3, groups.find_coordinator),
-        Api(11, "JoinGroup", 0, 9, groups.join, waits=True),
+        Api(11, "JoinGroup", 0, 9, groups.join, may_wait=True),
         Api(12, "Heartbeat", 0, 4, groups.heartbeat),
         Api(13, "LeaveGroup", 0, 5, groups.leave),
-        Api(14, "SyncGroup", 0, 5, groups.sync, waits=True),
+        Api(14, "SyncGroup", 0, 5, groups.sync, may_wait=True),
         Api(15, "DescribeGroups", 0, 5, groups.describe),
         Api(16, "ListGroups", 0, 4, groups.list_groups),
         Api(HANDSHAKE, "SaslHandshake", 0, 1, login.handshake),
@@ -98,23 +107,23 @@ APIS = {
         Api(20, "DeleteTopics", 1, 5, topics.delete),
         Api(21, "DeleteRecords", 0, 2, topics.delete_records),
         Api(22, "InitProducerId", 0, 4, producing.init_producer),
-        Api(32, "DescribeConfigs", 1, 4, topics.describe_configs),
-        Api(33, "AlterConfigs", 0, 2, topics.replace_configs),
+        Api(32, "DescribeConfigs", 1, 4, configs.describe),
+        Api(33, "AlterConfigs", 0, 2, configs.replace),
         Api(AUTHENTICATE, "SaslAuthenticate", 0, 2, login.authenticate),
         Api(37, "CreatePartitions", 0, 3, topics.create_partitions),
         Api(42, "DeleteGroups", 0, 2, groups.delete),
-        Api(44, "IncrementalAlterConfigs", 0, 1, topics.alter_configs),
+        Api(44, "IncrementalAlterConfigs", 0, 1, configs.alter),
     )
 }
 
 
-def served() -> dict[str, Any]:
-    """The answer to ApiVersions."""
-    keys = [(api.key, api.least, api.most) for api in APIS.values()]
-    keys.append((API_VERSIONS, LEAST_VERSIONS, MOST_VERSIONS))
+def api_versions() -> dict[str, Any]:
+    """The response to ApiVersions."""
+    keys = [(api.key, api.min_version, api.max_version) for api in APIS.values()]
+    keys.append((API_VERSIONS, MIN_API_VERSIONS, MAX_API_VERSIONS))
     return {
         "api_keys": [
-            {"api_key": key, "min_version": least, "max_version": most}
-            for key, least, most in sorted(keys)
+            {"api_key": key, "min_version": first, "max_version": last}
+            for key, first, last in sorted(keys)
         ]
     }

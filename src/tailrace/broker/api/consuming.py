@@ -1,9 +1,10 @@
-"""Fetch and ListOffsets."""
+"""Fetch and ListOffsets: records and offsets for consumers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -12,150 +13,198 @@ from tailrace.broker.auth.access import Operation
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
+    from tailrace.broker.api.requests import (
+        Fetch,
+        FetchPartition,
+        ListOffsets,
+        ListOffsetsPartition,
+    )
     from tailrace.broker.tables.catalog import Topic
     from tailrace.broker.tables.reader import Extent
-    from tailrace.broker.tables.writer import Place
+    from tailrace.broker.tables.writer import PartitionKey
 
-_EARLIEST, _LATEST, _NEWEST = -2, -1, -3
-_AT = """
+_MAX_WAIT_S = 300
+# Kafka's special timestamps of ListOffsets.
+_EARLIEST, _LATEST, _MAX_TIMESTAMP = -2, -1, -3
+_AT_OR_AFTER = """
 SELECT "offset", (date_part('epoch', "timestamp") * 1000)::bigint FROM {table}
 WHERE topic_id = %s AND partition_id = %s AND "timestamp" >= to_timestamp(%s / 1000.0)
 ORDER BY "offset" LIMIT 1
 """
-_LAST = """
+_WITH_MAX_TIMESTAMP = """
 SELECT "offset", (date_part('epoch', "timestamp") * 1000)::bigint FROM {table}
 WHERE topic_id = %s AND partition_id = %s ORDER BY "timestamp" DESC, "offset" LIMIT 1
 """
 
 
-async def fetch(call: Call) -> Answer:
-    """What there is; if that is less than the client wants, it waits for more, asleep."""
-    request, broker = call.request, call.broker
-    deadline = time.monotonic() + min(request.max_wait.total_seconds(), 300)
-    most = max(0, min(request.max_bytes, broker.settings.limits.fetch_bytes))
-    denied = {t.topic for t in request.topics if not call.may_topic(Operation.READ, t.topic)}
-    wanted = [
-        (
-            topic.topic,
-            None if topic.topic in denied else broker.catalog.topics.get(topic.topic),
-            each,
-        )
-        for topic in request.topics
-        for each in topic.partitions
-    ]
-    places = {(topic.id, each.partition) for _, topic, each in wanted if topic is not None}
-    with broker.signals.watch(places) as arrived:
-        while True:
-            arrived.clear()
-            extents = await broker.reader.extents(places) if places else {}
-            found = await _found(call, wanted, extents, most)
-            size = sum(len(part["records"]) for _, part in found)
-            failed = any(part["error_code"] is not ErrorCode.none for _, part in found)
-            left = deadline - time.monotonic()
-            if failed or left <= 0 or size >= min(request.min_bytes, most):
-                break
-            # What is too little is read again: meanwhile it would take memory from others.
-            found = [] if size else found
-            call.share.release()
-            try:
-                await asyncio.wait_for(arrived.wait(), left)
-            except TimeoutError:
-                if not size:
-                    break
-    broker.tally.fetched_bytes += size
-    answers: dict[str, list[dict[str, Any]]] = {}
-    for name, part in found:
-        if name in denied:
-            part["error_code"] = ErrorCode.topic_authorization_failed
-        answers.setdefault(name, []).append(part)
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One partition of a Fetch request."""
+
+    name: str
+    topic: Topic | None
+    """None if the topic is unknown, or the user may not read it."""
+    missing: ErrorCode
+    """The error if there is no such partition."""
+    request: FetchPartition
+
+    @property
+    def key(self) -> PartitionKey | None:
+        return None if self.topic is None else (self.topic.id, self.request.partition)
+
+    def response(self, extent: Extent | None) -> dict[str, Any]:
+        """The response without records."""
+        error = ErrorCode.none
+        if extent is None:
+            error = self.missing
+        elif not extent.start <= self.request.fetch_offset <= extent.end:
+            error = ErrorCode.offset_out_of_range
+        return {
+            "partition_index": self.request.partition,
+            "error_code": error,
+            "high_watermark": extent.end if extent is not None else -1,
+            "last_stable_offset": extent.end if extent is not None else -1,
+            "log_start_offset": extent.start if extent is not None else -1,
+            "aborted_transactions": None,
+            "records": b"",
+        }
+
+
+Part = tuple[_Wanted, dict[str, Any]]
+"""A partition of the request and its response."""
+
+
+async def fetch(call: Call[Fetch]) -> Answer:
+    """Records from the given offsets on. Waits up to `max_wait` for `min_bytes` of them."""
+    max_bytes = max(0, min(call.request.max_bytes, call.broker.limits.fetch_bytes))
+    parts = await _read_min_bytes(call, _wanted(call), max_bytes)
+    call.broker.tally.fetched_bytes += _size(parts)
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for wanted, response in parts:
+        topics.setdefault(wanted.name, []).append(response)
     return {
-        "responses": [{"topic": name, "partitions": parts} for name, parts in answers.items()],
+        "responses": [{"topic": name, "partitions": each} for name, each in topics.items()],
         "session_id": 0,
     }
 
 
-async def _found(
-    call: Call, wanted: list[tuple[str, Topic | None, Any]], extents: dict[Place, Extent], most: int
-) -> list[tuple[str, dict[str, Any]]]:
-    """An answer for each partition; the first that has records may fill the response alone."""
-    reader, left = call.broker.reader, most
-    found, behind = [], []
-    for name, topic, each in wanted:
-        extent = extents.get((topic.id, each.partition)) if topic is not None else None
-        part = _part(each, extent)
-        found.append((name, part))
-        if topic is not None and extent is not None and _behind(each, extent):
-            behind.append((topic, each, part))
-    if behind:
-        # Memory is for answers that can be sent: one behind others might keep it for ever.
-        await call.turn.wait()
-        asked = sum(max(0, each.partition_max_bytes) for _, each, _ in behind)
-        await call.share.become(min(most, asked))
-    for topic, each, part in behind:
-        if left > 0:
-            size = min(left, each.partition_max_bytes)
-            part["records"] = await reader.read(topic, each.partition, each.fetch_offset, size)
-            left -= len(part["records"])
-    call.share.fit(most - left)
-    return found
+def _wanted(call: Call[Fetch]) -> list[_Wanted]:
+    wanted = []
+    for topic in call.request.topics:
+        allowed = call.may_topic(Operation.READ, topic.topic)
+        known = call.broker.catalog.topics.get(topic.topic) if allowed else None
+        missing = (
+            ErrorCode.unknown_topic_or_partition
+            if allowed
+            else ErrorCode.topic_authorization_failed
+        )
+        wanted += [_Wanted(topic.topic, known, missing, part) for part in topic.partitions]
+    return wanted
 
 
-def _behind(each: Any, extent: Extent) -> bool:
-    found: bool = extent.start <= each.fetch_offset < extent.end
-    return found
+async def _read_min_bytes(call: Call[Fetch], wanted: list[_Wanted], max_bytes: int) -> list[Part]:
+    """Read until there are `min_bytes`, a partition has an error, or `max_wait` has passed.
 
-
-def _part(each: Any, extent: Extent | None) -> dict[str, Any]:
-    part = {
-        "partition_index": each.partition,
-        "error_code": ErrorCode.none,
-        "high_watermark": extent.end if extent is not None else -1,
-        "last_stable_offset": extent.end if extent is not None else -1,
-        "log_start_offset": extent.start if extent is not None else -1,
-        "aborted_transactions": None,
-        "records": b"",
-    }
-    if extent is None:
-        part["error_code"] = ErrorCode.unknown_topic_or_partition
-    elif not extent.start <= each.fetch_offset <= extent.end:
-        part["error_code"] = ErrorCode.offset_out_of_range
-    return part
-
-
-async def list_offsets(call: Call) -> Answer:
-    """The first offset, the next one, or the first at or after a time."""
+    While it waits it holds neither memory nor records: what was too little is read again, because
+    meanwhile other clients can use the memory. Producers and NOTIFY wake it.
+    """
     broker = call.broker
-    answers = []
+    min_bytes = min(call.request.min_bytes, max_bytes)
+    deadline = time.monotonic() + min(call.request.max_wait.total_seconds(), _MAX_WAIT_S)
+    keys = {one.key for one in wanted if one.key is not None}
+    with broker.signals.watch(keys) as arrived:
+        while True:
+            arrived.clear()
+            extents = await broker.reader.extents(keys) if keys else {}
+            parts = await _read(call, wanted, extents, max_bytes)
+            size = _size(parts)
+            failed = any(part["error_code"] is not ErrorCode.none for _, part in parts)
+            left_s = deadline - time.monotonic()
+            if failed or left_s <= 0 or size >= min_bytes:
+                return parts
+            if size:
+                parts = []
+            call.memory.release()
+            try:
+                await asyncio.wait_for(arrived.wait(), left_s)
+            except TimeoutError:
+                if not size:
+                    return parts
+
+
+async def _read(
+    call: Call[Fetch], wanted: list[_Wanted], extents: dict[PartitionKey, Extent], max_bytes: int
+) -> list[Part]:
+    """A response per partition. The first with records may use all of `max_bytes`."""
+    parts: list[Part] = []
+    readable: list[tuple[Topic, FetchPartition, dict[str, Any]]] = []
+    for one in wanted:
+        extent = extents.get(one.key) if one.key is not None else None
+        response = one.response(extent)
+        parts.append((one, response))
+        if one.topic is not None and extent is not None and _has_records(one.request, extent):
+            readable.append((one.topic, one.request, response))
+    if readable:
+        # Memory is reserved only for a response that can be sent now. A response that waits for an
+        # earlier one of its connection could hold the memory that the earlier one needs.
+        await call.earlier_answered.wait()
+        requested = sum(max(0, part.partition_max_bytes) for _, part, _ in readable)
+        await call.memory.replace(min(max_bytes, requested))
+    left = max_bytes
+    for topic, part, response in readable:
+        if left > 0:
+            size = min(left, part.partition_max_bytes)
+            response["records"] = await call.broker.reader.read(
+                topic, part.partition, part.fetch_offset, size
+            )
+            left -= len(response["records"])
+    call.memory.resize(max_bytes - left)
+    return parts
+
+
+def _has_records(part: FetchPartition, extent: Extent) -> bool:
+    return extent.start <= part.fetch_offset < extent.end
+
+
+def _size(parts: list[Part]) -> int:
+    return sum(len(response["records"]) for _, response in parts)
+
+
+async def list_offsets(call: Call[ListOffsets]) -> Answer:
+    """The first offset, the next offset, or the first one at or after a timestamp."""
+    topics = []
     for topic in call.request.topics:
         if call.may_topic(Operation.DESCRIBE, topic.name):
-            known = await broker.topic(topic.name)
-            parts = [await _offset(call, known, each) for each in topic.partitions]
+            known = await call.broker.topic(topic.name)
+            parts = [await _offset(call, known, part) for part in topic.partitions]
         else:
             error = ErrorCode.topic_authorization_failed
             parts = [
-                {"partition_index": each.partition_index, "error_code": error}
-                for each in topic.partitions
+                {"partition_index": part.partition_index, "error_code": error}
+                for part in topic.partitions
             ]
-        answers.append({"name": topic.name, "partitions": parts})
-    return {"topics": answers}
+        topics.append({"name": topic.name, "partitions": parts})
+    return {"topics": topics}
 
 
-async def _offset(call: Call, topic: Topic | None, each: Any) -> dict[str, Any]:
-    part = {"partition_index": each.partition_index, "error_code": ErrorCode.none}
+async def _offset(
+    call: Call[ListOffsets], topic: Topic | None, part: ListOffsetsPartition
+) -> dict[str, Any]:
+    response = {"partition_index": part.partition_index, "error_code": ErrorCode.none}
     reader = call.broker.reader
-    extent = await reader.extent(topic, each.partition_index) if topic is not None else None
+    extent = await reader.extent(topic, part.partition_index) if topic is not None else None
     if topic is None or extent is None:
-        return part | {"error_code": ErrorCode.unknown_topic_or_partition}
-    if each.timestamp == _EARLIEST:
-        return part | {"offset": extent.start}
-    if each.timestamp == _LATEST:
-        return part | {"offset": extent.end}
-    if each.timestamp < _NEWEST:
-        return part | {"error_code": ErrorCode.invalid_request}
-    place = (topic.id, each.partition_index)
-    query = _LAST if each.timestamp == _NEWEST else _AT
-    values = (*place, each.timestamp) if each.timestamp != _NEWEST else place
+        return response | {"error_code": ErrorCode.unknown_topic_or_partition}
+    if part.timestamp == _EARLIEST:
+        return response | {"offset": extent.start}
+    if part.timestamp == _LATEST:
+        return response | {"offset": extent.end}
+    if part.timestamp < _MAX_TIMESTAMP:
+        return response | {"error_code": ErrorCode.invalid_request}
+    query, values = _AT_OR_AFTER, [topic.id, part.partition_index, part.timestamp]
+    if part.timestamp == _MAX_TIMESTAMP:
+        query, values = _WITH_MAX_TIMESTAMP, values[:2]
     async with call.broker.pool.connection() as connection:
         cursor = await connection.execute(query.format(table=topic.table), values)
         row = await cursor.fetchone()
-    return part if row is None else part | {"offset": row[0], "timestamp": row[1]}
+    return response if row is None else response | {"offset": row[0], "timestamp": row[1]}

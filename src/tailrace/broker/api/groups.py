@@ -1,4 +1,4 @@
-"""Members of consumer groups."""
+"""Requests about consumer groups and their members."""
 
 from __future__ import annotations
 
@@ -6,84 +6,107 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from tailrace.broker.api.requests import field_or
 from tailrace.broker.auth.access import Operation
-from tailrace.broker.groups import GroupError, Member, MemberIdError, State
+from tailrace.broker.membership import GroupError, Member, MemberIdRequiredError, State
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
-    from tailrace.broker.groups import Group
+    from tailrace.broker.api.requests import (
+        DeleteGroups,
+        DescribeGroups,
+        FindCoordinator,
+        GroupRequest,
+        Heartbeat,
+        JoinGroup,
+        LeaveGroup,
+        ListGroups,
+        SyncGroup,
+    )
+    from tailrace.broker.membership import Group
 
 NODE = 1
-_GROUP = 0
-_STORED = "SELECT DISTINCT group_id FROM kafka.consumer_offsets"
+"""The node id of the only broker."""
+_GROUP_KEY = 0
+_MEMBER_ID_REQUIRED = 4
+"""The first version of JoinGroup in which a new member joins twice (KIP-394)."""
+_SKIP_ASSIGNMENT = 9
+"""The first version of JoinGroup that has `skip_assignment` (KIP-814)."""
+_WITH_OFFSETS = "SELECT DISTINCT group_id FROM kafka.consumer_offsets"
 
 
-async def find_coordinator(call: Call) -> Answer:
-    """It is always us; transactions have none."""
-    if getattr(call.request, "key_type", _GROUP) != _GROUP:
-        return {
+async def find_coordinator(call: Call[FindCoordinator]) -> Answer:
+    """This broker, for every group. Transactions have no coordinator."""
+    request = call.request
+    none = {"error_message": None, "node_id": -1, "host": "", "port": -1}
+    if field_or(lambda: request.key_type, _GROUP_KEY) != _GROUP_KEY:
+        return none | {
             "error_code": ErrorCode.transactional_id_authorization_failed,
-            "error_message": "transactions are not served",
-            "node_id": -1,
-            "host": "",
-            "port": -1,
+            "error_message": "transactions are not supported",
         }
-    if not call.may_group(Operation.DESCRIBE, call.request.key):
-        error = ErrorCode.group_authorization_failed
-        return {"error_code": error, "error_message": None, "node_id": -1, "host": "", "port": -1}
+    if not call.may_group(Operation.DESCRIBE, request.key):
+        return none | {"error_code": ErrorCode.group_authorization_failed}
     return {"error_message": None, "node_id": NODE, "host": call.host, "port": call.port}
 
 
-async def join(call: Call) -> Answer:
-    """Answered when all members are there."""
+async def join(call: Call[JoinGroup]) -> Answer:
+    """Join a group. The response is sent when all members have joined."""
     request = call.request
-    session_s = request.session_timeout.total_seconds()
-    rebalance = getattr(request, "rebalance_timeout", request.session_timeout).total_seconds()
-    member = Member(
-        id=request.member_id,
-        instance=getattr(request, "group_instance_id", None),
-        client=call.client,
-        host=call.peer,
-        session_s=session_s,
-        rebalance_s=rebalance if rebalance > 0 else session_s,
-        protocol_type=request.protocol_type,
-        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
-    )
     failed = {"generation_id": -1, "protocol_name": "", "leader": "", "members": ()}
     try:
-        _check(call)
-        joined = await call.broker.groups.join(
-            request.group_id, member, known_ids=call.version >= 4, may_rest=call.version >= 9
+        _check_access(call)
+        result = await call.broker.groups.join(
+            request.group_id,
+            _joining_member(call),
+            require_member_id=call.version >= _MEMBER_ID_REQUIRED,
+            can_skip_assignment=call.version >= _SKIP_ASSIGNMENT,
         )
-    except MemberIdError as error:
-        return failed | {"error_code": ErrorCode.member_id_required, "member_id": error.member}
+    except MemberIdRequiredError as error:
+        return failed | {"error_code": ErrorCode.member_id_required, "member_id": error.member_id}
     except GroupError as error:
         return failed | {"error_code": ErrorCode[str(error)], "member_id": request.member_id}
     return {
-        "generation_id": joined.generation,
-        "protocol_type": joined.protocol_type,
-        "protocol_name": joined.protocol,
-        "leader": joined.leader,
-        "skip_assignment": joined.settled,
-        "member_id": joined.member,
+        "generation_id": result.generation,
+        "protocol_type": result.protocol_type,
+        "protocol_name": result.protocol,
+        "leader": result.leader,
+        "skip_assignment": result.skip_assignment,
+        "member_id": result.member,
         "members": [
-            {"member_id": name, "group_instance_id": instance, "metadata": metadata}
-            for name, instance, metadata in joined.members
+            {"member_id": member_id, "group_instance_id": instance, "metadata": metadata}
+            for member_id, instance, metadata in result.members
         ],
     }
 
 
-async def sync(call: Call) -> Answer:
-    """Answered when the leader has divided the partitions."""
+def _joining_member(call: Call[JoinGroup]) -> Member:
     request = call.request
-    shares = {each.member_id: bytes(each.assignment) for each in request.assignments}
+    session_s = request.session_timeout.total_seconds()
+    rebalance = field_or(lambda: request.rebalance_timeout, request.session_timeout)
+    rebalance_s = rebalance.total_seconds()
+    return Member(
+        id=request.member_id,
+        instance=field_or(lambda: request.group_instance_id, None),
+        client=call.client,
+        host=call.peer,
+        session_s=session_s,
+        rebalance_s=rebalance_s if rebalance_s > 0 else session_s,
+        protocol_type=request.protocol_type,
+        protocols=tuple((one.name, bytes(one.metadata)) for one in request.protocols),
+    )
+
+
+async def sync(call: Call[SyncGroup]) -> Answer:
+    """A member's assignment. The response is sent when the leader has sent all assignments."""
+    request = call.request
+    assignments = {one.member_id: bytes(one.assignment) for one in request.assignments}
     try:
-        _check(call)
-        share = await call.broker.groups.sync(
-            request.group_id, request.generation_id, request.member_id, shares,
-            instance=getattr(request, "group_instance_id", None),
-            protocol_type=getattr(request, "protocol_type", None),
-            protocol=getattr(request, "protocol_name", None),
+        _check_access(call)
+        assignment = await call.broker.groups.sync(
+            request.group_id, request.generation_id, request.member_id, assignments,
+            instance=field_or(lambda: request.group_instance_id, None),
+            protocol_type=field_or(lambda: request.protocol_type, None),
+            protocol=field_or(lambda: request.protocol_name, None),
         )  # fmt: skip
     except GroupError as error:
         return {"error_code": ErrorCode[str(error)], "assignment": b""}
@@ -92,113 +115,106 @@ async def sync(call: Call) -> Answer:
     return {
         "protocol_type": group.protocol_type,
         "protocol_name": group.protocol,
-        "assignment": share,
+        "assignment": assignment,
     }
 
 
-async def heartbeat(call: Call) -> Answer:
-    """Whether the member is still one."""
+async def heartbeat(call: Call[Heartbeat]) -> Answer:
+    """Keep a member's session alive."""
     request = call.request
     try:
-        _check(call)
+        _check_access(call)
         call.broker.groups.heartbeat(
             request.group_id, request.generation_id, request.member_id,
-            instance=getattr(request, "group_instance_id", None),
+            instance=field_or(lambda: request.group_instance_id, None),
         )  # fmt: skip
     except GroupError as error:
         return {"error_code": ErrorCode[str(error)]}
     return {}
 
 
-async def leave(call: Call) -> Answer:
-    """One member, or several in later versions."""
+async def leave(call: Call[LeaveGroup]) -> Answer:
+    """Remove one member, from version 3 on several."""
     request = call.request
     if not call.may_group(Operation.READ, request.group_id):
         return {"error_code": ErrorCode.group_authorization_failed, "members": ()}
-    if hasattr(request, "member_id"):
-        return {"error_code": _leave(call, request.member_id, None)}
+    member_id = field_or(lambda: request.member_id, None)
+    if member_id is not None:
+        return {"error_code": _leave(call, member_id, None)}
     return {
         "members": [
             {
-                "member_id": each.member_id,
-                "group_instance_id": each.group_instance_id,
-                "error_code": _leave(call, each.member_id, each.group_instance_id),
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "error_code": _leave(call, member.member_id, member.group_instance_id),
             }
-            for each in request.members
+            for member in request.members
         ]
     }
 
 
-def _check(call: Call) -> None:
-    """An error unless the user may be a member."""
+def _check_access(call: Call[GroupRequest]) -> None:
+    """An error unless the user may be a member of the group."""
     if not call.may_group(Operation.READ, call.request.group_id):
         raise GroupError("group_authorization_failed")
 
 
-def _leave(call: Call, member: str, instance: str | None) -> ErrorCode:
+def _leave(call: Call[LeaveGroup], member_id: str, instance: str | None) -> ErrorCode:
     try:
-        call.broker.groups.leave(call.request.group_id, member, instance=instance)
+        call.broker.groups.leave(call.request.group_id, member_id, instance=instance)
     except GroupError as error:
         return ErrorCode[str(error)]
     return ErrorCode.none
 
 
-async def list_groups(call: Call) -> Answer:
-    """Those with members, and those with committed offsets."""
-    found = {group.id: group for group in call.broker.groups.all()}
+async def list_groups(call: Call[ListGroups]) -> Answer:
+    """The groups that have members or committed offsets."""
+    request = call.request
+    active = {group.id: group for group in call.broker.groups.all()}
     async with call.broker.pool.connection() as connection:
-        rows = await (await connection.execute(_STORED)).fetchall()
-    states = getattr(call.request, "states_filter", ())
-    all_of_them = call.may_cluster(Operation.DESCRIBE)
+        rows = await (await connection.execute(_WITH_OFFSETS)).fetchall()
+    states: tuple[str, ...] = field_or(lambda: request.states_filter, ())
+    may_describe_all = call.may_cluster(Operation.DESCRIBE)
     listed = []
-    for name in sorted({*found, *(row[0] for row in rows)}):
-        if not all_of_them and not call.may_group(Operation.DESCRIBE, name):
+    for name in sorted({*active, *(row[0] for row in rows)}):
+        if not may_describe_all and not call.may_group(Operation.DESCRIBE, name):
             continue
-        group = found.get(name)
+        group = active.get(name)
         state = group.state.value if group is not None else State.EMPTY.value
         if not states or state in states:
-            kind = group.protocol_type if group is not None else "consumer"
-            listed.append({"group_id": name, "protocol_type": kind, "group_state": state})
+            protocol_type = group.protocol_type if group is not None else "consumer"
+            listed.append({"group_id": name, "protocol_type": protocol_type, "group_state": state})
     return {"groups": listed}
 
 
-async def describe(call: Call) -> Answer:
-    """Who is in a group, and with which share."""
-    return {"groups": [await _described(call, name) for name in call.request.groups]}
+async def describe(call: Call[DescribeGroups]) -> Answer:
+    """The state of groups, their members, and the members' assignments."""
+    return {"groups": [await _describe(call, name) for name in call.request.groups]}
 
 
-async def _described(call: Call, name: str) -> dict[str, Any]:
+async def _describe(call: Call[DescribeGroups], name: str) -> dict[str, Any]:
+    response: dict[str, Any] = {
+        "group_id": name, "group_state": "", "protocol_type": "", "protocol_data": "",
+        "members": (),
+    }  # fmt: skip
     if not call.may_group(Operation.DESCRIBE, name):
-        return {
-            "error_code": ErrorCode.group_authorization_failed,
-            "group_id": name,
-            "group_state": "",
-            "protocol_type": "",
-            "protocol_data": "",
-            "members": (),
-        }
+        return response | {"error_code": ErrorCode.group_authorization_failed}
     group = call.broker.groups.find(name)
-    if group is None:
-        async with call.broker.pool.connection() as connection:
-            rows = await (await connection.execute(_STORED)).fetchall()
-        state = State.EMPTY if name in {row[0] for row in rows} else State.DEAD
-        return {
-            "group_id": name,
-            "group_state": state.value,
-            "protocol_type": "consumer" if state is State.EMPTY else "",
-            "protocol_data": "",
-            "members": (),
+    if group is not None:
+        return response | {
+            "group_state": group.state.value,
+            "protocol_type": group.protocol_type,
+            "protocol_data": group.protocol,
+            "members": [_describe_member(group, member) for member in group.members.values()],
         }
-    return {
-        "group_id": name,
-        "group_state": group.state.value,
-        "protocol_type": group.protocol_type,
-        "protocol_data": group.protocol,
-        "members": [_member(group, each) for each in group.members.values()],
-    }
+    async with call.broker.pool.connection() as connection:
+        rows = await (await connection.execute(_WITH_OFFSETS)).fetchall()
+    if name in {row[0] for row in rows}:
+        return response | {"group_state": State.EMPTY.value, "protocol_type": "consumer"}
+    return response | {"group_state": State.DEAD.value}
 
 
-def _member(group: Group, member: Member) -> dict[str, Any]:
+def _describe_member(group: Group, member: Member) -> dict[str, Any]:
     return {
         "member_id": member.id,
         "group_instance_id": member.instance,
@@ -209,21 +225,23 @@ def _member(group: Group, member: Member) -> dict[str, Any]:
     }
 
 
-async def delete(call: Call) -> Answer:
-    """A group without members, and its offsets."""
+async def delete(call: Call[DeleteGroups]) -> Answer:
+    """Delete groups without members, with their offsets."""
     results = []
     for name in call.request.groups_names:
-        error = ErrorCode.none
         try:
-            if not call.may_group(Operation.DELETE, name):
-                raise GroupError("group_authorization_failed")
-            call.broker.groups.forget(name)
-            async with call.broker.pool.connection() as connection:
-                query = "DELETE FROM kafka.consumer_offsets WHERE group_id = %s"
-                gone = await connection.execute(query, (name,))
-            if not gone.rowcount:
-                error = ErrorCode.group_id_not_found
+            error = await _delete(call, name)
         except GroupError as refused:
             error = ErrorCode[str(refused)]
         results.append({"group_id": name, "error_code": error})
     return {"results": results}
+
+
+async def _delete(call: Call[DeleteGroups], name: str) -> ErrorCode:
+    if not call.may_group(Operation.DELETE, name):
+        return ErrorCode.group_authorization_failed
+    call.broker.groups.delete(name)
+    async with call.broker.pool.connection() as connection:
+        query = "DELETE FROM kafka.consumer_offsets WHERE group_id = %s"
+        deleted = await connection.execute(query, (name,))
+    return ErrorCode.none if deleted.rowcount else ErrorCode.group_id_not_found

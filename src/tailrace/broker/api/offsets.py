@@ -1,4 +1,4 @@
-"""Offsets that groups have committed."""
+"""OffsetCommit and OffsetFetch: the offsets that groups have committed, in a table."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from tailrace.broker.api.requests import field_or
 from tailrace.broker.auth.access import Operation
-from tailrace.broker.groups import GroupError
+from tailrace.broker.membership import GroupError
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
+    from tailrace.broker.api.requests import CommitPartition, OffsetCommit, OffsetFetch
+    from tailrace.broker.tables.catalog import Topic
 
-_MOST_METADATA = 4096
-_ERROR_AT_TOP = 2
-"""The version of OffsetFetch from which a request as a whole can fail."""
-_NOTHING = (-1, -1, "")
+_MAX_METADATA = 4096
+_TOP_LEVEL_ERROR = 2
+"""The first version of OffsetFetch whose response has an error for the whole request."""
+_NOT_COMMITTED = (-1, -1, "")
 _COMMIT = """
 INSERT INTO kafka.consumer_offsets
     (group_id, topic_id, partition_id, "offset", leader_epoch, metadata)
@@ -31,87 +34,113 @@ ORDER BY 1, 2
 """
 
 
-async def commit(call: Call) -> Answer:
-    """All of a request's offsets in one statement."""
-    request = call.request
-    try:
-        if not call.may_group(Operation.READ, request.group_id):
-            raise GroupError("group_authorization_failed")
-        call.broker.groups.may_commit(
-            request.group_id,
-            request.generation_id_or_member_epoch,
-            request.member_id,
-            instance=getattr(request, "group_instance_id", None),
-        )
-        refused = ErrorCode.none
-    except GroupError as failed:
-        refused = ErrorCode[str(failed)]
+async def commit(call: Call[OffsetCommit]) -> Answer:
+    """Commit all valid offsets of the request in one statement, and report an error per offset."""
+    group_error = _group_error(call)
     rows: list[tuple[int, int, int, int, str]] = []
-    answers = []
-    for topic in request.topics:
+    topics = []
+    for topic in call.request.topics:
         allowed = call.may_topic(Operation.READ, topic.name)
         known = await call.broker.topic(topic.name) if allowed else None
         parts = []
-        for each in topic.partitions:
-            error = refused
-            metadata = each.committed_metadata or ""
-            if error is ErrorCode.group_authorization_failed:
-                pass
-            elif not allowed:
-                error = ErrorCode.topic_authorization_failed
-            elif known is None or not 0 <= each.partition_index < known.partitions:
-                error = ErrorCode.unknown_topic_or_partition
-            elif len(metadata) > _MOST_METADATA:
-                error = ErrorCode.offset_metadata_too_large
-            elif error is ErrorCode.none:
-                epoch = getattr(each, "committed_leader_epoch", -1)
-                place = (known.id, each.partition_index)
-                rows.append((*place, each.committed_offset, epoch, metadata.replace("\0", "")))
-            parts.append({"partition_index": each.partition_index, "error_code": error})
-        answers.append({"name": topic.name, "partitions": parts})
+        for part in topic.partitions:
+            error = _partition_error(part, known, allowed=allowed, group_error=group_error)
+            if error is ErrorCode.none and known is not None:
+                rows.append(_row(known, part))
+            parts.append({"partition_index": part.partition_index, "error_code": error})
+        topics.append({"name": topic.name, "partitions": parts})
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
         async with call.broker.pool.connection() as connection:
-            await connection.execute(_COMMIT, (request.group_id, *columns))
-    return {"topics": answers}
+            await connection.execute(_COMMIT, (call.request.group_id, *columns))
+    return {"topics": topics}
 
 
-async def fetch(call: Call) -> Answer:
-    """What is committed; -1 where nothing is."""
+def _group_error(call: Call[OffsetCommit]) -> ErrorCode:
+    """Whether the user and the member may commit for the group at all."""
+    request = call.request
+    if not call.may_group(Operation.READ, request.group_id):
+        return ErrorCode.group_authorization_failed
+    try:
+        call.broker.groups.check_commit(
+            request.group_id,
+            request.generation_id_or_member_epoch,
+            request.member_id,
+            instance=field_or(lambda: request.group_instance_id, None),
+        )
+    except GroupError as error:
+        return ErrorCode[str(error)]
+    return ErrorCode.none
+
+
+def _partition_error(
+    part: CommitPartition, topic: Topic | None, *, allowed: bool, group_error: ErrorCode
+) -> ErrorCode:
+    """The error of one offset. Kafka checks in this order, and clients depend on it:
+
+    1. the user may not read the group    4. the metadata is too large
+    2. the user may not read the topic    5. the member is not of this generation
+    3. there is no such partition
+    """
+    if group_error is ErrorCode.group_authorization_failed:
+        return group_error
+    if not allowed:
+        return ErrorCode.topic_authorization_failed
+    if topic is None or not 0 <= part.partition_index < topic.partitions:
+        return ErrorCode.unknown_topic_or_partition
+    if len(part.committed_metadata or "") > _MAX_METADATA:
+        return ErrorCode.offset_metadata_too_large
+    return group_error
+
+
+def _row(topic: Topic, part: CommitPartition) -> tuple[int, int, int, int, str]:
+    epoch = field_or(lambda: part.committed_leader_epoch, -1)
+    # PostgreSQL's text cannot hold a NUL.
+    metadata = (part.committed_metadata or "").replace("\0", "")
+    return topic.id, part.partition_index, part.committed_offset, epoch, metadata
+
+
+async def fetch(call: Call[OffsetFetch]) -> Answer:
+    """The committed offsets; -1 for a partition without one."""
     request = call.request
     if not call.may_group(Operation.DESCRIBE, request.group_id):
-        return _refused(call)
+        return _denied(call)
     async with call.broker.pool.connection() as connection:
         cursor = await connection.execute(_FETCH, (request.group_id,))
         rows = await cursor.fetchall()
-    held: dict[str, dict[int, Any]] = {}
-    for name, partition, *committed in rows:
-        held.setdefault(name, {})[partition] = committed
+    committed: dict[str, dict[int, tuple[int, int, str]]] = {}
+    for name, partition, offset, epoch, metadata in rows:
+        committed.setdefault(name, {})[partition] = (offset, epoch, metadata)
     if request.topics is None:
-        wanted = [(name, list(parts)) for name, parts in held.items()]
-        wanted = [each for each in wanted if call.may_topic(Operation.DESCRIBE, each[0])]
+        requested = [
+            (name, list(parts))
+            for name, parts in committed.items()
+            if call.may_topic(Operation.DESCRIBE, name)
+        ]
     else:
-        wanted = [(topic.name, list(topic.partition_indexes)) for topic in request.topics]
+        requested = [(topic.name, list(topic.partition_indexes)) for topic in request.topics]
     topics = []
-    for name, indexes in wanted:
+    for name, indexes in requested:
         allowed = call.may_topic(Operation.DESCRIBE, name)
         error = ErrorCode.none if allowed else ErrorCode.topic_authorization_failed
-        found = held.get(name, {}) if allowed else {}
-        parts = [_part(index, error, *found.get(index, _NOTHING)) for index in indexes]
+        offsets = committed.get(name, {}) if allowed else {}
+        parts = [_part(index, error, *offsets.get(index, _NOT_COMMITTED)) for index in indexes]
         topics.append({"name": name, "partitions": parts})
     return {"topics": topics}
 
 
-def _refused(call: Call) -> Answer:
-    """At the top, or before there was such a place with every partition."""
+def _denied(call: Call[OffsetFetch]) -> Answer:
+    """The error for the whole request, or in early versions for each of its partitions."""
     error = ErrorCode.group_authorization_failed
-    topics = call.request.topics if call.version < _ERROR_AT_TOP else None
+    topics = call.request.topics if call.version < _TOP_LEVEL_ERROR else None
     return {
         "error_code": error,
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [_part(index, error, *_NOTHING) for index in topic.partition_indexes],
+                "partitions": [
+                    _part(index, error, *_NOT_COMMITTED) for index in topic.partition_indexes
+                ],
             }
             for topic in topics or ()
         ],

@@ -1,7 +1,7 @@
-"""Who may do what: users and their rules, as the tables have them, kept in memory.
+"""Users and their ACLs, read from the tables and held in memory.
 
-There is one rule for everybody who has none: nothing is allowed. As long as there are no users at
-all nobody logs in, and everybody may do everything; that is for loopback alone.
+A user without rules may do nothing. While there are no users at all, clients need no login and may
+do everything; the broker then listens on loopback only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECRET = "SELECT value FROM kafka.secrets WHERE name = 'salts'"  # noqa: S105 -
 
 
 class Resource(enum.StrEnum):
-    """What a rule is about."""
+    """The kind of resource that a rule applies to."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -35,7 +35,7 @@ class Resource(enum.StrEnum):
 
 
 class Operation(enum.StrEnum):
-    """What a rule allows, in Kafka's words."""
+    """An operation that a rule allows, with Kafka's names."""
 
     READ = "read"
     WRITE = "write"
@@ -66,7 +66,7 @@ OPERATIONS = {
         }
     ),
 }
-"""Which operations a resource has."""
+"""The operations of each kind of resource."""
 _IMPLIED = {
     Operation.READ: {Operation.DESCRIBE},
     Operation.WRITE: {Operation.DESCRIBE},
@@ -74,17 +74,18 @@ _IMPLIED = {
     Operation.ALTER: {Operation.DESCRIBE},
     Operation.ALTER_CONFIGS: {Operation.DESCRIBE_CONFIGS},
 }
+"""Operations that a rule allows in addition, as in Kafka."""
 CLUSTER = "kafka-cluster"
-"""The name of the only resource of its kind, as in Kafka."""
+"""The name of the only cluster resource, as in Kafka."""
 
 
 @dataclass(slots=True)
 class _Patterns:
-    """Names that a user may do one thing with."""
+    """The names that a user may perform one operation on."""
 
     names: set[str] = field(default_factory=set)
     prefixes: tuple[str, ...] = ()
-    """Of no letters if it is any name."""
+    """The pattern `*` is the empty prefix."""
 
     def add(self, pattern: str) -> None:
         if pattern.endswith("*"):
@@ -98,7 +99,7 @@ class _Patterns:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class User:
-    """Who may log in."""
+    """A user that can log in."""
 
     name: str
     superuser: bool
@@ -109,63 +110,64 @@ class User:
     )
 
     def allow(self, resource: Resource, pattern: str, operation: Operation) -> None:
-        """A rule, with all that follows from it."""
-        meant = OPERATIONS[resource] if operation is Operation.ALL else {operation}
-        for each in meant:
-            for implied in {each} | _IMPLIED.get(each, set()):
+        """Add a rule, with the operations that it implies."""
+        allowed = OPERATIONS[resource] if operation is Operation.ALL else {operation}
+        for one in allowed:
+            for implied in {one} | _IMPLIED.get(one, set()):
                 self.rules[resource, implied].add(pattern)
 
     def may(self, operation: Operation, resource: Resource, name: str) -> bool:
-        """Whether a rule says so."""
-        found = self.rules.get((resource, operation))
-        return self.superuser or (found is not None and found.match(name))
+        """Whether a rule allows this."""
+        patterns = self.rules.get((resource, operation))
+        return self.superuser or (patterns is not None and patterns.match(name))
 
     def may_any(self, operation: Operation, resource: Resource) -> bool:
-        """Whether there is anything that a rule says so of."""
+        """Whether a rule allows this for at least one name."""
         return self.superuser or (resource, operation) in self.rules
 
 
 class Access:
-    """What is known of users and rules; read again whenever somebody has changed them."""
+    """All users and rules. The broker refreshes them after every change in the tables."""
 
     def __init__(self) -> None:
         self.users: dict[str, User] = {}
         self._secret = secrets.token_bytes(32)
 
     async def refresh(self, connection: AsyncConnection[Any]) -> None:
-        """Read them all, as of one moment."""
+        """Read all users and rules, from one snapshot."""
         async with connection.transaction():
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             users = await (await connection.execute(_USERS)).fetchall()
             credentials = await (await connection.execute(_CREDENTIALS)).fetchall()
             rules = await (await connection.execute(_RULES)).fetchall()
             secret = await (await connection.execute(_SECRET)).fetchone()
-        found = {name: User(name=name, superuser=superuser) for name, superuser in users}
+        by_name = {name: User(name=name, superuser=superuser) for name, superuser in users}
         for name, mechanism, salt, iterations, stored, server in credentials:
-            found[name].keys[mechanism] = scram.Keys(
+            by_name[name].keys[mechanism] = scram.Keys(
                 salt=salt, iterations=iterations, stored=stored, server=server
             )
         for name, resource, pattern, operation in rules:
-            found[name].allow(Resource(resource), pattern, Operation(operation))
-        self.users = found
+            by_name[name].allow(Resource(resource), pattern, Operation(operation))
+        self.users = by_name
         self._secret = secret[0] if secret is not None else self._secret
 
     def keys(self, name: str, mechanism: str) -> scram.Keys:
-        """Of a user; made up for one that there is not, and the same at every attempt.
+        """The keys of a user. An unknown user has fake keys that no password matches.
 
-        So nobody learns by trying which users there are: no password fits the keys.
+        The fake keys are the same at every attempt, also after a restart, so a client cannot find
+        out which users exist.
         """
         user = self.users.get(name)
         if user is not None and mechanism in user.keys:
             return user.keys[mechanism]
 
-        def made_up(purpose: str) -> bytes:
+        def fake(purpose: str) -> bytes:
             text = f"{purpose}:{mechanism}:{name}".encode(errors="surrogatepass")
             return hmac.digest(self._secret, text, scram.HASHES[mechanism])
 
         return scram.Keys(
-            salt=made_up("salt")[: scram.SALT_BYTES],
+            salt=fake("salt")[: scram.SALT_BYTES],
             iterations=scram.ITERATIONS,
-            stored=made_up("stored"),
-            server=made_up("server"),
+            stored=fake("stored"),
+            server=fake("server"),
         )

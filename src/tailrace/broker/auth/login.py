@@ -1,7 +1,7 @@
-"""Logging in: which mechanisms there are, and where a connection stands.
+"""Authentication (SASL): the mechanisms, and the state of the login of one connection.
 
-SCRAM never sends a password. PLAIN does, so it is there over TLS alone. Whoever fails is told so a
-little later, and no more than that: not whether it was the name or the password.
+SCRAM never sends a password. PLAIN does, so it is offered over TLS only. A failed login is reported
+with a delay, and without saying whether the user name or the password is wrong.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     from tailrace.broker.auth.access import Access
 
 PLAIN = "PLAIN"
-_PLAIN_BY = "SCRAM-SHA-256"
-"""Whose keys a password that is sent is compared with."""
+_PLAIN_KEYS = "SCRAM-SHA-256"
+"""The mechanism whose keys verify a password of PLAIN."""
 
 
 class LoginError(Exception):
-    """Kafka's name for why somebody is not let in."""
+    """A login fails. The message is the name of Kafka's error code."""
 
 
 class Login:
-    """Of one connection: a mechanism is chosen, then tokens go back and forth.
+    """The login of one connection: choose a mechanism, then exchange tokens.
 
-    It may be done again later, by the same user.
+    A client may log in again on the same connection, as the same user (KIP-368).
     """
 
     def __init__(self, access: Access, *, encrypted: bool) -> None:
         self._access = access
         self.mechanisms = (*scram.HASHES, PLAIN) if encrypted else tuple(scram.HASHES)
         self.user: str | None = None
-        """Who it is, once that is proven."""
+        """The authenticated user."""
         self.claimed = ""
-        """Who it says it is."""
+        """The user name that the client sent."""
         self.failed = False
         self._mechanism: str | None = None
         self._exchange: scram.Exchange | None = None
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is waited for, and somebody has logged in."""
+        """Whether a user has logged in, and no exchange is in progress."""
         return self.user is not None and self._mechanism is None
 
     def choose(self, mechanism: str) -> None:
-        """The client wants this mechanism."""
+        """Choose the mechanism."""
         if mechanism not in self.mechanisms:
             raise LoginError("unsupported_sasl_mechanism")
         self._mechanism, self._exchange = mechanism, None
 
     async def step(self, token: bytes) -> bytes:
-        """The answer to a token; `user` is set when it was the last."""
+        """The response to a token; sets `user` after the last one."""
         if self._mechanism is None:
             raise LoginError("illegal_sasl_state")
         try:
@@ -76,11 +76,13 @@ class Login:
 
     async def _plain(self, token: bytes) -> bytes:
         on_behalf, name, password = _parts(token)
-        kept = self._keys(name, _PLAIN_BY)
-        # Two milliseconds, and thousands of clients may come back at once.
-        made = await asyncio.to_thread(scram.keys, _PLAIN_BY, password, kept.salt, kept.iterations)
-        right = hmac.compare_digest(made.stored, kept.stored)
-        self._enter(proven=right and on_behalf in ("", name))
+        stored = self._keys(name, _PLAIN_KEYS)
+        # In a thread: it takes 2 ms, and thousands of clients may reconnect at once.
+        derived = await asyncio.to_thread(
+            scram.keys, _PLAIN_KEYS, password, stored.salt, stored.iterations
+        )
+        matches = hmac.compare_digest(derived.stored, stored.stored)
+        self._enter(proven=matches and on_behalf in ("", name))
         return b""
 
     def _keys(self, name: str, mechanism: str) -> scram.Keys:
@@ -88,9 +90,9 @@ class Login:
         return self._access.keys(name, mechanism)
 
     def _enter(self, *, proven: bool) -> None:
-        """The user may be gone since it began, or be another one than before."""
-        there = self.claimed in self._access.users
-        if not proven or not there or self.user not in (None, self.claimed):
+        """Set the user. It may have been removed meanwhile, or differ from an earlier login."""
+        exists = self.claimed in self._access.users
+        if not proven or not exists or self.user not in (None, self.claimed):
             raise LoginError("sasl_authentication_failed")
         self.user = self.claimed
         self._mechanism = self._exchange = None
@@ -100,5 +102,5 @@ def _parts(token: bytes) -> tuple[str, str, str]:
     try:
         on_behalf, name, password = token.decode().split("\0")
     except ValueError as error:
-        raise MalformedError("a token of PLAIN that is none") from error
+        raise MalformedError("invalid PLAIN token") from error
     return on_behalf, name, password

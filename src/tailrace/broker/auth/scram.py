@@ -1,8 +1,8 @@
-"""SCRAM, the server's side (RFC 5802, RFC 7677): who logs in proves to know a password.
+"""SCRAM, the server's side (RFC 5802, RFC 7677): a client proves that it knows a password.
 
-No password is kept, and none is sent: a server has keys made of it, which prove a client and cannot
-be used to log in. Texts are taken as UTF-8 without further ado, as Kafka and its clients do. There
-is no I/O here, and the server's nonce is the caller's.
+The password is neither stored nor sent. The server stores keys derived from it, which verify a
+client but cannot be used to log in. Texts are UTF-8 without SASLprep, as in Kafka and its clients.
+No I/O here; the server's nonce is an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""The mechanisms, and Python's names for their hashes."""
+"""The mechanisms, and the names of their hashes in `hashlib`."""
 ITERATIONS = 4096
 SALT_BYTES = 24
 _FIRST = re.compile(
@@ -34,7 +34,7 @@ _FINAL = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Keys:
-    """What is kept of a password, for one mechanism."""
+    """The keys of one password for one mechanism."""
 
     salt: bytes
     iterations: int
@@ -43,7 +43,7 @@ class Keys:
 
 
 def keys(mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
-    """Made of a password; takes milliseconds, on purpose."""
+    """Derive the keys of a password. Takes milliseconds on purpose, against guessing."""
     name = HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
     client = hmac.digest(salted, b"Client Key", name)
@@ -56,63 +56,67 @@ def keys(mechanism: str, password: str, salt: bytes, iterations: int = ITERATION
 
 
 class Exchange:
-    """One login: a first message and its answer, a final one and its answer."""
+    """One login: the first and the final message of the client, each with its response."""
 
     def __init__(self, mechanism: str, nonce: str) -> None:
         self._hash = HASHES[mechanism]
         self._nonce = nonce.encode()
-        self._head = self._said = self._theirs = b""
+        self._gs2_header = self._transcript = self._client_nonce = b""
         self._keys: Keys | None = None
         self.name = ""
-        """Who wants to log in, once the first message is there."""
+        """The user name, after the first message."""
 
     def first(self, message: bytes, keys_of: Callable[[str], Keys]) -> bytes:
-        """The answer to the first message: a nonce, the salt, the number of rounds."""
-        found = _FIRST.fullmatch(message)
-        if found is None:
-            raise MalformedError("a first message of SCRAM that is none")
-        self.name = _name(found["name"])
-        if found["on_behalf"] and _name(found["on_behalf"]) != self.name:
-            raise MalformedError("a login on behalf of another user")
+        """The response to the first message: nonce, salt, number of iterations."""
+        match = _FIRST.fullmatch(message)
+        if match is None:
+            raise MalformedError("invalid first SCRAM message")
+        self.name = _name(match["name"])
+        if match["on_behalf"] and _name(match["on_behalf"]) != self.name:
+            raise MalformedError("SCRAM login on behalf of another user")
         self._keys = keys_of(self.name)
-        self._head = found["head"]
-        self._theirs = found["nonce"]
-        self._nonce = self._theirs + self._nonce
+        self._gs2_header = match["head"]
+        self._client_nonce = match["nonce"]
+        self._nonce = self._client_nonce + self._nonce
         salt = base64.b64encode(self._keys.salt)
         answer = b"r=%b,s=%b,i=%d" % (self._nonce, salt, self._keys.iterations)
-        self._said = b"%b,%b" % (found["bare"], answer)
+        self._transcript = b"%b,%b" % (match["bare"], answer)
         return answer
 
     def final(self, message: bytes) -> bytes | None:
-        """The answer to the final message; None if the client does not know the password."""
-        found = _FINAL.fullmatch(message)
-        if found is None or self._keys is None:
-            raise MalformedError("a final message of SCRAM that is none")
-        said = b"%b,%b" % (self._said, found["bare"])
-        signature = hmac.digest(self._keys.stored, said, self._hash)
-        proof = _decoded(found["proof"])
+        """The response to the final message; None if the proof is wrong."""
+        match = _FINAL.fullmatch(message)
+        if match is None or self._keys is None:
+            raise MalformedError("invalid final SCRAM message")
+        transcript = b"%b,%b" % (self._transcript, match["bare"])
+        signature = hmac.digest(self._keys.stored, transcript, self._hash)
+        proof = _decoded(match["proof"])
         if len(proof) != len(signature):
-            raise MalformedError("a proof of another size")
+            raise MalformedError("SCRAM proof has the wrong size")
         client = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
         proven = hmac.compare_digest(hashlib.new(self._hash, client).digest(), self._keys.stored)
-        # librdkafka before 2.6.1, which kcat often has, puts its own part before it once more.
-        nonces = (self._nonce, self._theirs + self._nonce)
-        if not proven or _decoded(found["head"]) != self._head or found["nonce"] not in nonces:
+        # librdkafka before 2.6.1, which many kcat packages use, sends its own nonce twice.
+        nonces = (self._nonce, self._client_nonce + self._nonce)
+        if (
+            not proven
+            or _decoded(match["head"]) != self._gs2_header
+            or match["nonce"] not in nonces
+        ):
             return None
-        return b"v=" + base64.b64encode(hmac.digest(self._keys.server, said, self._hash))
+        return b"v=" + base64.b64encode(hmac.digest(self._keys.server, transcript, self._hash))
 
 
 def _name(text: bytes) -> str:
     if re.search(rb"=(?!2C|3D)", text):
-        raise MalformedError("a user's name that is not escaped")
+        raise MalformedError("user name in a SCRAM message is not escaped")
     try:
         return text.decode().replace("=2C", ",").replace("=3D", "=")
     except UnicodeDecodeError as error:
-        raise MalformedError("a user's name that is no text") from error
+        raise MalformedError("user name in a SCRAM message is not UTF-8") from error
 
 
 def _decoded(text: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise MalformedError("what is not base64") from error
+        raise MalformedError("invalid base64 in a SCRAM message") from error

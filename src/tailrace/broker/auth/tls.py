@@ -1,4 +1,4 @@
-"""TLS for the listener: its certificate, and an authority for those of clients."""
+"""TLS of the listener: its certificate, and the authority of client certificates."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The files; they may be replaced, and are read again then."""
+    """The files of a certificate. They may be replaced while the broker runs."""
 
     chain: Path
     key: Path
     client_authority: Path | None = None
-    """Clients have to show a certificate of this authority, beside their login."""
+    """Clients must present a certificate of this authority, in addition to their login."""
 
     def context(self) -> ssl.SSLContext:
-        """TLS 1.2 or later, with what the files hold now."""
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        """TLS 1.2 or later, with the present content of the files."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            # A key that needs a password must not make a daemon ask for it.
-            made.load_cert_chain(self.chain, self.key, password=_refuse)
+            # OpenSSL would prompt for the password of a key on the terminal.
+            context.load_cert_chain(self.chain, self.key, password=_refuse)
             if self.client_authority is not None:
-                made.load_verify_locations(self.client_authority)
-                made.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(self.client_authority)
+                context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ValueError) as error:
             files = f"{self.chain}, {self.key}"
             if self.client_authority is not None:
                 files += f", {self.client_authority}"
             raise ConfigError(
-                f"the certificate cannot be used: {error}",
-                hint=f"PEM files are wanted, the key without a password: {files}",
+                f"cannot load the TLS certificate: {error}",
+                hint=f"Use PEM files, and a key without a password: {files}",
             ) from error
-        return made
+        return context
 
 
 def _refuse() -> str:
-    raise ValueError("the key needs a password")
+    raise ValueError("the private key is encrypted")

@@ -1,1 +1,1 @@
-"""The tables behind the broker: topics, records and their retention, read and written in bulk."""
+"""The broker's tables: topics, records and their retention, read and written in bulk."""

@@ -1,4 +1,4 @@
-"""The topics, as the tables have them."""
+"""The topics and their settings, as the tables have them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOPICS = "SELECT id, name, uuid, partitions, unlogged, config FROM kafka.topics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic; its partitions are numbered from 0."""
+    """A topic. Its partitions are numbered from 0."""
 
     id: int
     name: str
@@ -26,20 +26,20 @@ class Topic:
 
     @property
     def table(self) -> str:
-        """Where its records are."""
+        """The table that holds its records."""
         return "kafka.unlogged_messages" if self.unlogged else "kafka.messages"
 
 
 class TopicCatalog:
-    """What is known of the topics; read again whenever somebody has changed them."""
+    """All topics in memory. The broker refreshes it whenever a client changes a topic."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
 
     async def refresh(self, connection: AsyncConnection[Any]) -> None:
-        """Read them all."""
+        """Read all topics."""
         cursor = await connection.execute(_TOPICS)
         names = ("id", "name", "uuid", "partitions", "unlogged", "config")
         rows = await cursor.fetchall()
-        found = [Topic(**dict(zip(names, row, strict=True))) for row in rows]
-        self.topics = {topic.name: topic for topic in found}
+        topics = [Topic(**dict(zip(names, row, strict=True))) for row in rows]
+        self.topics = {topic.name: topic for topic in topics}

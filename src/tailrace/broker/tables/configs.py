@@ -1,4 +1,4 @@
-"""Settings of topics: those that mean something here, and those that clients set out of habit."""
+"""The settings of topics: those that have an effect, and those that clients set by default."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Setting:
     default: str
     type: int
     choices: tuple[str, ...] = ()
-    meaning: str
+    description: str
 
     def accepts(self, value: str) -> bool:
-        """Whether it may have this value."""
+        """Whether the value is valid: one of `choices`, otherwise a number from -1 on."""
         if self.choices:
             return value in self.choices
         return value.removeprefix("-").isdecimal() and int(value) >= -1
@@ -30,37 +30,50 @@ class Setting:
 
 SETTINGS = {
     "retention.ms": Setting(
-        default="604800000", type=LONG, meaning="How long records are kept. -1: for ever."
+        default="604800000",
+        type=LONG,
+        description="Max age of records in milliseconds. -1: unlimited.",
     ),
     "retention.bytes": Setting(
-        default="-1", type=LONG, meaning="Bytes a partition may have before the oldest go. -1: any."
+        default="-1",
+        type=LONG,
+        description="Max size of a partition; the oldest records are deleted. -1: unlimited.",
     ),
     "message.timestamp.type": Setting(
         default="CreateTime",
         type=STRING,
         choices=("CreateTime", "LogAppendTime"),
-        meaning="Whose clock a record's time is of: the producer's or the broker's.",
+        description="CreateTime: the producer sets timestamps. LogAppendTime: the broker does.",
     ),
     "cleanup.policy": Setting(
-        default="delete", type=LIST, choices=("delete",), meaning="Old records are deleted."
+        default="delete",
+        type=LIST,
+        choices=("delete",),
+        description="Old records are deleted. Compaction is not supported.",
     ),
     "compression.type": Setting(
-        default="producer", type=STRING, choices=("producer",), meaning="Tables are not compressed."
+        default="producer",
+        type=STRING,
+        choices=("producer",),
+        description="Records are stored uncompressed in a table.",
     ),
     "tailrace.unlogged": Setting(
         default="false",
         type=BOOLEAN,
         choices=("true", "false"),
-        meaning="Kept in an unlogged table: quicker, and gone when PostgreSQL crashes.",
+        description="Store records in an unlogged table: faster, but a crash of PostgreSQL "
+        "deletes them.",
     ),
 }
 
 
-def wrong(config: Mapping[str, str | None]) -> str:
-    """What is wrong with the settings of a topic; nothing if they will do."""
+def problem(config: Mapping[str, str | None]) -> str:
+    """The first invalid setting, as an error message; empty if all are valid."""
     for name, value in config.items():
-        if name not in SETTINGS:
-            return f"there is no setting {name}; there are {', '.join(SETTINGS)}"
-        if value is None or not SETTINGS[name].accepts(value):
-            return f"{name} cannot be {value!r}"
+        setting = SETTINGS.get(name)
+        if setting is None:
+            return f"unknown setting {name}: must be one of {', '.join(SETTINGS)}"
+        if value is None or not setting.accepts(value):
+            valid = " or ".join(setting.choices) or "-1 or a larger number"
+            return f"{name} must be {valid}, got {value!r}"
     return ""

@@ -1,4 +1,7 @@
-"""A few connections to PostgreSQL for thousands of clients."""
+"""Connections to PostgreSQL: a small pool that thousands of clients share.
+
+The session settings are those of `tailrace.postgres.connection`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import orjson
 import psycopg
 from psycopg.types.json import set_json_loads
 
-from tailrace.postgres.connection import translate
+from tailrace.postgres.connection import connect_async, translate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,31 +22,26 @@ Connection = psycopg.AsyncConnection[Any]
 
 
 async def connect(dsn: str, *, name: str) -> Connection:
-    """A connection of the broker's."""
-    try:
-        made = await psycopg.AsyncConnection.connect(
-            dsn, autocommit=True, application_name=f"tailrace {name}", connect_timeout=10
-        )
-    except psycopg.Error as error:
-        raise translate(error, dsn=dsn) from error
-    set_json_loads(orjson.loads, made)
-    made.prepare_threshold = 0
-    return made
+    """A connection for one part of the broker; `name` is part of its application_name."""
+    connection = await connect_async(dsn, application_name=f"tailrace {name}")
+    set_json_loads(orjson.loads, connection)
+    connection.prepare_threshold = 0
+    return connection
 
 
 class Pool:
-    """At most so many connections, made when they are needed; a broken one is not used again."""
+    """At most `size` connections, opened on demand. A connection that failed is not reused."""
 
     def __init__(self, dsn: str, size: int) -> None:
         self._dsn = dsn
-        self._free: list[Connection] = []
-        self._places = asyncio.Semaphore(size)
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(size)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """One that nobody else uses meanwhile. What PostgreSQL says is one of our errors."""
-        async with self._places:
-            taken = self._free.pop() if self._free else await connect(self._dsn, name="broker")
+        """A connection for exclusive use. Errors of PostgreSQL are raised as `PostgresError`."""
+        async with self._slots:
+            taken = self._idle.pop() if self._idle else await connect(self._dsn, name="broker")
             try:
                 yield taken
             except psycopg.Error as error:
@@ -52,9 +50,9 @@ class Pool:
             except BaseException:
                 await taken.close()
                 raise
-            self._free.append(taken)
+            self._idle.append(taken)
 
     async def close(self) -> None:
-        """Close those that are free."""
-        while self._free:
-            await self._free.pop().close()
+        """Close the idle connections."""
+        while self._idle:
+            await self._idle.pop().close()

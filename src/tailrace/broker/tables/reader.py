@@ -1,8 +1,9 @@
 """Consuming: rows of a partition as record batches, and the tail of each partition from memory.
 
-What this broker has written lately is kept as the producers sent it, compressed or not, and handed
-out again without looking into it. Anything else is read from the table. Both hold the same records
-at the same offsets, because a batch is kept only once its transaction has committed.
+The batches that this broker wrote last stay in memory as the producers sent them, compressed or
+not, and are sent to consumers without being parsed. All other records are read from the table. Both
+have the same records at the same offsets, because a batch enters memory after its transaction has
+committed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
     from tailrace.broker.tables.catalog import Topic
     from tailrace.broker.tables.pool import Connection, Pool
-    from tailrace.broker.tables.writer import Place
+    from tailrace.broker.tables.writer import PartitionKey
 
 _ROWS = 1000
-# PostgreSQL knows the size of a value without reading it, so what is too much never gets here.
+# octet_length reads a value's size without detoasting it, so rows over the limit are never sent.
 _READ = """
 SELECT "offset", (date_part('epoch', "timestamp") * 1000)::bigint, key, value, headers FROM (
     SELECT *, sum(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) + 16)
@@ -39,7 +40,7 @@ WHERE (topic_id, partition_id) IN (SELECT * FROM unnest(%s::int[], %s::int[]))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Which offsets a partition has."""
+    """The offsets of a partition: from `start` up to, and not including, `end`."""
 
     start: int
     end: int
@@ -47,59 +48,66 @@ class Extent:
 
 @dataclass(slots=True)
 class _Tail:
-    """The last batches of a partition, without a hole between them."""
+    """The last batches of a partition, without a gap between them."""
 
-    firsts: deque[int] = field(default_factory=deque)
+    first_offsets: deque[int] = field(default_factory=deque)
     batches: deque[bytes] = field(default_factory=deque)
     end: int = 0
     size: int = 0
 
+    def add(self, first: int, count: int, data: bytes) -> None:
+        self.first_offsets.append(first)
+        self.batches.append(data)
+        self.end = first + count
+        self.size += len(data)
+
+    def drop_oldest(self) -> int:
+        """Drop the oldest batch; its size."""
+        self.first_offsets.popleft()
+        size = len(self.batches.popleft())
+        self.size -= size
+        return size
+
 
 class Tails:
-    """The last batches of all partitions, up to so many bytes; the least used go first."""
+    """The last batches of all partitions, at most `max_bytes`; the least used go first."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._tails: OrderedDict[Place, _Tail] = OrderedDict()
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._tails: OrderedDict[PartitionKey, _Tail] = OrderedDict()
         self._size = 0
 
-    def add(self, place: Place, first: int, count: int, data: bytes) -> None:
-        """A batch that is committed."""
-        tail = self._tails.get(place)
+    def add(self, key: PartitionKey, first: int, count: int, data: bytes) -> None:
+        """Add a committed batch of `count` records from offset `first` on."""
+        tail = self._tails.get(key)
         if tail is None or tail.end != first:
             self._size -= tail.size if tail is not None else 0
-            tail = self._tails[place] = _Tail()
-        tail.firsts.append(first)
-        tail.batches.append(records.moved(data, first))
-        tail.end = first + count
-        tail.size += len(data)
+            tail = self._tails[key] = _Tail()
+        tail.add(first, count, records.with_base_offset(data, first))
         self._size += len(data)
-        self._tails.move_to_end(place)
-        while self._size > self._most_bytes:
+        self._tails.move_to_end(key)
+        while self._size > self._max_bytes:
             oldest = next(iter(self._tails.values()))
-            self._size -= len(oldest.batches[0])
-            oldest.size -= len(oldest.batches[0])
-            oldest.firsts.popleft()
-            oldest.batches.popleft()
+            self._size -= oldest.drop_oldest()
             if not oldest.batches:
                 self._tails.popitem(last=False)
 
-    def read(self, place: Place, offset: int, most_bytes: int) -> bytes:
-        """Whole batches from the one that holds an offset; nothing if it is not among them."""
-        tail = self._tails.get(place)
-        if tail is None or not tail.firsts or not tail.firsts[0] <= offset < tail.end:
+    def read(self, key: PartitionKey, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that holds `offset`; empty if it is not in memory."""
+        tail = self._tails.get(key)
+        if tail is None or not tail.batches or not tail.first_offsets[0] <= offset < tail.end:
             return b""
-        found: list[bytes] = []
+        batches: list[bytes] = []
         size = 0
-        at = bisect_right(tail.firsts, offset) - 1
-        while at < len(tail.batches) and (not found or size + len(tail.batches[at]) <= most_bytes):
-            found.append(tail.batches[at])
+        at = bisect_right(tail.first_offsets, offset) - 1
+        while at < len(tail.batches) and (not batches or size + len(tail.batches[at]) <= max_bytes):
+            batches.append(tail.batches[at])
             size += len(tail.batches[at])
             at += 1
-        return b"".join(found)
+        return b"".join(batches)
 
     def clear(self) -> None:
-        """Forget everything: what the tables hold may be something else now."""
+        """Drop everything: after a crash of PostgreSQL the tables may have other records."""
         self._tails.clear()
         self._size = 0
 
@@ -111,43 +119,42 @@ class Reader:
         self._pool = pool
         self._tails = tails
 
-    async def extents(self, places: Collection[Place]) -> dict[Place, Extent]:
-        """The committed offsets of those partitions that there are."""
-        columns = [list(column) for column in zip(*places, strict=True)] or [[], []]
+    async def extents(self, keys: Collection[PartitionKey]) -> dict[PartitionKey, Extent]:
+        """The committed offsets of the partitions that exist."""
+        columns = [list(column) for column in zip(*keys, strict=True)] or [[], []]
         async with self._pool.connection() as connection:
             cursor = await connection.execute(_EXTENTS, columns)
             rows = await cursor.fetchall()
         return {(row[0], row[1]): Extent(start=row[2], end=row[3]) for row in rows}
 
     async def extent(self, topic: Topic, partition: int) -> Extent | None:
-        """The committed offsets of a partition, if there is one."""
-        place = (topic.id, partition)
-        return (await self.extents([place])).get(place)
+        """The committed offsets of a partition; None if it does not exist."""
+        key = (topic.id, partition)
+        return (await self.extents([key])).get(key)
 
-    async def read(self, topic: Topic, partition: int, offset: int, most_bytes: int) -> bytes:
-        """Record batches from an offset on: at least one record if there is any."""
-        place = (topic.id, partition)
-        if held := self._tails.read(place, offset, most_bytes):
-            return held
+    async def read(self, topic: Topic, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Record batches from an offset on: at least one record if there is one."""
+        if tail := self._tails.read((topic.id, partition), offset, max_bytes):
+            return tail
         async with self._pool.connection() as connection:
-            return await _rows(connection, topic, partition, offset, most_bytes)
+            return await _read_rows(connection, topic, partition, offset, max_bytes)
 
 
-async def _rows(
-    connection: Connection, topic: Topic, partition: int, offset: int, most_bytes: int
+async def _read_rows(
+    connection: Connection, topic: Topic, partition: int, offset: int, max_bytes: int
 ) -> bytes:
-    parts: list[bytes] = []
+    batches: list[bytes] = []
     size = 0
     async with connection.cursor(binary=True) as cursor:
-        while size < most_bytes:
-            values = (topic.id, partition, offset, _ROWS, most_bytes - size)
+        while size < max_bytes:
+            values = (topic.id, partition, offset, _ROWS, max_bytes - size)
             await cursor.execute(_READ.format(table=topic.table), values)
             rows = await cursor.fetchall()
             if not rows:
                 break
-            parts.append(records.built(rows))
-            size += len(parts[-1])
+            batches.append(records.build_batch(rows))
+            size += len(batches[-1])
             if len(rows) < _ROWS:
                 break
             offset = rows[-1][0] + 1
-    return b"".join(parts)
+    return b"".join(batches)

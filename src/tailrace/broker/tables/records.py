@@ -1,8 +1,8 @@
 """Record batches of producers as rows, and rows as record batches for consumers.
 
-The batch header and its checksum are read here, so that nothing is taken apart that is damaged or
-too large once it is unpacked; `aiokafka`'s compiled codec does the records themselves. What a
-client has compressed is unpacked by Arrow, which reads no further than it is asked to.
+This module reads the batch header and its checksum, so that a batch that is damaged, or too large
+after decompression, is never parsed. `aiokafka`'s compiled codec reads and writes the records.
+Arrow decompresses, because it stops after a given number of bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from tailrace.broker.tables.headers import meant, shown
-from tailrace.errors import TailraceError
+from tailrace.broker.tables.headers import from_json, to_json
+from tailrace.errors import MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# A record batch of version 2: base offset, length, leader epoch, magic, checksum, attributes, last
+# offset delta, first and max timestamp, producer id, producer epoch, base sequence, record count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _AFTER_LENGTH, _AFTER_CRC = 12, 21
@@ -31,8 +33,11 @@ _CODEC, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _CODECS = {1: "gzip", 3: "lz4", 4: "zstd"}
 _SNAPPY = 2
 _XERIAL = b"\x82SNAPPY\0"
+_XERIAL_HEADER = 16
 _EPOCH_US = 946_684_800_000_000
-_LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""PostgreSQL counts microseconds from 2000-01-01."""
+_MIN_MS, _MAX_MS = -62_135_596_800_000, 253_402_300_799_999
+"""0001-01-01 to 9999-12-31: what Python and PostgreSQL both can hold."""
 _NULL = struct.pack(">i", -1)
 _FIELDS = struct.Struct(">hiiiiiqiq")
 _SIZE = struct.Struct(">i")
@@ -44,12 +49,14 @@ Row = tuple[int, int, bytes | None, bytes | None, list[list[object]] | None]
 """Offset, milliseconds, key, value, headers as the table has them."""
 
 
-class BadBatchError(TailraceError):
-    """A record batch that is not as it should be; `kind` is Kafka's name for it."""
+class BadBatchError(MalformedError):
+    """An invalid record batch. `kafka_error` is the name of Kafka's error code for it."""
 
-    def __init__(self, message: str, *, kind: str = "corrupt_message") -> None:
-        super().__init__(message)
-        self.kind = kind
+    def __init__(
+        self, message: str, *, hint: str = "", kafka_error: str = "corrupt_message"
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.kafka_error = kafka_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,46 +72,38 @@ class Batch:
 
     @property
     def last_sequence(self) -> int:
-        """Of its last record; numbers start again at 0 behind the largest."""
+        """The sequence number of the last record. Numbers wrap from 2**31 - 1 to 0."""
         return (self.sequence + len(self.records) - 1) & 0x7FFFFFFF
 
 
-def parse(data: bytes, *, most_bytes: int) -> Batch:
-    """The one batch that a producer sends for a partition."""
+def parse(data: bytes, *, max_bytes: int) -> Batch:
+    """The records of a batch. A producer sends exactly one batch per partition."""
     if len(data) < _HEADER.size:
-        raise BadBatchError(f"a record batch of {len(data)} bytes")
+        raise BadBatchError(f"record batch of {len(data)} bytes is shorter than its header")
     fields = _HEADER.unpack_from(data)
-    _, length, _, magic, checksum, attributes, last_delta = fields[:7]
+    attributes = fields[5]
     producer_id, producer_epoch, sequence, count = fields[9:]
-    if magic != _MAGIC:
-        raise BadBatchError(
-            f"record batches of version {magic}", kind="unsupported_for_message_format"
-        )
-    if length + _AFTER_LENGTH != len(data):
-        raise BadBatchError("one record batch a partition is taken", kind="invalid_record")
-    if crc32c(memoryview(data)[_AFTER_CRC:]) != checksum:
-        raise BadBatchError("the checksum of a record batch is wrong")
-    if attributes & (_TRANSACTIONAL | _CONTROL):
-        raise BadBatchError("transactions are not served", kind="invalid_txn_state")
-    if count < 1 or count > len(data) * 1024 or last_delta != count - 1:
-        raise BadBatchError(f"a batch of {count} records", kind="invalid_record")
+    _check_header(data, fields)
     if codec := attributes & _CODEC:
-        body = _unpacked(data[_HEADER.size :], codec, most_bytes)
-        data = data[: _HEADER.size] + body
-        data = data[:_AFTER_CRC] + struct.pack(">h", attributes & ~_CODEC) + data[_AFTER_CRC + 2 :]
+        body = _decompress(data[_HEADER.size :], codec, max_bytes)
+        # The checksum is not read again, so only the attributes have to say "not compressed".
+        plain = struct.pack(">h", attributes & ~_CODEC)
+        data = data[:_AFTER_CRC] + plain + data[_AFTER_CRC + 2 : _HEADER.size] + body
     try:
         records = tuple(
             (record.timestamp, record.key, record.value, record.headers)
             for record in DefaultRecordBatch(data)
         )
     except (CorruptRecordException, UnicodeDecodeError, ValueError, IndexError) as error:
-        raise BadBatchError(f"a record batch that cannot be read: {error}") from error
+        raise BadBatchError(f"cannot parse record batch: {error}") from error
     if len(records) != count:
-        raise BadBatchError(f"{len(records)} records where there should be {count}")
-    if not all(_LEAST_MS <= record[0] <= _MOST_MS for record in records):
-        raise BadBatchError("a timestamp that PostgreSQL cannot hold", kind="invalid_timestamp")
+        raise BadBatchError(f"record batch has {len(records)} records, its header says {count}")
+    if not all(_MIN_MS <= record[0] <= _MAX_MS for record in records):
+        raise BadBatchError(
+            "timestamp is outside of PostgreSQL's range", kafka_error="invalid_timestamp"
+        )
     if any("\0" in name for record in records for name, _ in record[3]):
-        raise BadBatchError("a header whose name has a NUL", kind="invalid_record")
+        raise BadBatchError("name of a header contains NUL", kafka_error="invalid_record")
     return Batch(
         records=records,
         size=len(data),
@@ -114,39 +113,72 @@ def parse(data: bytes, *, most_bytes: int) -> Batch:
     )
 
 
-def _unpacked(data: bytes, codec: int, most_bytes: int) -> bytes:
+def _check_header(data: bytes, fields: tuple[int, ...]) -> None:
+    _, length, _, magic, checksum, attributes, last_delta = fields[:7]
+    count = fields[12]
+    if magic != _MAGIC:
+        raise BadBatchError(
+            f"record batch version {magic} is not supported",
+            kafka_error="unsupported_for_message_format",
+        )
+    if length + _AFTER_LENGTH != len(data):
+        raise BadBatchError(
+            "a request must have one record batch per partition", kafka_error="invalid_record"
+        )
+    if crc32c(memoryview(data)[_AFTER_CRC:]) != checksum:
+        raise BadBatchError("checksum of a record batch does not match")
+    if attributes & (_TRANSACTIONAL | _CONTROL):
+        raise BadBatchError("transactions are not supported", kafka_error="invalid_txn_state")
+    # Compression of a thousand to one is possible; a larger count cannot be true.
+    if count < 1 or count > len(data) * 1024 or last_delta != count - 1:
+        raise BadBatchError(
+            f"record batch has an invalid record count {count}", kafka_error="invalid_record"
+        )
+
+
+def _decompress(data: bytes, codec: int, max_bytes: int) -> bytes:
     try:
         if codec == _SNAPPY:
-            found = _snappy(data, most_bytes)
+            plain = _snappy(data, max_bytes)
         elif codec in _CODECS:
             stream = pa.CompressedInputStream(pa.BufferReader(data), _CODECS[codec])
-            found = stream.read(most_bytes + 1)
+            plain = stream.read(max_bytes + 1)
         else:
-            raise BadBatchError(f"compression {codec}", kind="unsupported_compression_type")
+            raise BadBatchError(
+                f"unknown compression type {codec}", kafka_error="unsupported_compression_type"
+            )
     except (OSError, pa.ArrowException) as error:
-        raise BadBatchError(f"a record batch that cannot be unpacked: {error}") from error
-    if len(found) > most_bytes:
-        raise BadBatchError(f"over {most_bytes:,} bytes unpacked", kind="message_too_large")
-    return found
+        raise BadBatchError(f"cannot decompress record batch: {error}") from error
+    if len(plain) > max_bytes:
+        raise _too_large(max_bytes)
+    return plain
 
 
-def _snappy(data: bytes, most_bytes: int) -> bytes:
-    """Bare, or in the blocks of the Java library."""
+def _too_large(max_bytes: int) -> BadBatchError:
+    return BadBatchError(
+        f"record batch exceeds {max_bytes:,} bytes after decompression",
+        kafka_error="message_too_large",
+    )
+
+
+def _snappy(data: bytes, max_bytes: int) -> bytes:
+    """One raw block, or the framed blocks of the Java library (xerial)."""
     if not data.startswith(_XERIAL):
-        return _snappy_block(data, most_bytes)
-    blocks, at, total = [], 16, 0
+        return _snappy_block(data, max_bytes)
+    blocks, at, total = [], _XERIAL_HEADER, 0
     while at < len(data):
         (size,) = _SIZE.unpack_from(data.ljust(at + 4, b"\0"), at)
         block = data[at + 4 : at + 4 + size]
         if size < 1 or len(block) != size:
-            raise BadBatchError("a block of snappy that is cut off")
-        blocks.append(_snappy_block(block, most_bytes - total))
+            raise BadBatchError("snappy block is truncated")
+        blocks.append(_snappy_block(block, max_bytes - total))
         total += len(blocks[-1])
         at += 4 + size
     return b"".join(blocks)
 
 
-def _snappy_block(data: bytes, most_bytes: int) -> bytes:
+def _snappy_block(data: bytes, max_bytes: int) -> bytes:
+    # A raw block begins with its decompressed size as a varint.
     size = shift = at = 0
     while at < min(len(data), 5):
         size |= (data[at] & 0x7F) << shift
@@ -154,13 +186,13 @@ def _snappy_block(data: bytes, most_bytes: int) -> bytes:
         at += 1
         if not data[at - 1] & 0x80:
             break
-    if size > most_bytes:
-        raise BadBatchError(f"over {most_bytes:,} bytes unpacked", kind="message_too_large")
+    if size > max_bytes:
+        raise _too_large(max_bytes)
     return bytes(pa.decompress(data, decompressed_size=size, codec="snappy", asbytes=True))
 
 
-def copied(batch: Batch, topic_id: int, partition: int, first: int) -> bytes:
-    """The rows of a batch as binary COPY takes them, from an offset on."""
+def copy_rows(batch: Batch, topic_id: int, partition: int, first: int) -> bytes:
+    """The rows of a batch for binary COPY, with offsets from `first` on."""
     parts: list[bytes] = []
     add, pack, size = parts.append, _FIELDS.pack, _SIZE.pack
     offset = first
@@ -174,7 +206,7 @@ def copied(batch: Batch, topic_id: int, partition: int, first: int) -> bytes:
                 add(size(len(cell)))
                 add(cell)
         if headers:
-            text = b"\x01" + orjson.dumps([[name, shown(held)] for name, held in headers])
+            text = b"\x01" + orjson.dumps([[name, to_json(content)] for name, content in headers])
             add(size(len(text)))
             add(text)
         else:
@@ -183,8 +215,8 @@ def copied(batch: Batch, topic_id: int, partition: int, first: int) -> bytes:
     return b"".join(parts)
 
 
-def built(rows: Sequence[Row]) -> bytes:
-    """One batch of rows in order of their offsets, which may have holes."""
+def build_batch(rows: Sequence[Row]) -> bytes:
+    """One batch of rows in order of their offsets, which may have gaps."""
     first = rows[0][0]
     builder = DefaultRecordBatchBuilder(
         magic=_MAGIC, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=-1,
@@ -192,13 +224,13 @@ def built(rows: Sequence[Row]) -> bytes:
     )  # fmt: skip
     append = builder.append
     for offset, timestamp, key, value, headers in rows:
-        found = [(name, meant(held)) for name, held in headers] if headers else []
-        append(offset - first, timestamp, key, value, found)
+        pairs = [(name, from_json(content)) for name, content in headers] if headers else []
+        append(offset - first, timestamp, key, value, pairs)
     data = builder.build()
     _BASE_OFFSET.pack_into(data, 0, first)
     return bytes(data)
 
 
-def moved(data: bytes, first: int) -> bytes:
-    """A producer's own batch at the offset it was given. The checksum does not cover that."""
+def with_base_offset(data: bytes, first: int) -> bytes:
+    """A producer's batch with its base offset, which the checksum does not cover."""
     return _BASE_OFFSET.pack(first) + data[_BASE_OFFSET.size :]

@@ -1,8 +1,8 @@
-"""Old records go: by their age, by the size of their partition, or because somebody says so.
+"""Retention: deletes old records by age, by the size of their partition, or on request.
 
-A partition first begins later, in a transaction of its own; then the rows go, some thousands at a
-time, so that no transaction is long. A crash in between leaves rows that nobody is shown, and the
-next look finds them.
+First `log_start` of the partition advances, in its own transaction: consumers no longer see the
+records. Then the rows are deleted, some thousands per transaction, so that no transaction is long.
+After a crash in between the next run deletes the remaining rows.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from tailrace.broker.tables.catalog import Topic
     from tailrace.broker.tables.pool import Connection, Pool
 
-_STEP = 10_000
-_BEGIN = """
+_ROWS_PER_TRANSACTION = 10_000
+_ADVANCE = """
 UPDATE kafka.partitions SET log_start = least(%s, next_offset)
 WHERE (topic_id, partition_id) = (%s, %s) AND log_start < %s
 """
-_PURGE = """
+_DELETE = """
 DELETE FROM {table} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}
     WHERE topic_id = %s AND partition_id = %s AND "offset" < %s ORDER BY "offset" LIMIT %s
 ))
 """
-_STARTS = (
+_EXTENT = (
     "SELECT log_start, next_offset FROM kafka.partitions WHERE (topic_id, partition_id) = (%s, %s)"
 )
-# From the oldest on: as far as there are old ones, and one more.
-_YOUNG = """
+# Scans from the oldest record on and stops at the first that is young enough.
+_FIRST_YOUNG = """
 SELECT "offset" FROM {table}
 WHERE topic_id = %s AND partition_id = %s AND "timestamp" >= now() - %s * interval '1 millisecond'
 ORDER BY "offset" LIMIT 1
 """
-# From the newest back: as far as there is room.
-_FULL = """
+# Sums from the newest record back; the result is the newest record that no longer fits.
+_LAST_OVER_SIZE = """
 SELECT "offset" FROM (
     SELECT "offset", sum(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0))
         OVER (ORDER BY "offset" DESC) AS size
@@ -45,40 +45,40 @@ SELECT "offset" FROM (
 """
 
 
-async def cut(pool: Pool, topic: Topic, partition: int, upto: int) -> None:
-    """A partition begins at an offset from now on."""
-    place = (topic.id, partition)
+async def delete_before(pool: Pool, topic: Topic, partition: int, end: int) -> None:
+    """Delete the records of a partition before offset `end`."""
+    key = (topic.id, partition)
     async with pool.connection() as connection:
-        await connection.execute(_BEGIN, (upto, *place, upto))
-        query = _PURGE.format(table=topic.table)
-        while (await connection.execute(query, (*place, upto, _STEP))).rowcount == _STEP:
+        await connection.execute(_ADVANCE, (end, *key, end))
+        query, values = _DELETE.format(table=topic.table), (*key, end, _ROWS_PER_TRANSACTION)
+        while (await connection.execute(query, values)).rowcount == _ROWS_PER_TRANSACTION:
             pass
 
 
 async def apply(pool: Pool, topic: Topic) -> None:
-    """What the settings of a topic say of its partitions."""
+    """Delete what `retention.ms` and `retention.bytes` of a topic say."""
     for partition in range(topic.partitions):
         async with pool.connection() as connection:
-            upto = await _due(connection, topic, partition)
-        if upto is not None:
-            await cut(pool, topic, partition, upto)
+            end = await _end(connection, topic, partition)
+        if end is not None:
+            await delete_before(pool, topic, partition, end)
 
 
-async def _due(connection: Connection, topic: Topic, partition: int) -> int | None:
-    """The offset that a partition should begin at; None if there is no such partition."""
-    place = (topic.id, partition)
-    row = await (await connection.execute(_STARTS, place)).fetchone()
+async def _end(connection: Connection, topic: Topic, partition: int) -> int | None:
+    """The offset before which records are deleted; None if the partition does not exist."""
+    key = (topic.id, partition)
+    row = await (await connection.execute(_EXTENT, key)).fetchone()
     if row is None:
         return None
-    upto, end = row
-    age = int(topic.config.get("retention.ms", SETTINGS["retention.ms"].default))
-    size = int(topic.config.get("retention.bytes", SETTINGS["retention.bytes"].default))
-    if age >= 0:
-        query = _YOUNG.format(table=topic.table)
-        young = await (await connection.execute(query, (*place, age))).fetchone()
-        upto = max(upto, young[0] if young is not None else end)
-    if size >= 0:
-        query = _FULL.format(table=topic.table)
-        full = await (await connection.execute(query, (*place, size))).fetchone()
-        upto = max(upto, full[0] + 1 if full is not None else 0)
-    return int(upto)
+    end, next_offset = row
+    max_age_ms = int(topic.config.get("retention.ms", SETTINGS["retention.ms"].default))
+    max_bytes = int(topic.config.get("retention.bytes", SETTINGS["retention.bytes"].default))
+    if max_age_ms >= 0:
+        query = _FIRST_YOUNG.format(table=topic.table)
+        young = await (await connection.execute(query, (*key, max_age_ms))).fetchone()
+        end = max(end, young[0] if young is not None else next_offset)
+    if max_bytes >= 0:
+        query = _LAST_OVER_SIZE.format(table=topic.table)
+        over = await (await connection.execute(query, (*key, max_bytes))).fetchone()
+        end = max(end, over[0] + 1 if over is not None else 0)
+    return int(end)

@@ -1,4 +1,4 @@
--- Topics as tables. Running this again changes nothing.
+-- The tables of the broker. Running this script again creates only what is missing.
 
 CREATE SCHEMA IF NOT EXISTS kafka;
 
@@ -12,8 +12,8 @@ CREATE TABLE IF NOT EXISTS kafka.topics (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 
--- The next offset is a row that the writing transaction locks: offsets have no holes, and a record
--- that is visible has only visible ones before it.
+-- The writing transaction locks the row of a partition and takes offsets from it: offsets have no
+-- gaps, and all records before a visible record are visible.
 CREATE TABLE IF NOT EXISTS kafka.partitions (
     topic_id int NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
     partition_id int NOT NULL,
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS kafka.messages (
     PRIMARY KEY (topic_id, partition_id, "offset")
 );
 
--- For topics whose records may be gone after a crash of PostgreSQL.
+-- For topics whose records may be lost in a crash of PostgreSQL.
 CREATE UNLOGGED TABLE IF NOT EXISTS kafka.unlogged_messages (
     LIKE kafka.messages INCLUDING ALL
 );
@@ -46,7 +46,7 @@ CREATE OR REPLACE VIEW kafka.records AS
 
 CREATE SEQUENCE IF NOT EXISTS kafka.producer_ids START 1000;
 
--- What an idempotent producer has written: its last batches, each [sequence, last sequence, offset].
+-- The last batches of every idempotent producer, each [first sequence, last sequence, offset].
 CREATE TABLE IF NOT EXISTS kafka.producers (
     producer_id bigint NOT NULL,
     topic_id int NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS kafka.consumer_offsets (
     PRIMARY KEY (group_id, topic_id, partition_id)
 ) WITH (fillfactor = 50);
 
--- What `tailrace shadow` copies to a real Kafka, and from which offset of each partition on. Topics
+-- Which topics `tailrace shadow` copies to Kafka, and from which offset of each partition. Topics
 -- without a row are copied from their first record.
 CREATE TABLE IF NOT EXISTS kafka.shadow (
     topic_id int PRIMARY KEY REFERENCES kafka.topics ON DELETE CASCADE,
@@ -77,8 +77,8 @@ CREATE TABLE IF NOT EXISTS kafka.shadow (
     starts bigint[] NOT NULL DEFAULT '{}'
 );
 
--- Asks for the records that are there by now. Whoever reads it in the WAL knows that they are
--- durable: they stand before it.
+-- Requests a copy of all present records. The message comes after these records in the WAL, so they
+-- are durable when `tailrace shadow` reads it.
 CREATE OR REPLACE FUNCTION kafka.shadow_sweep() RETURNS pg_lsn LANGUAGE sql AS $$
     SELECT pg_logical_emit_message(true, 'tailrace.shadow', coalesce(jsonb_agg(
         jsonb_build_array(p.topic_id, p.partition_id, p.next_offset)), '[]')::text)
@@ -86,8 +86,8 @@ CREATE OR REPLACE FUNCTION kafka.shadow_sweep() RETURNS pg_lsn LANGUAGE sql AS $
     WHERE NOT t.unlogged AND p.next_offset > 0
 $$;
 
--- Who may log in. Of a password there are keys alone (SCRAM, RFC 5802): they prove who knows it, and
--- nobody can log in with them.
+-- Users. Passwords are not stored: the keys (SCRAM, RFC 5802) verify a password, but cannot be used
+-- to log in.
 CREATE TABLE IF NOT EXISTS kafka.users (
     name text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 256),
     superuser boolean NOT NULL DEFAULT false,
@@ -104,7 +104,7 @@ CREATE TABLE IF NOT EXISTS kafka.credentials (
     PRIMARY KEY (user_name, mechanism)
 );
 
--- What users may do; nothing else. A pattern is a name, the beginning of one with * behind it, or *.
+-- What users may do; everything else is denied. A pattern is a name, a prefix followed by *, or *.
 CREATE TABLE IF NOT EXISTS kafka.acls (
     principal text NOT NULL REFERENCES kafka.users ON DELETE CASCADE ON UPDATE CASCADE,
     resource text NOT NULL CHECK (resource IN ('topic', 'group', 'cluster')),
@@ -115,7 +115,7 @@ CREATE TABLE IF NOT EXISTS kafka.acls (
     PRIMARY KEY (principal, resource, pattern, operation)
 );
 
--- Salts for users that there are not: those who try names learn nothing, after a restart either.
+-- The secret behind the salts of unknown users: a client cannot find out which users exist.
 CREATE TABLE IF NOT EXISTS kafka.secrets (name text PRIMARY KEY, value bytea NOT NULL);
 INSERT INTO kafka.secrets
 VALUES ('salts', uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
@@ -140,18 +140,18 @@ CREATE OR REPLACE FUNCTION kafka.create_topic(
     name text, partitions int DEFAULT 1, config jsonb DEFAULT '{}', unlogged boolean DEFAULT false
 ) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
-    made int;
+    new_id int;
 BEGIN
     INSERT INTO kafka.topics (name, partitions, config, unlogged)
     VALUES (create_topic.name, create_topic.partitions, create_topic.config, create_topic.unlogged)
-    RETURNING id INTO made;
+    RETURNING id INTO new_id;
     INSERT INTO kafka.partitions (topic_id, partition_id)
-    SELECT made, n FROM generate_series(0, create_topic.partitions - 1) n;
+    SELECT new_id, n FROM generate_series(0, create_topic.partitions - 1) n;
     NOTIFY tailrace_kafka, 'topics';
-    RETURN made;
+    RETURN new_id;
 END $$;
 
--- The hash by which Kafka's clients choose a partition for a key.
+-- The hash that Kafka's clients choose the partition of a key with.
 CREATE OR REPLACE FUNCTION kafka.murmur2(data bytea) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 DECLARE
@@ -182,48 +182,48 @@ BEGIN
     RETURN h # (h >> 15);
 END $$;
 
--- A record from SQL, in the transaction of the caller: with its other writes or not at all.
--- Headers are an object, or an array of [name, value] where names may repeat.
+-- Writes a record in the transaction of the caller: it commits or rolls back with its other writes.
+-- Headers are an object, or an array of [name, value] in which names may repeat.
 CREATE OR REPLACE FUNCTION kafka.produce(
     topic text, key bytea, value bytea, headers jsonb DEFAULT NULL, partition int DEFAULT NULL,
     "timestamp" timestamptz DEFAULT clock_timestamp()
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    found kafka.topics;
-    place int := produce.partition;
-    made bigint;
-    kept jsonb := produce.headers;
+    known kafka.topics;
+    number int := produce.partition;
+    new_offset bigint;
+    pairs jsonb := produce.headers;
 BEGIN
-    SELECT * INTO found FROM kafka.topics t WHERE t.name = produce.topic;
-    IF found.id IS NULL THEN
-        RAISE EXCEPTION 'there is no topic %', produce.topic
+    SELECT * INTO known FROM kafka.topics t WHERE t.name = produce.topic;
+    IF known.id IS NULL THEN
+        RAISE EXCEPTION 'topic % does not exist', produce.topic
             USING HINT = format('SELECT kafka.create_topic(%L);', produce.topic);
     END IF;
-    IF place IS NULL THEN
-        place := CASE WHEN produce.key IS NULL THEN floor(random() * found.partitions)::int
-                 ELSE ((kafka.murmur2(produce.key) & 2147483647) % found.partitions)::int END;
+    IF number IS NULL THEN
+        number := CASE WHEN produce.key IS NULL THEN floor(random() * known.partitions)::int
+                 ELSE ((kafka.murmur2(produce.key) & 2147483647) % known.partitions)::int END;
     END IF;
-    IF jsonb_typeof(kept) = 'object' THEN
-        SELECT jsonb_agg(jsonb_build_array(pair.key, pair.value)) INTO kept
-        FROM jsonb_each_text(kept) pair;
+    IF jsonb_typeof(pairs) = 'object' THEN
+        SELECT jsonb_agg(jsonb_build_array(pair.key, pair.value)) INTO pairs
+        FROM jsonb_each_text(pairs) pair;
     END IF;
     UPDATE kafka.partitions p SET next_offset = next_offset + 1
-    WHERE p.topic_id = found.id AND p.partition_id = place
-    RETURNING next_offset - 1 INTO made;
-    IF made IS NULL THEN
-        RAISE EXCEPTION 'topic % has no partition %', produce.topic, place;
+    WHERE p.topic_id = known.id AND p.partition_id = number
+    RETURNING next_offset - 1 INTO new_offset;
+    IF new_offset IS NULL THEN
+        RAISE EXCEPTION 'topic % has no partition %', produce.topic, number;
     END IF;
-    IF found.unlogged THEN
+    IF known.unlogged THEN
         INSERT INTO kafka.unlogged_messages
-        VALUES (found.id, place, made, date_trunc('milliseconds', produce."timestamp"),
-                produce.key, produce.value, kept);
+        VALUES (known.id, number, new_offset, date_trunc('milliseconds', produce."timestamp"),
+                produce.key, produce.value, pairs);
     ELSE
         INSERT INTO kafka.messages
-        VALUES (found.id, place, made, date_trunc('milliseconds', produce."timestamp"),
-                produce.key, produce.value, kept);
+        VALUES (known.id, number, new_offset, date_trunc('milliseconds', produce."timestamp"),
+                produce.key, produce.value, pairs);
     END IF;
-    PERFORM pg_notify('tailrace_kafka', format('%s:%s', found.id, place));
-    RETURN made;
+    PERFORM pg_notify('tailrace_kafka', format('%s:%s', known.id, number));
+    RETURN new_offset;
 END $$;
 
 CREATE OR REPLACE FUNCTION kafka.produce(

@@ -1,17 +1,18 @@
-"""Producing: whatever waits becomes one transaction.
+"""Producing: all batches that wait become one transaction.
 
-The rules that hold:
+Invariants:
 
-1. Offsets come from the partition's row, locked in the writing transaction, and are used up only by
-   what commits: they have no holes, and nothing becomes visible before what has smaller ones.
-2. A partition that another transaction has locked (an application that writes to it with SQL, and
-   takes its time) holds up nobody else: its batches wait for a later round. No lock is ever waited
-   for, so there is no deadlock.
-3. What an idempotent producer has written is in the same transaction. A batch that comes again gets
-   the offset it was given; one that leaves a gap is refused, at the beginning as well: what was
-   sent before it may have failed, and will come again.
-4. Nobody is told of success before the commit. When the answer to COMMIT is lost, nobody knows:
-   clients are told to try again, and rule 3 makes that safe for idempotent ones.
+1. Offsets come from the partition's row, which the writing transaction locks. Only a commit uses
+   them up: offsets have no gaps, and a record is never visible before one with a smaller offset.
+2. A partition that another transaction has locked (an application that writes to it with SQL and
+   does not commit) delays no other partition: its batches wait for a later transaction. The writer
+   never waits for a lock, so there is no deadlock.
+3. The state of idempotent producers is written in the same transaction. A batch that is sent again
+   gets the offset that it has. A batch after a gap is refused, also as the first of a producer: the
+   batch before it may have failed and will be retried.
+4. Success is reported after the commit only. If the response to COMMIT is lost the outcome is
+   unknown: the producer gets a retriable error, and invariant 3 makes the retry safe for idempotent
+   producers.
 """
 
 from __future__ import annotations
@@ -38,21 +39,23 @@ if TYPE_CHECKING:
     from tailrace.broker.tables.pool import Connection
     from tailrace.broker.tables.records import Batch
 
-Place = tuple[int, int]
-"""A topic's id and a partition."""
+PartitionKey = tuple[int, int]
+"""A topic's id and a partition number."""
 ProducerKey = tuple[int, int, int]
-"""A producer's id, and a place."""
+"""A producer's id, and a partition key."""
 
 _BLOCKED_S = 0.01
-_MOST_BYTES = 16 << 20
-_REMEMBERED = 5
+"""Delay before a locked partition is tried again."""
+_MAX_TRANSACTION_BYTES = 16 << 20
+_REMEMBERED_BATCHES = 5
+"""As in Kafka: a producer has at most five requests in flight."""
 
 _LOCK = """
 SELECT topic_id, partition_id, next_offset FROM kafka.partitions
 WHERE (topic_id, partition_id) IN (SELECT * FROM unnest(%s::int[], %s::int[]))
 ORDER BY topic_id, partition_id FOR UPDATE SKIP LOCKED
 """
-_THERE = """
+_EXISTING = """
 SELECT topic_id, partition_id FROM kafka.partitions
 WHERE (topic_id, partition_id) IN (SELECT * FROM unnest(%s::int[], %s::int[]))
 """
@@ -66,7 +69,7 @@ UPDATE kafka.partitions p SET next_offset = w.next_offset
 FROM unnest(%s::int[], %s::int[], %s::bigint[]) w (topic_id, partition_id, next_offset)
 WHERE (p.topic_id, p.partition_id) = (w.topic_id, w.partition_id)
 """
-_REMEMBER = """
+_STORE_PRODUCERS = """
 INSERT INTO kafka.producers (producer_id, topic_id, partition_id, epoch, batches)
 SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::smallint[], %s::jsonb[])
 ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE
@@ -75,30 +78,30 @@ SET epoch = excluded.epoch, batches = excluded.batches, written_at = now()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """Where a batch is; or Kafka's name for why it is not."""
+class WriteResult:
+    """The offset of a written batch, or the name of Kafka's error code."""
 
     offset: int = -1
     fresh: bool = False
-    """Not when it was there already."""
+    """Whether this transaction wrote it; False for a batch that was written before."""
     error: str = ""
     message: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
-class Waiting:
-    """A batch that is to be written."""
+class PendingBatch:
+    """A batch that waits to be written."""
 
     topic: Topic
     partition: int
     batch: Batch
     data: bytes
-    """As the producer sent it; empty if that is not what is written."""
-    done: asyncio.Future[Written]
+    """The bytes as sent; empty if the records were changed since."""
+    done: asyncio.Future[WriteResult]
 
     @property
-    def place(self) -> Place:
-        """Where it belongs."""
+    def key(self) -> PartitionKey:
+        """The partition it belongs to."""
         return self.topic.id, self.partition
 
 
@@ -106,34 +109,34 @@ class Waiting:
 class _Producer:
     epoch: int
     batches: list[list[int]] = field(default_factory=list)
-    """The last few: first sequence, last sequence, offset."""
+    """The last batches: first sequence, last sequence, offset."""
 
 
 class Writer:
-    """One connection, one transaction at a time, as much in it as there is."""
+    """Writes batches over one connection, one transaction at a time."""
 
-    def __init__(self, dsn: str, on_written: Callable[[Waiting, int], None]) -> None:
+    def __init__(self, dsn: str, on_written: Callable[[PendingBatch, int], None]) -> None:
         self._dsn = dsn
         self._on_written = on_written
-        self._queue: deque[Waiting] = deque()
-        self._blocked: dict[Place, list[Waiting]] = {}
+        self._queue: deque[PendingBatch] = deque()
+        self._blocked: dict[PartitionKey, list[PendingBatch]] = {}
         self._wake = asyncio.Event()
         self._connection: Connection | None = None
         self._events = structlog.get_logger()
 
     def put(
         self, topic: Topic, partition: int, batch: Batch, data: bytes
-    ) -> asyncio.Future[Written]:
-        """Batches of a partition are written in the order of these calls."""
-        done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+    ) -> asyncio.Future[WriteResult]:
+        """Queue a batch. Batches of a partition are written in the order of these calls."""
+        done: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         self._queue.append(
-            Waiting(topic=topic, partition=partition, batch=batch, data=data, done=done)
+            PendingBatch(topic=topic, partition=partition, batch=batch, data=data, done=done)
         )
         self._wake.set()
         return done
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Write until the task is cancelled."""
         while True:
             if not self._queue:
                 with contextlib.suppress(TimeoutError):
@@ -143,145 +146,157 @@ class Writer:
             try:
                 await self._write(taken)
             except (psycopg.Error, TailraceError) as error:
-                self._events.warning("broker.write-failed", reason=str(error))
-                self._settle(taken, Written(error="kafka_storage_error", message=str(error)))
-                await self._drop()
+                self._events.warning("broker.write_failed", reason=str(error))
+                self._answer(taken, WriteResult(error="kafka_storage_error", message=str(error)))
+                await self._disconnect()
 
     async def close(self) -> None:
-        """What still waits is not written."""
+        """Refuse the batches that still wait, and close the connection."""
         left = [*self._queue, *itertools.chain(*self._blocked.values())]
-        self._settle(left, Written(error="not_leader_or_follower", message="the broker stops"))
+        self._answer(
+            left, WriteResult(error="not_leader_or_follower", message="the broker is stopping")
+        )
         self._queue.clear()
         self._blocked.clear()
-        await self._drop()
+        await self._disconnect()
 
-    async def _drop(self) -> None:
+    async def _disconnect(self) -> None:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
 
-    def _take(self) -> list[Waiting]:
-        """What was blocked is tried again, and goes before whatever came later."""
+    def _take(self) -> list[PendingBatch]:
+        """The batches of the next transaction. Blocked ones come first, to keep their order."""
         taken, size = list(itertools.chain(*self._blocked.values())), 0
         self._blocked.clear()
-        while self._queue and size < _MOST_BYTES:
+        while self._queue and size < _MAX_TRANSACTION_BYTES:
             taken.append(self._queue.popleft())
             size += taken[-1].batch.size
         return taken
 
     @staticmethod
-    def _settle(waiting: list[Waiting], answer: Written) -> None:
-        for each in waiting:
-            if not each.done.done():
-                each.done.set_result(answer)
+    def _answer(batches: list[PendingBatch], result: WriteResult) -> None:
+        for one in batches:
+            if not one.done.done():
+                one.done.set_result(result)
 
-    async def _write(self, taken: list[Waiting]) -> None:
-        """One transaction; what could not be part of it is blocked."""
+    async def _write(self, taken: list[PendingBatch]) -> None:
+        """Write one transaction. Batches of locked partitions stay blocked."""
         if self._connection is None:
             self._connection = await connect(self._dsn, name="broker writer")
         connection = self._connection
         async with connection.transaction():
-            free = await _locked(connection, taken)
-            left = [each for each in taken if each.place not in free]
-            taken = [each for each in taken if each.place in free]
-            gone = await _missing(connection, left) if left else set()
-            draft = _Draft(offsets=free, producers=await _producers(connection, taken))
-            answers = [draft.add(each) for each in taken]
+            offsets = await _lock(connection, taken)
+            locked_out = [one for one in taken if one.key not in offsets]
+            taken = [one for one in taken if one.key in offsets]
+            missing = await _missing(connection, locked_out) if locked_out else set()
+            draft = _Draft(offsets=offsets, producers=await _producers(connection, taken))
+            results = [draft.add(one) for one in taken]
             await draft.store(connection)
-        for each, answer in zip(taken, answers, strict=True):
-            if answer.fresh:
-                self._on_written(each, answer.offset)
-            self._settle([each], answer)
-        for each in left:
-            if each.place in gone:
-                self._settle([each], Written(error="unknown_topic_or_partition"))
+        for one, result in zip(taken, results, strict=True):
+            if result.fresh:
+                self._on_written(one, result.offset)
+            self._answer([one], result)
+        for one in locked_out:
+            if one.key in missing:
+                self._answer([one], WriteResult(error="unknown_topic_or_partition"))
             else:
-                self._blocked.setdefault(each.place, []).append(each)
+                self._blocked.setdefault(one.key, []).append(one)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """What a transaction is going to write."""
+    """The rows that a transaction will write."""
 
-    offsets: dict[Place, int]
-    """The next one of each partition."""
+    offsets: dict[PartitionKey, int]
+    """The next offset of each partition."""
     producers: dict[ProducerKey, _Producer]
     rows: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
-    moved: set[Place] = field(default_factory=set)
+    advanced: set[PartitionKey] = field(default_factory=set)
     changed: set[ProducerKey] = field(default_factory=set)
 
-    def add(self, each: Waiting) -> Written:
-        """A batch: where it will be, or what its producer is told instead."""
-        batch, place = each.batch, each.place
-        first = self.offsets[place]
+    def add(self, pending: PendingBatch) -> WriteResult:
+        """Add a batch: its offset, or the error for its producer."""
+        batch, key = pending.batch, pending.key
+        first = self.offsets[key]
         if batch.producer_id >= 0:
-            key = (batch.producer_id, *place)
-            producer = self.producers.setdefault(key, _Producer(batch.producer_epoch))
-            known = _judge(producer, batch)
-            if known is not None:
-                return known
-            recent = producer.batches[1 - _REMEMBERED :]
+            producer_key = (batch.producer_id, *key)
+            producer = self.producers.setdefault(producer_key, _Producer(batch.producer_epoch))
+            answered = _check_sequence(producer, batch)
+            if answered is not None:
+                return answered
+            recent = producer.batches[1 - _REMEMBERED_BATCHES :]
             producer.batches = [*recent, [batch.sequence, batch.last_sequence, first]]
-            self.changed.add(key)
-        self.rows[each.topic.table].append(records.copied(batch, *place, first))
-        self.offsets[place] = first + len(batch.records)
-        self.moved.add(place)
-        return Written(offset=first, fresh=True)
+            self.changed.add(producer_key)
+        self.rows[pending.topic.table].append(records.copy_rows(batch, *key, first))
+        self.offsets[key] = first + len(batch.records)
+        self.advanced.add(key)
+        return WriteResult(offset=first, fresh=True)
 
     async def store(self, connection: Connection) -> None:
-        """Write it."""
+        """Write the rows in the open transaction."""
         for table, parts in self.rows.items():
             async with (
                 connection.cursor() as cursor,
                 cursor.copy(f"COPY {table} FROM STDIN (FORMAT binary)") as copy,
             ):
                 await copy.write(b"".join((records.SIGNATURE, *parts, records.TRAILER)))
-        if self.moved:
-            places = sorted(self.moved)
-            ends = [self.offsets[place] for place in places]
-            await connection.execute(_ADVANCE, [*_columns(places), ends])
+        if self.advanced:
+            keys = sorted(self.advanced)
+            ends = [self.offsets[key] for key in keys]
+            await connection.execute(_ADVANCE, [*_columns(keys), ends])
         if self.changed:
-            keys = sorted(self.changed)
-            found = [self.producers[key] for key in keys]
-            epochs = [producer.epoch for producer in found]
-            batches = [Jsonb(producer.batches) for producer in found]
-            await connection.execute(_REMEMBER, [*_columns(keys), epochs, batches])
+            producer_keys = sorted(self.changed)
+            producers = [self.producers[key] for key in producer_keys]
+            epochs = [producer.epoch for producer in producers]
+            batches = [Jsonb(producer.batches) for producer in producers]
+            await connection.execute(_STORE_PRODUCERS, [*_columns(producer_keys), epochs, batches])
 
 
-def _judge(producer: _Producer, batch: Batch) -> Written | None:
-    """What a producer is told without writing anything; None if this batch is its next."""
+def _check_sequence(producer: _Producer, batch: Batch) -> WriteResult | None:
+    """The answer to a batch that is not written; None if it is the producer's next batch.
+
+    | the batch's epoch and sequence             | answer                         |
+    |--------------------------------------------|--------------------------------|
+    | an older epoch                             | `invalid_producer_epoch`       |
+    | one of the last five batches               | the offset it has              |
+    | the next sequence; 0 in a newer epoch      | None: write it                 |
+    | anything else                              | `out_of_order_sequence_number` |
+    """
     if batch.producer_epoch < producer.epoch:
-        return Written(error="invalid_producer_epoch", message="a newer producer has this id")
+        return WriteResult(error="invalid_producer_epoch", message="a newer producer uses this id")
     if batch.producer_epoch > producer.epoch:
         producer.epoch, producer.batches = batch.producer_epoch, []
     for first, last, offset in producer.batches:
         if (first, last) == (batch.sequence, batch.last_sequence):
-            return Written(offset=offset)
-    due = (producer.batches[-1][1] + 1) & 0x7FFFFFFF if producer.batches else 0
-    if batch.sequence != due:
-        return Written(
+            return WriteResult(offset=offset)
+    expected = (producer.batches[-1][1] + 1) & 0x7FFFFFFF if producer.batches else 0
+    if batch.sequence != expected:
+        return WriteResult(
             error="out_of_order_sequence_number",
-            message=f"sequence {batch.sequence} where {due} is due",
+            message=f"expected sequence {expected}, got {batch.sequence}",
         )
     return None
 
 
-async def _locked(connection: Connection, taken: list[Waiting]) -> dict[Place, int]:
-    """The next offsets of those partitions that nobody else has locked."""
-    places = sorted({each.place for each in taken})
-    cursor = await connection.execute(_LOCK, _columns(places))
+async def _lock(connection: Connection, taken: list[PendingBatch]) -> dict[PartitionKey, int]:
+    """Lock the partitions that no other transaction has locked; their next offsets."""
+    keys = sorted({one.key for one in taken})
+    cursor = await connection.execute(_LOCK, _columns(keys))
     return {(topic, partition): offset for topic, partition, offset in await cursor.fetchall()}
 
 
-async def _missing(connection: Connection, left: list[Waiting]) -> set[Place]:
-    places = sorted({each.place for each in left})
-    cursor = await connection.execute(_THERE, _columns(places))
-    return set(places) - {(topic, partition) for topic, partition in await cursor.fetchall()}
+async def _missing(connection: Connection, left: list[PendingBatch]) -> set[PartitionKey]:
+    keys = sorted({one.key for one in left})
+    cursor = await connection.execute(_EXISTING, _columns(keys))
+    return set(keys) - {(topic, partition) for topic, partition in await cursor.fetchall()}
 
 
-async def _producers(connection: Connection, taken: list[Waiting]) -> dict[ProducerKey, _Producer]:
+async def _producers(
+    connection: Connection, taken: list[PendingBatch]
+) -> dict[ProducerKey, _Producer]:
     keys = sorted(
-        {(each.batch.producer_id, *each.place) for each in taken if each.batch.producer_id >= 0}
+        {(one.batch.producer_id, *one.key) for one in taken if one.batch.producer_id >= 0}
     )
     if not keys:
         return {}

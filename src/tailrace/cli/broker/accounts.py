@@ -1,4 +1,4 @@
-"""`tailrace broker user` and `tailrace broker acl`: who may log in, and what they may do then."""
+"""`tailrace broker user` and `tailrace broker acl`: users of the broker and their rules."""
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
 
@@ -16,27 +16,31 @@ from tailrace.cli import options
 if TYPE_CHECKING:
     from tailrace.broker.auth.accounts import Rule
 
-user_app = typer.Typer(name="user", no_args_is_help=True, help="Who may log in to the broker.")
-acl_app = typer.Typer(name="acl", no_args_is_help=True, help="What users of the broker may do.")
+user_app = typer.Typer(name="user", no_args_is_help=True, help="Manage users of the broker.")
+acl_app = typer.Typer(
+    name="acl", no_args_is_help=True, help="Manage what users of the broker may do."
+)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.", show_default=False)]
-User = Annotated[str, typer.Option("--user", metavar="NAME", help="Whose rule it is.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", show_default=False)]
+User = Annotated[str, typer.Option("--user", metavar="NAME", help="User that the rule applies to.")]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="PATTERN", help="A topic, a beginning such as orders*, or *."),
+    typer.Option("--topic", metavar="PATTERN", help="Topic, prefix such as orders*, or *."),
 ]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="PATTERN", help="A consumer group, a beginning, or *."),
+    typer.Option("--group", metavar="PATTERN", help="Consumer group, prefix, or *."),
 ]
-Cluster = Annotated[bool, typer.Option("--cluster", help="What is about all topics and groups.")]
+Cluster = Annotated[
+    bool, typer.Option("--cluster", help="The cluster: operations on all topics and groups.")
+]
 
 
 def _dsn(context: typer.Context, config: Path | None, dsn: str | None) -> str:
-    """From the options here, or from those given to `tailrace broker`."""
+    """The connection string from the options here, or from those of `tailrace broker`."""
     chosen = context.obj or options.Chosen()
-    found = options.settings(config or chosen.config, dsn=dsn or chosen.dsn)
-    return found.source.dsn.get_secret_value()
+    settings = options.settings(config or chosen.config, dsn=dsn or chosen.dsn)
+    return settings.source.dsn.get_secret_value()
 
 
 @user_app.command("add")
@@ -48,26 +52,28 @@ def add_user(
         bool | None,
         typer.Option(
             "--superuser/--no-superuser",
-            help="May do everything, without rules.",
+            help="May do everything; rules do not apply.",
             show_default=False,
         ),
     ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Its first line is the password. Without it: asked for, or read."
+            metavar="FILE",
+            help="File whose first line is the password. Default: a prompt, or standard input.",
         ),
     ] = None,
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
 ) -> None:
-    """Add a user, or change the password of one.
+    """Add a user, or change the password of an existing one.
 
-    The password is asked for on a terminal, and read from standard input elsewhere. It is not kept:
-    the database has keys made of it, for SCRAM-SHA-256 and SCRAM-SHA-512.
+    The command prompts for the password on a terminal, and otherwise reads it from standard input.
+    The password is not stored: the database has keys derived from it, for SCRAM-SHA-256 and
+    SCRAM-SHA-512.
 
-    From the first user on everybody has to log in, and may do what rules allow: see
-    `tailrace broker acl add`. A running broker heeds it at once.
+    From the first user on every client must log in, and may do what rules allow: see
+    `tailrace broker acl add`. A running broker applies the change at once.
 
     \b
     Examples:
@@ -78,8 +84,8 @@ def add_user(
     from tailrace.broker.auth import accounts
 
     password = _password(password_file)
-    found = _dsn(context, config, dsn)
-    new = asyncio.run(accounts.add_user(found, name, password, superuser=superuser))
+    source = _dsn(context, config, dsn)
+    new = asyncio.run(accounts.add_user(source, name, password, superuser=superuser))
     typer.echo(f"user {name}: {'added' if new else 'password changed'}")
 
 
@@ -90,11 +96,11 @@ def _password(file: Path | None) -> str:
         try:
             lines = file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} cannot be read: {error}") from error
+            raise ConfigError(f"cannot read {file}: {error}") from error
         return lines[0] if lines else ""
     if sys.stdin.isatty():
-        asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-        return asked
+        password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return password
     return sys.stdin.readline().rstrip("\r\n")
 
 
@@ -106,7 +112,7 @@ def remove_user(
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
 ) -> None:
-    """Remove a user, with all rules. A running broker closes the user's connections.
+    """Remove a user and all its rules. A running broker closes the user's connections.
 
     \b
     Example:
@@ -114,17 +120,17 @@ def remove_user(
     """
     from tailrace.broker.auth import accounts
 
-    left = asyncio.run(accounts.remove_user(_dsn(context, config, dsn), name))
+    remaining = asyncio.run(accounts.remove_user(_dsn(context, config, dsn), name))
     typer.echo(f"user {name}: removed")
-    if not left:
-        typer.echo("There are no users left: on loopback nobody has to log in any more.", err=True)
+    if not remaining:
+        typer.echo("No users remain: clients on loopback need no login any more.", err=True)
 
 
 @user_app.command("list")
 def list_users(
     context: typer.Context, *, config: options.ConfigFile = None, dsn: options.Dsn = None
 ) -> None:
-    """List the users: their names, and how many rules they have.
+    """List users with the number of their rules.
 
     \b
     Example:
@@ -142,7 +148,10 @@ def add_rule(
     *,
     user: User,
     allow: Annotated[
-        str, typer.Option("--allow", metavar="OPERATION,...", help="What it allows: read,write.")
+        str,
+        typer.Option(
+            "--allow", metavar="OPERATION,...", help="Operations to allow, such as read,write."
+        ),
     ],
     topic: Topics = None,
     group: Groups = None,
@@ -150,7 +159,7 @@ def add_rule(
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
 ) -> None:
-    """Allow a user to do something. What no rule allows is forbidden.
+    """Allow a user operations on topics, groups or the cluster. The default is to deny.
 
     \b
     Operations:
@@ -158,9 +167,9 @@ def add_rule(
       groups    read describe delete all
       cluster   create describe describe_configs alter_configs idempotent_write all
 
-    read, write, delete and alter imply describe. Who may write to a topic may do so idempotently. A
-    consumer needs read on the topic and on its group. Operations that a resource does not have are
-    left out where another one given here has them: `--topic t --group g --allow read,write`.
+    read, write, delete and alter imply describe. write on a topic implies idempotent writes. A
+    consumer needs read on the topic and on its group. With several resources, each one gets the
+    operations that it has: `--topic t --group g --allow read,write` allows the group read only.
 
     \b
     Examples:
@@ -173,7 +182,7 @@ def add_rule(
     rules = _rules(user, topic, group, cluster=cluster, operations=allow)
     asyncio.run(accounts.allow(_dsn(context, config, dsn), rules))
     for rule in rules:
-        typer.echo(_shown(rule))
+        typer.echo(_line(rule))
 
 
 @acl_app.command("remove")
@@ -184,7 +193,7 @@ def remove_rule(
     allow: Annotated[
         str,
         typer.Option(
-            "--allow", metavar="OPERATION,...", help="Which operations. Without it: all of them."
+            "--allow", metavar="OPERATION,...", help="Operations to remove. Default: all."
         ),
     ] = "",
     topic: Topics = None,
@@ -193,7 +202,7 @@ def remove_rule(
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
 ) -> None:
-    """Remove what a user was allowed, by the very pattern it was given with.
+    """Remove rules of a user. The pattern must be the one that the rule was added with.
 
     \b
     Examples:
@@ -204,23 +213,26 @@ def remove_rule(
     from tailrace.errors import ConfigError
 
     rules = _rules(user, topic, group, cluster=cluster, operations=allow)
-    gone = asyncio.run(accounts.forbid(_dsn(context, config, dsn), rules))
-    if not gone:
+    removed = asyncio.run(accounts.revoke(_dsn(context, config, dsn), rules))
+    if not removed:
         raise ConfigError(
-            "there is no such rule", hint=f"See: tailrace broker acl list --user {user}"
+            f"user {user} has no such rule",
+            hint=f"List rules: tailrace broker acl list --user {user}",
         )
-    typer.echo(f"{gone} removed")
+    typer.echo(f"{removed} removed")
 
 
 @acl_app.command("list")
 def list_rules(
     context: typer.Context,
     *,
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="Only rules of this user.")
+    ] = None,
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
 ) -> None:
-    """List what users are allowed.
+    """List the rules of users.
 
     \b
     Example:
@@ -229,7 +241,7 @@ def list_rules(
     from tailrace.broker.auth import accounts
 
     for rule in asyncio.run(accounts.rules(_dsn(context, config, dsn), user)):
-        typer.echo(_shown(rule))
+        typer.echo(_line(rule))
 
 
 def _rules(
@@ -239,37 +251,37 @@ def _rules(
     from tailrace.broker.auth.accounts import Rule
     from tailrace.errors import ConfigError
 
-    wanted = {
+    patterns = {
         Resource.TOPIC: topics or [],
         Resource.GROUP: groups or [],
         Resource.CLUSTER: ["*"] if cluster else [],
     }
-    named = [resource for resource, patterns in wanted.items() if patterns]
+    named = [resource for resource, given in patterns.items() if given]
     if not named:
-        raise ConfigError("a rule is about something", hint="Give --topic, --group or --cluster.")
+        raise ConfigError("the rule has no resource", hint="Add --topic, --group or --cluster.")
     try:
-        given = [Operation(each.strip()) for each in operations.split(",") if each.strip()]
+        allowed = [Operation(one.strip()) for one in operations.split(",") if one.strip()]
     except ValueError as error:
         known = ", ".join(sorted(Operation))
-        raise ConfigError(str(error), hint=f"Operations are {known}.") from error
-    for operation in given:
+        raise ConfigError(f"--allow: {error}", hint=f"Use some of: {known}") from error
+    for operation in allowed:
         if not any(operation in OPERATIONS[resource] for resource in named):
             raise ConfigError(
-                f"no {' or '.join(named)} has an operation {operation}",
-                hint="See: tailrace broker acl add --help",
+                f"operation {operation} does not exist for a {' or '.join(named)}",
+                hint="List operations: tailrace broker acl add --help",
             )
     return [
         Rule(
             user=user,
             resource=resource,
             pattern=pattern,
-            operations=tuple(each for each in given if each in OPERATIONS[resource]),
+            operations=tuple(one for one in allowed if one in OPERATIONS[resource]),
         )
         for resource in named
-        for pattern in wanted[resource]
+        for pattern in patterns[resource]
     ]
 
 
-def _shown(rule: Rule) -> str:
+def _line(rule: Rule) -> str:
     name = "" if rule.resource == "cluster" else f" {rule.pattern}"
     return f"{rule.user}\t{rule.resource}{name}\t{','.join(rule.operations)}"

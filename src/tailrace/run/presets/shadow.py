@@ -1,8 +1,7 @@
-"""The shadow preset: the broker's topics to a real Kafka, from a few options to a settings file.
+"""The shadow preset: turns the options of `tailrace shadow` into a settings file of `tailrace run`.
 
-`tailrace shadow` writes the settings it stands for to `DATA/shadow.yml`, where its other commands
-find them. No secret is in that file: the connection string and Kafka's password stay in the
-environment.
+The file is `DATA/shadow.yml`, which the other commands of the shadow read. It has no secrets: the
+connection string and Kafka's password stay in the environment.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.postgres.bootstrap import Initialised
+    from tailrace.shadow.settings import ShadowSettings
 
 FILE = "shadow.yml"
 NAME = "shadow"
@@ -47,28 +47,21 @@ ON CONFLICT (topic_id) DO UPDATE SET enabled = false
 """
 
 
-def settings(
-    to: str,
-    *,
-    kafka: Mapping[str, object],
-    slot: str,
-    publication: str,
-    port: int,
-    data: Path,
-) -> dict[str, Any]:
-    """The content of the settings file. `kafka` is how to log in there."""
-    given = {
-        key: literal(value) if isinstance(value, str) else value for key, value in kafka.items()
+def config_file(settings: ShadowSettings, data: Path) -> dict[str, Any]:
+    """The content of the settings file."""
+    login = {
+        key: literal(value) if isinstance(value, str) else value
+        for key, value in settings.kafka.items()
     }
     return {
         "source": {
             "dsn": f"${{{DSN}:-}}",
-            "slot": literal(slot),
-            "publication": literal(publication),
+            "slot": literal(settings.slot),
+            "publication": literal(settings.publication),
         },
         "log": {"path": literal(str(data / "log"))},
         "data": literal(str(data)),
-        "http": {"port": port},
+        "http": {"port": settings.port},
         "pipelines": {
             NAME: {
                 "tables": ["kafka.messages"],
@@ -77,10 +70,10 @@ def settings(
                 "schema_changes": "ignore",
                 "sink": {
                     "type": "shadow",
-                    "bootstrap": literal(to),
+                    "bootstrap": literal(settings.to),
                     "dsn": f"${{{DSN}:-}}",
                     "password": "${KAFKA_PASSWORD:-}",
-                    **given,
+                    **login,
                 },
             }
         },
@@ -88,20 +81,23 @@ def settings(
 
 
 def write(content: Mapping[str, Any], folder: Path) -> Path:
-    """Write the settings file into the data folder, whole or not at all."""
+    """Write the settings file into the data folder, atomically."""
     return preset.write(content, folder / FILE, command=NAME)
 
 
 def sink_of(config: Config) -> ShadowSink:
-    """The sink of the settings that `write` has written."""
+    """The sink in the settings that `write` wrote."""
     pipeline = config.pipelines.get(NAME)
     if pipeline is None or not isinstance(pipeline.sink, ShadowSink):
-        raise ConfigError(f"the settings have no pipeline {NAME} with the sink `shadow`")
+        raise ConfigError(
+            f"the settings file has no pipeline {NAME} with a sink of type shadow",
+            hint="Write it again: tailrace shadow --to ...",
+        )
     return pipeline.sink
 
 
 def prepare(config: Config) -> Initialised | None:
-    """At the first start, make publication and slot, and ask for the records that are there."""
+    """At the first start, create publication and slot, and request a copy of existing records."""
     if log_exists(config.log.path):
         return None
     source = config.source
@@ -112,35 +108,35 @@ def prepare(config: Config) -> Initialised | None:
             row = connection.execute("SELECT to_regclass('kafka.shadow')").fetchone()
             if row is None or row[0] is None:
                 raise ConfigError(
-                    "the database has no tables for topics, or older ones",
-                    hint="Make them, or bring them up to date: tailrace broker --init",
+                    "the tables of the broker are missing or out of date in this database",
+                    hint="Create or update them: tailrace broker --init",
                 )
             if read_publication(connection, source.publication) is None:
-                # Retention deletes records; nobody over there needs to know.
+                # Inserts only: the deletes of retention must not reach Kafka.
                 name = quote_ident(source.publication)
                 connection.execute(
                     f"CREATE PUBLICATION {name} FOR TABLE kafka.messages "
                     "WITH (publish = 'insert')".encode()
                 )
-            made = initialise(connection, config)
+            initialised = initialise(connection, config)
             connection.execute(_SWEEP)
         except psycopg.Error as error:
             raise translate_error(connection, error) from error
-        return made
+        return initialised
 
 
 def turn_on(dsn: str, topics: Sequence[str], *, start: str = "", append: bool = False) -> None:
-    """Have topics copied, from `earliest`, `latest` or an offset on; empty: where they were."""
+    """Copy topics from `earliest`, `latest` or an offset on; by default resume."""
     with connect(dsn) as connection, connection.transaction():
         for name in topics:
-            found, firsts, ends = _topic(connection, name)
+            topic_id, firsts, ends = _topic(connection, name)
             starts = _starts(start, firsts, ends)
-            connection.execute(_ON, (found, append, starts))
+            connection.execute(_ON, (topic_id, append, starts))
         connection.execute(_SWEEP)
 
 
 def turn_off(dsn: str, topics: Sequence[str]) -> None:
-    """Have topics copied no more. What is there stays, and `turn_on` goes on behind it."""
+    """Stop to copy topics. Their records stay in Kafka, and `turn_on` resumes after them."""
     with connect(dsn) as connection, connection.transaction():
         for name in topics:
             connection.execute(_OFF, (_topic(connection, name)[0],))
@@ -151,11 +147,13 @@ def _topic(
 ) -> tuple[int, Sequence[int], Sequence[int]]:
     row = connection.execute(_TOPIC, (name,)).fetchone()
     if row is None:
-        raise ConfigError(f"there is no topic {name}", hint="kafka.topics lists them.")
-    found, unlogged, firsts, ends = row
+        raise ConfigError(
+            f"topic {name} does not exist", hint="List topics: SELECT name FROM kafka.topics"
+        )
+    topic_id, unlogged, firsts, ends = row
     if unlogged:
-        raise ConfigError(f"topic {name} is unlogged: the WAL does not have its records")
-    return found, firsts, ends
+        raise ConfigError(f"topic {name} is unlogged: its records are not in the WAL")
+    return topic_id, firsts, ends
 
 
 def _starts(start: str, firsts: Sequence[int], ends: Sequence[int]) -> list[int]:
@@ -165,6 +163,4 @@ def _starts(start: str, firsts: Sequence[int], ends: Sequence[int]) -> list[int]
         return list(ends)
     if start.isdecimal():
         return [int(start)] * len(ends)
-    raise ConfigError(
-        f"{start!r} is no place to start at", hint="Write earliest, latest or an offset."
-    )
+    raise ConfigError(f"--from must be earliest, latest or an offset, got {start!r}")

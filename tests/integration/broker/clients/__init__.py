@@ -1,9 +1,9 @@
-"""Stock clients behind one face, so that each scenario runs with all of them."""
+"""Client libraries with one interface, so that each scenario runs with all of them."""
 
 from __future__ import annotations
 
 from tests.integration.broker.clients.aiokafka import Aiokafka
-from tests.integration.broker.clients.client import Acks, Client, Record, Shown
+from tests.integration.broker.clients.client import Acks, Client, GroupDescription, Record
 from tests.integration.broker.clients.java import Java
 from tests.integration.broker.clients.kafka_python import KafkaPython
 from tests.integration.broker.clients.librdkafka import Librdkafka
@@ -14,12 +14,12 @@ __all__ = [
     "MEMBERS",
     "Acks",
     "Client",
+    "GroupDescription",
     "Java",
     "Librdkafka",
     "Login",
     "Record",
-    "Shown",
-    "able",
+    "supporting",
 ]
 
 CLIENTS: dict[str, type[Client]] = {
@@ -30,15 +30,15 @@ CLIENTS: dict[str, type[Client]] = {
 }
 
 MEMBERS = ("kcat", *CLIENTS)
-"""Those that can be members of a group. Other scenarios of kcat are in `test_kcat`."""
+"""The clients that can be group members. Other scenarios of kcat are in `test_kcat`."""
 
-LACKS = {
-    "cooperative": {"aiokafka": "its members give up everything before they join again"},
-    "delete_group": {"aiokafka": "its administration cannot delete groups"},
+UNSUPPORTED = {
+    "cooperative": {"aiokafka": "its members revoke all partitions before they join again"},
+    "delete_group": {"aiokafka": "its admin client cannot delete groups"},
 }
-"""What a client cannot do, and why a scenario leaves it out."""
+"""Features that a client does not have, with the reason."""
 
 
-def able(feature: str, *, among: tuple[str, ...] = tuple(CLIENTS)) -> list[str]:
-    """Those that can do it."""
-    return [name for name in among if name not in LACKS[feature]]
+def supporting(feature: str, *, among: tuple[str, ...] = tuple(CLIENTS)) -> list[str]:
+    """The clients that have a feature."""
+    return [name for name in among if name not in UNSUPPORTED[feature]]

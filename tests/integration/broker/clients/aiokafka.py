@@ -12,7 +12,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.structs import OffsetAndMetadata
 
-from tests.integration.broker.clients.client import LONG_S, Client, Record, Shown, kafka_name
+from tests.integration.broker.clients.client import (
+    LONG_S,
+    Client,
+    GroupDescription,
+    Record,
+    kafka_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -186,9 +192,11 @@ class Aiokafka(Client):
     def groups(self) -> set[str]:
         return {name for name, *_ in self._ask("list_consumer_groups")}
 
-    def group(self, name: str) -> Shown:
+    def group(self, name: str) -> GroupDescription:
         (found,) = self._ask("describe_consumer_groups", [name])[0].to_object()["groups"]
-        return Shown(found["state"], tuple(each["client_id"] for each in found["members"]))
+        return GroupDescription(
+            found["state"], tuple(each["client_id"] for each in found["members"])
+        )
 
     def refusal(self, error: BaseException) -> str:
         # It asserts what it might have raised.

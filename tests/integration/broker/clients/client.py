@@ -1,4 +1,4 @@
-"""What a scenario asks of a client library, whichever it is."""
+"""The interface that scenarios use, for every client library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What goes in, or comes out."""
+    """A record that is produced or consumed."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -29,16 +29,16 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A group, as an administrator sees it."""
+class GroupDescription:
+    """A group, as an admin client describes it."""
 
     state: str
     members: tuple[str, ...] = ()
-    """The ids that their clients have given themselves."""
+    """The client ids of the members."""
 
 
 class Client(ABC):
-    """A client library. Whatever goes wrong is raised as the library raises it."""
+    """A client library. Errors are raised as the library raises them."""
 
     def __init__(self, bootstrap: str, login: Login | None = None) -> None:
         self.bootstrap = bootstrap
@@ -54,7 +54,7 @@ class Client(ABC):
         compression: str = "none",
         patience_s: float = LONG_S,
     ) -> list[int]:
-        """The offsets they got; -1 where the client is not told."""
+        """Produce records. Returns their offsets; -1 where the client does not report them."""
 
     @abstractmethod
     def consume(
@@ -66,17 +66,17 @@ class Client(ABC):
         start: int | None = None,
         reset: Reset = "earliest",
     ) -> list[Record]:
-        """So many from the beginning, from an offset of partition 0, or from where the group
-        stands; a group commits them.
+        """Consume `count` records from the beginning, from an offset of partition 0, or from the
+        group's position; a group commits them.
         """
 
     @abstractmethod
     def commit(self, group: str, topic: str, offset: int, metadata: str = "") -> None:
-        """For partition 0, by nobody's member."""
+        """Commit an offset of partition 0, without being a member."""
 
     @abstractmethod
     def committed(self, group: str, topic: str) -> tuple[int, str] | None:
-        """Offset and metadata of partition 0."""
+        """Committed offset and metadata of partition 0."""
 
     @abstractmethod
     def bounds(self, topic: str) -> tuple[int, int]:
@@ -84,28 +84,28 @@ class Client(ABC):
 
     @abstractmethod
     def at_times(self, topic: str, times: list[int]) -> list[int | None]:
-        """The first offsets of partition 0 at or after these."""
+        """The first offsets of partition 0 at or after these timestamps."""
 
     @abstractmethod
     def create(self, topic: str, partitions: int, settings: dict[str, str]) -> None: ...
 
     @abstractmethod
     def partitions(self, topic: str) -> int:
-        """How many it has."""
+        """The number of partitions."""
 
     @abstractmethod
     def grow(self, topic: str, partitions: int) -> None: ...
 
     @abstractmethod
     def cut(self, topic: str, offset: int) -> int:
-        """Delete what is before an offset of partition 0; the first that is left."""
+        """Delete records before an offset of partition 0. Returns the first offset left."""
 
     @abstractmethod
     def delete(self, topic: str) -> None: ...
 
     @abstractmethod
     def settings(self, topic: str) -> dict[str, str]:
-        """Those of a topic that are not as they are by default, at least."""
+        """The settings of a topic, at least those that are not defaults."""
 
     @abstractmethod
     def alter(self, topic: str, name: str, value: str) -> None: ...
@@ -114,17 +114,17 @@ class Client(ABC):
     def groups(self) -> set[str]: ...
 
     @abstractmethod
-    def group(self, name: str) -> Shown: ...
+    def group(self, name: str) -> GroupDescription: ...
 
     def delete_group(self, name: str) -> None:
-        """Not all have it."""
+        """Not supported by all libraries."""
         raise NotImplementedError
 
     @abstractmethod
     def refusal(self, error: BaseException) -> str:
-        """Kafka's name for what a broker has answered, or the library's own for an error of its."""
+        """Kafka's name of an error code of a broker, or the name of the library's own error."""
 
 
 def kafka_name(code: int) -> str:
-    """How Kafka spells it: TOPIC_ALREADY_EXISTS."""
+    """Kafka's spelling: TOPIC_ALREADY_EXISTS."""
     return ErrorCode(code).name.upper()

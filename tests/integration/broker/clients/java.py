@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.testing import EmbeddedKafka
-from tests.integration.broker.clients.client import LONG_S, Client, Record, Shown
+from tests.integration.broker.clients.client import LONG_S, Client, GroupDescription, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ class JavaError(Exception):
 
 
 class Java(Client):
-    """Behind `JavaClient.java`."""
+    """Runs `JavaClient.java`."""
 
     def produce(
         self,
@@ -42,8 +42,10 @@ class Java(Client):
             for record in records
         ]
         patience_ms = int(patience_s * 1000)
-        said = self._run("produce", topic, acks, compression, patience_ms, len(lines), given=lines)
-        return [int(line[0]) for line in said]
+        output = self._run(
+            "produce", topic, acks, compression, patience_ms, len(lines), given=lines
+        )
+        return [int(line[0]) for line in output]
 
     def consume(
         self,
@@ -55,7 +57,7 @@ class Java(Client):
         reset: Reset = "earliest",
     ) -> list[Record]:
         at = "-" if start is None else start
-        said = self._run("consume", topic, count, group or "-", at, reset)
+        output = self._run("consume", topic, count, group or "-", at, reset)
         return [
             Record(
                 _bytes(key),
@@ -68,23 +70,23 @@ class Java(Client):
                 int(partition),
                 int(offset),
             )
-            for partition, offset, timestamp, key, value, *headers in said
+            for partition, offset, timestamp, key, value, *headers in output
         ]
 
     def commit(self, group: str, topic: str, offset: int, metadata: str = "") -> None:
         self._run("commit", topic, group, offset, _text(metadata.encode()))
 
     def committed(self, group: str, topic: str) -> tuple[int, str] | None:
-        said = self._run("committed", topic, group)
-        return (int(said[0][0]), (_bytes(said[0][1]) or b"").decode()) if said else None
+        output = self._run("committed", topic, group)
+        return (int(output[0][0]), (_bytes(output[0][1]) or b"").decode()) if output else None
 
     def bounds(self, topic: str) -> tuple[int, int]:
         ((first, following),) = self._run("bounds", topic, "-")
         return int(first), int(following)
 
     def at_times(self, topic: str, times: list[int]) -> list[int | None]:
-        said = self._run("times", topic, "-", *times)
-        return [None if offset == "-" else int(offset) for (offset,) in said]
+        output = self._run("times", topic, "-", *times)
+        return [None if offset == "-" else int(offset) for (offset,) in output]
 
     def create(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         self._run(
@@ -112,9 +114,9 @@ class Java(Client):
     def groups(self) -> set[str]:
         return {name for (name,) in self._run("groups")}
 
-    def group(self, name: str) -> Shown:
+    def group(self, name: str) -> GroupDescription:
         (state,), *members = self._run("group", name)
-        return Shown(state, tuple(member for (member,) in members))
+        return GroupDescription(state, tuple(member for (member,) in members))
 
     def delete_group(self, name: str) -> None:
         self._run("delete-group", name)
@@ -134,14 +136,14 @@ class Java(Client):
         assert process.stdout is not None
         process.stdin.writelines("\t".join(line) + "\n" for line in lines)
         process.stdin.flush()
-        said: list[list[str]] = []
+        output: list[list[str]] = []
         for line in process.stdout:
             word, *fields = line.rstrip("\n").split("\t")
             if word == "ok":
-                return said
+                return output
             if word == "failed":
                 raise JavaError(fields[0], (_bytes(fields[1]) or b"").decode())
-            said.append(fields)
+            output.append(fields)
         raise RuntimeError(f"the process ended with {process.wait()}")
 
 
@@ -181,7 +183,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @cache
 def _compiled() -> str:
-    """The folder of the classes; nobody needs it after the tests."""
+    """The folder of the compiled classes, deleted after the tests."""
     folder = tempfile.mkdtemp(prefix="tailrace-java-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     sources: Iterable[Path] = Path(__file__).parent.glob("*.java")

@@ -11,7 +11,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import OffsetAndMetadata
 
-from tests.integration.broker.clients.client import LONG_S, Client, Record, Shown, kafka_name
+from tests.integration.broker.clients.client import (
+    LONG_S,
+    Client,
+    GroupDescription,
+    Record,
+    kafka_name,
+)
 
 if TYPE_CHECKING:
     from tests.integration.broker.clients.client import Acks, Reset
@@ -142,16 +148,16 @@ class KafkaPython(Client):
 
     def alter(self, topic: str, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})
-        said = self._ask("alter_configs", [resource], raise_on_unknown=False)["topic"][topic]
-        _check(said)
+        answer = self._ask("alter_configs", [resource], raise_on_unknown=False)["topic"][topic]
+        _check(answer)
 
     def groups(self) -> set[str]:
         return {group["group_id"] for group in self._ask("list_groups")}
 
-    def group(self, name: str) -> Shown:
+    def group(self, name: str) -> GroupDescription:
         found = self._ask("describe_groups", [name])[name]
         members = tuple(each["client_id"] for each in found["members"])
-        return Shown(found["group_state"], members)
+        return GroupDescription(found["group_state"], members)
 
     def delete_group(self, name: str) -> None:
         _check(self._ask("delete_groups", [name])[name])
@@ -162,10 +168,10 @@ class KafkaPython(Client):
         return kafka_name(code) if code > 0 else type(error).__name__
 
 
-def _check(said: str) -> None:
-    """Some answers are told in words: `[Error 40] InvalidConfigurationError: ...`."""
-    if said != "OK":
-        names = said.replace(":", " ").split()
+def _check(answer: str) -> None:
+    """Some errors are texts only: `[Error 40] InvalidConfigurationError: ...`."""
+    if answer != "OK":
+        names = answer.replace(":", " ").split()
         raise next(getattr(kafka.errors, each) for each in names if hasattr(kafka.errors, each))
 
 

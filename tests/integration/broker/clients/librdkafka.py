@@ -13,7 +13,13 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tests.integration.broker.clients.client import LONG_S, Client, Record, Shown, kafka_name
+from tests.integration.broker.clients.client import (
+    LONG_S,
+    Client,
+    GroupDescription,
+    Record,
+    kafka_name,
+)
 
 if TYPE_CHECKING:
     from tests.integration.broker.clients.client import Acks, Reset
@@ -170,9 +176,11 @@ class Librdkafka(Client):
         listed = self._admin.list_consumer_groups().result(LONG_S).valid
         return {group.group_id for group in listed}
 
-    def group(self, name: str) -> Shown:
+    def group(self, name: str) -> GroupDescription:
         found = self._admin.describe_consumer_groups([name])[name].result(LONG_S)
-        return Shown(found.state.name.title(), tuple(each.client_id for each in found.members))
+        return GroupDescription(
+            found.state.name.title(), tuple(each.client_id for each in found.members)
+        )
 
     def delete_group(self, name: str) -> None:
         self._admin.delete_consumer_groups([name])[name].result(LONG_S)

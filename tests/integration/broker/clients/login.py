@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """How a client proves who it is, and whom it trusts."""
+    """The credentials of a client, and the certificate authority that it trusts."""
 
     user: str = ""
     """Without one there is no login."""

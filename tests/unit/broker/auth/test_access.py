@@ -1,4 +1,4 @@
-"""Rules: what follows from which, and what does not."""
+"""Rules: the operations that they allow and imply, and no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = st.text("ab", min_size=1, max_size=3)
 
 
 @given(st.lists(st.tuples(RULES, NAMES, st.sampled_from(["", "*"]))), st.booleans(), RULES, NAMES)
-def test_what_no_rule_allows_is_forbidden(
+def test_operations_without_a_rule_are_denied(
     rules: list[tuple[tuple[Resource, Operation], str, str]],
     anything: bool,
     asked: tuple[Resource, Operation],
@@ -45,7 +45,7 @@ def test_what_no_rule_allows_is_forbidden(
     assert User(name="ann", superuser=True).may(operation, resource, name)
 
 
-def test_users_that_there_are_not_have_keys_that_stay() -> None:
+def test_unknown_users_have_stable_fake_keys() -> None:
     access = Access()
     found = access.keys("nobody", "SCRAM-SHA-256")
     assert found == access.keys("nobody", "SCRAM-SHA-256")
@@ -65,13 +65,13 @@ def test_users_that_there_are_not_have_keys_that_stay() -> None:
         (Resource.CLUSTER, "other", Operation.CREATE),
     ],
 )
-def test_rules_that_are_none(resource: Resource, pattern: str, operation: Operation) -> None:
+def test_invalid_rules_are_refused(resource: Resource, pattern: str, operation: Operation) -> None:
     rule = Rule(user="ann", resource=resource, pattern=pattern, operations=(operation,))
     with pytest.raises(ConfigError):
         rule.check()
 
 
-def test_secrets_are_not_shown() -> None:
+def test_secrets_are_not_in_repr() -> None:
     user = User(name="ann", superuser=False)
     user.keys["SCRAM-SHA-256"] = Access().keys("ann", "SCRAM-SHA-256")
     assert "salt" not in repr(user) + repr(user.keys)

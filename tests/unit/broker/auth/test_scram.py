@@ -1,4 +1,4 @@
-"""SCRAM: the example of RFC 7677, and clients that lie."""
+"""SCRAM: the example of RFC 7677, and clients that cheat."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 def proof(mechanism: str, password: str, first: bytes, answer: bytes, final: bytes) -> bytes:
-    """What a client makes of its password."""
+    """The messages of a client that knows the password."""
     name = scram.HASHES[mechanism]
     fields = dict(part.split(b"=", 1) for part in answer.split(b","))
     salt, rounds = base64.b64decode(fields[b"s"]), int(fields[b"i"])
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, rounds)
     key = hmac.digest(salted, b"Client Key", name)
-    said = b",".join((first, answer, final))
-    signature = hmac.digest(hashlib.new(name, key).digest(), said, name)
+    transcript = b",".join((first, answer, final))
+    signature = hmac.digest(hashlib.new(name, key).digest(), transcript, name)
     return base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
 
 
@@ -55,11 +55,11 @@ def login(mechanism: str, kept: str, given: str, *, head: bytes = b"n,,") -> byt
 
 @settings(deadline=None)
 @given(st.sampled_from(list(scram.HASHES)), PASSWORDS, PASSWORDS)
-def test_the_right_password_and_no_other(mechanism: str, kept: str, given: str) -> None:
+def test_only_the_right_password_is_accepted(mechanism: str, kept: str, given: str) -> None:
     assert (login(mechanism, kept, given) is not None) == (kept == given)
 
 
-def test_clients_that_could_bind_channels_and_do_not() -> None:
+def test_clients_that_support_channel_binding_without_using_it() -> None:
     assert login("SCRAM-SHA-256", "x", "x", head=b"y,,") is not None
     assert login("SCRAM-SHA-256", "x", "x", head=b"n,a=ann,") is not None
 
@@ -81,7 +81,7 @@ def test_clients_that_could_bind_channels_and_do_not() -> None:
         b"n,,n=ann,r=a b",
     ],
 )
-def test_first_messages_that_are_none(message: bytes) -> None:
+def test_invalid_first_messages_are_refused(message: bytes) -> None:
     with pytest.raises(MalformedError):
         scram.Exchange("SCRAM-SHA-256", "n").first(message, lambda _: KEYS["SCRAM-SHA-256"])
 
@@ -104,8 +104,8 @@ def test_names_may_have_commas() -> None:
         (b"c=eSws", False),
     ],
 )
-def test_another_channel_or_nonce(change: bytes, accepted: bool) -> None:
-    """Even with a proof that fits it."""
+def test_a_wrong_channel_or_nonce_is_refused(change: bytes, accepted: bool) -> None:
+    """Also with a proof that matches it."""
     exchange = scram.Exchange("SCRAM-SHA-256", "server")
     bare = b"n=ann,r=abc"
     answer = exchange.first(b"n,," + bare, lambda _: KEYS["SCRAM-SHA-256"])
@@ -116,7 +116,7 @@ def test_another_channel_or_nonce(change: bytes, accepted: bool) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_garbage(data: bytes) -> None:
+def test_random_first_messages_are_refused(data: bytes) -> None:
     exchange = scram.Exchange("SCRAM-SHA-512", "server")
     with pytest.raises(MalformedError):
         exchange.first(data, lambda _: KEYS["SCRAM-SHA-512"])
@@ -125,7 +125,7 @@ def test_garbage(data: bytes) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_garbage_at_the_end(data: bytes) -> None:
+def test_random_final_messages_are_refused(data: bytes) -> None:
     exchange = scram.Exchange("SCRAM-SHA-512", "server")
     exchange.first(b"n,,n=ann,r=abc", lambda _: KEYS["SCRAM-SHA-512"])
     with pytest.raises(MalformedError):

@@ -1,4 +1,4 @@
-"""What idempotent producers are told, and the offsets that a transaction gives."""
+"""Sequences of idempotent producers, and the offsets that a transaction assigns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tailrace.broker.tables import writer
 from tailrace.broker.tables.catalog import Topic
 from tailrace.broker.tables.records import Batch
-from tailrace.broker.tables.writer import Waiting, Written
+from tailrace.broker.tables.writer import PendingBatch, WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,9 @@ FIRST = 100
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
 
 
 class Draft:
@@ -34,7 +34,9 @@ class Draft:
         self._loop = loop
         self.draft = writer._Draft(offsets={(3, 0): FIRST}, producers={})
 
-    def add(self, sequence: int, count: int = 10, *, producer: int = 7, epoch: int = 0) -> Written:
+    def add(
+        self, sequence: int, count: int = 10, *, producer: int = 7, epoch: int = 0
+    ) -> WriteResult:
         batch = Batch(
             records=((0, None, b"v", []),) * count,
             size=100,
@@ -43,7 +45,9 @@ class Draft:
             sequence=sequence,
         )
         done = self._loop.create_future()
-        return self.draft.add(Waiting(topic=TOPIC, partition=0, batch=batch, data=b"", done=done))
+        return self.draft.add(
+            PendingBatch(topic=TOPIC, partition=0, batch=batch, data=b"", done=done)
+        )
 
 
 @pytest.fixture
@@ -51,13 +55,13 @@ def draft(loop: asyncio.AbstractEventLoop) -> Draft:
     return Draft(loop)
 
 
-def test_offsets_count_up(draft: Draft) -> None:
+def test_offsets_are_consecutive(draft: Draft) -> None:
     found = [draft.add(-1, count, producer=-1).offset for count in (1, 10, 3)]
     assert found == [100, 101, 111]
     assert draft.draft.offsets == {(3, 0): 114}
 
 
-def test_a_batch_that_comes_again_has_its_place(draft: Draft) -> None:
+def test_a_repeated_batch_has_its_offset(draft: Draft) -> None:
     offsets = [draft.add(10 * number).offset for number in range(8)]
     assert offsets == list(range(100, 180, 10))
     again = [draft.add(10 * number) for number in range(8)]
@@ -70,28 +74,28 @@ def test_a_batch_that_comes_again_has_its_place(draft: Draft) -> None:
 
 @pytest.mark.parametrize("sequence", [1, 10, 5000])
 def test_a_gap_is_refused(draft: Draft, sequence: int) -> None:
-    """At the beginning too: the batch before it may have failed and will come again."""
+    """Also for the first batch: the batch before it may have failed and will be retried."""
     assert draft.add(sequence).error == "out_of_order_sequence_number"
     assert draft.add(0).offset == FIRST
     assert draft.add(10 + sequence).error == "out_of_order_sequence_number"
     assert draft.add(10).offset == FIRST + 10
 
 
-def test_numbers_start_again_behind_the_largest(draft: Draft) -> None:
+def test_sequence_numbers_wrap(draft: Draft) -> None:
     producer = writer._Producer(0, [[0x7FFFFFF0, 0x7FFFFFF9, 50]])
     draft.draft.producers[7, 3, 0] = producer
     assert draft.add(0x7FFFFFFA, 10).offset == 100
     assert draft.add(4).offset == 110
 
 
-def test_a_new_epoch_begins_at_nothing_and_ends_the_old_one(draft: Draft) -> None:
+def test_a_new_epoch_starts_at_zero_and_fences_the_old_one(draft: Draft) -> None:
     draft.add(0)
     assert draft.add(10, epoch=1).error == "out_of_order_sequence_number"
     assert draft.add(0, epoch=1).offset == 110
     assert draft.add(10, epoch=0).error == "invalid_producer_epoch"
 
 
-def test_producers_do_not_meet(draft: Draft) -> None:
+def test_producers_are_independent(draft: Draft) -> None:
     assert draft.add(0, producer=7).offset == 100
     assert draft.add(0, producer=8).offset == 110
     assert draft.add(10, producer=7).offset == 120

@@ -1,4 +1,4 @@
-"""What scenarios begin with: a topic of their own, and records."""
+"""A new topic, and sample records, for scenarios to start with."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from confluent_kafka.cimpl import NewTopic
 from tests.integration.broker.clients import Record
 
 
-def make_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
+def create_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
     name = f"t-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    # The times of the records are of long ago.
-    given = {"retention_ms": "-1"} | config
-    settings = {key.replace("_", "."): value for key, value in given.items()}
+    # The timestamps of the records are old: the default retention would delete them.
+    config = {"retention_ms": "-1"} | config
+    settings = {key.replace("_", "."): value for key, value in config.items()}
     made = admin.create_topics([NewTopic(name, partitions, 1, config=settings)])
     made[name].result(30)
     return name
 
 
-def some(count: int, *, first: int = 0, size: int = 50) -> list[Record]:
+def sample_records(count: int, *, first: int = 0, size: int = 50) -> list[Record]:
     return [
         Record(
-            # Some clients want one of the two.
+            # Some clients require a key or a value.
             key=None if number % 10 == 3 else f"key {number}".encode(),
             value=None if number % 10 == 5 else (f"value {number} " * size)[:size].encode(),
             headers=(("a", b"1"), ("a", b""), ("b", b"\xff\0")) if number % 3 == 0 else (),
