@@ -152,7 +152,7 @@ def test_the_last_answer_stays_while_the_server_is_away(
     finally:
         database.server.start()
     assert monitor.figures.kept_wal_bytes == before.kept_wal_bytes
-    assert monitor.figures.error.startswith("UNREACHABLE")
+    assert str(monitor.figures.error).startswith("UNREACHABLE")
     assert not monitor.figures.active
 
 

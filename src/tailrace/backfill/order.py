@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import structlog
 
 from tailrace.log.store import LocalStore
+from tailrace.observe.figures import BackfillFigures
 from tailrace.postgres.publication import TableName
 
 if TYPE_CHECKING:
@@ -74,22 +75,23 @@ class Record:
     begun_at: float = 0.0
     ended_at: float = 0.0
 
-    def progress(self) -> dict[str, object]:
-        """What people want to know."""
+    def progress(self, pipeline: str) -> BackfillFigures:
+        """The status figures of this backfill."""
         share = self.delivered / self.expected if self.expected else 0.0
-        return {
-            "id": self.id,
-            "table": str(self.table),
-            "state": self.state,
-            "rows": self.delivered,
-            "rows_read": self.read,
-            "rows_expected": self.expected,
-            "bytes": self.bytes,
-            "page_rows": self.page_rows,
-            "share": 1.0 if self.state == "complete" else min(share, 0.99),
-            "seconds": (self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,
-            "error": self.error,
-        }
+        return BackfillFigures(
+            pipeline=pipeline,
+            id=self.id,
+            table=str(self.table),
+            state=self.state,
+            rows=self.delivered,
+            rows_read=self.read,
+            rows_expected=self.expected,
+            bytes=self.bytes,
+            page_rows=self.page_rows,
+            share=1.0 if self.state == "complete" else min(share, 0.99),
+            seconds=(self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,
+            error=self.error,
+        )
 
     def save(self, folder: Path) -> None:
         """Write the file, whole or not at all."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.backfill.order import OVER, Order, Record
 from tailrace.errors import ConfigError
+from tailrace.observe.figures import document
 from tailrace.postgres.publication import TableName
 from tailrace.tables import Tables
 
@@ -83,8 +84,8 @@ def wish(config: Config, id: str, wanted: Wish) -> Order:  # noqa: A002 - that i
 def listing(config: Config) -> list[dict[str, Any]]:
     """All backfills, oldest first."""
     return [
-        {"pipeline": folder.name, "where": order.where, "rate": order.rate, "wish": order.wish}
-        | record.progress()
+        {"where": order.where, "rate": order.rate, "wish": order.wish}
+        | document(record.progress(folder.name))
         for folder, order, record in _all(config)
     ]
 

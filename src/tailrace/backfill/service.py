@@ -16,6 +16,7 @@ from tailrace.postgres.joining import Joining
 
 if TYPE_CHECKING:
     from tailrace.config import Config
+    from tailrace.observe.figures import BackfillFigures
 
 _LOOK_S = 0.25
 _BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -54,12 +55,9 @@ class Service:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def progress(self) -> list[dict[str, object]]:
+    def progress(self) -> list[BackfillFigures]:
         """The backfills, the youngest last."""
-        return [
-            {"pipeline": self._name} | record.progress()
-            for record in list(self._records.values())[-20:]
-        ]
+        return [record.progress(self._name) for record in list(self._records.values())[-20:]]
 
     def _waits(self, seconds: float) -> bool:
         """Sleep; False if we are to stop, or the backfill at hand is."""

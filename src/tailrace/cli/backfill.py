@@ -130,7 +130,7 @@ def _wish(config: Any, name: str, wanted: Any) -> None:
 def _engine_runs(settings: Config) -> bool:
     from tailrace.run import status
 
-    report = status.read(status.folder(settings.data), "pipelines")
+    report = status.read(status.folder(settings.data), "pipelines", status.PipelinesStatus)
     return report is not None and report.up
 
 

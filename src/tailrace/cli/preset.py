@@ -27,7 +27,8 @@ def launch(
 ) -> NoReturn:
     """Prepare the database where that is due, and run what the file names."""
     from tailrace import config
-    from tailrace.run.supervisor import processes, supervise
+    from tailrace.run.processes import processes
+    from tailrace.run.supervisor import supervise
 
     for name in VARIABLES:
         # The file says it all: a variable meant for other commands must not reach into it.

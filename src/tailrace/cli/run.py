@@ -47,7 +47,8 @@ def run(
       curl -X POST localhost:9090/shutdown
     """
     from tailrace.observe import logs
-    from tailrace.run.supervisor import processes, supervise
+    from tailrace.run.processes import processes
+    from tailrace.run.supervisor import supervise
 
     logs.configure()
     settings = options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)

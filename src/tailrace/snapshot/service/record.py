@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from tailrace.log.store import LocalStore
+from tailrace.observe.figures import SnapshotFigures
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.export import Exported
 from tailrace.snapshot.table import Stretch
@@ -59,21 +60,21 @@ class Record:
     begun_at: float = 0.0
     ended_at: float = 0.0
 
-    def progress(self) -> dict[str, object]:
-        """What people want to know."""
-        return {
-            "id": self.id,
-            "table": str(self.table),
-            "format": self.form,
-            "state": self.state,
-            "requested_at": self.requested_at,
-            "seconds": (self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,
-            "chunks": self.chunks,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "share": self.done / len(self.stretches) if self.stretches else 0.0,
-            "error": self.error,
-        }
+    def progress(self) -> SnapshotFigures:
+        """The status figures of this snapshot."""
+        return SnapshotFigures(
+            id=self.id,
+            table=str(self.table),
+            format=self.form,
+            state=self.state,
+            requested_at=self.requested_at,
+            seconds=(self.ended_at or time.time()) - self.begun_at if self.begun_at else 0.0,
+            chunks=self.chunks,
+            rows=self.rows,
+            bytes=self.bytes,
+            share=self.done / len(self.stretches) if self.stretches else 0.0,
+            error=self.error,
+        )
 
     def begin_anew(self, name: str) -> None:
         """Be another snapshot of the same table, or the same one if nobody has seen any of it."""

@@ -21,6 +21,7 @@ from tailrace.snapshot.service.record import Record
 
 if TYPE_CHECKING:
     from tailrace.config import Config
+    from tailrace.observe.figures import SnapshotFigures
     from tailrace.postgres.publication import TableName
     from tailrace.snapshot.job import FormatName
     from tailrace.snapshot.service.catalog import Listing
@@ -72,7 +73,7 @@ class Service:
             if thread.ident is not None:
                 thread.join(timeout_s)
 
-    def progress(self) -> list[dict[str, object]]:
+    def progress(self) -> list[SnapshotFigures]:
         """The snapshots of this run, the youngest last."""
         with self._lock:
             return [record.progress() for record in self._known]

@@ -50,7 +50,7 @@ def picture(*recent: Arrival, **fields: Any) -> Picture:
         "places": PLACES,
         "processes": ["capture streaming (pid 7)"],
         "received": 1234,
-        "behind": 3,
+        "pending": 3,
         "per_second": 14.2,
         "history": [0, 1, 4, 8],
         "latency": Latency(p50_ms=112.4, p99_ms=1180),
@@ -72,7 +72,7 @@ def test_everything_is_in_the_picture() -> None:
         "nats://127.0.0.1:4222",
         "capture streaming (pid 7)",
         "14 changes/s   ▁▄█",
-        "1,234 received  3 behind  commit → received p50 112 ms, p99 1,180 ms",
+        "1,234 received  3 pending  commit → received p50 112 ms, p99 1,180 ms",
         "Ctrl-C stops",
     ):
         assert words in text
@@ -132,7 +132,7 @@ def test_a_terminal_has_nothing_to_obey(name: str, table: str, value: str, op: O
 
 def test_the_figures_as_a_line() -> None:
     assert sentence(picture(latency=None)) == (
-        "1,234 changes received · 14 changes/s · 3 behind · commit → received —"
+        "1,234 changes received · 14 changes/s · 3 pending · commit → received —"
     )
 
 

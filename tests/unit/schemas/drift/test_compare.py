@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace import config
-from tailrace.observe.metrics import SlotFigures, exposition
-from tailrace.run.overview import Overview, status_document
+from tailrace.observe.figures import SlotFigures
+from tailrace.observe.metrics import exposition
+from tailrace.run.document import status_document
+from tailrace.run.overview import Overview
 from tailrace.schemas.drift import record
 from tailrace.schemas.drift.compare import BACKFILLED, KINDS, Sent, compare
 from tailrace.schemas.drift.facts import ADAPTER, Column, Facts, Leaf, Table
@@ -213,7 +215,8 @@ def test_status_and_metrics_show_findings(tmp_path: Path) -> None:
     record.save(tmp_path, findings)
     settings = config.Config.model_validate({"data": tmp_path, "log": {"path": tmp_path / "log"}})
     overview = Overview(settings, SlotFigures)
-    [shown] = status_document(overview.look(), settings)["schema_findings"]
-    assert (shown.table, shown.kind, shown.waiting) == ("public.t", "column-default", ("one",))
-    body, _ = exposition(overview.look)
+    [shown] = status_document(overview.read(), settings)["schema_findings"]
+    assert (shown["table"], shown["kind"]) == ("public.t", "column-default")
+    assert shown["waiting"] == ("one",)
+    body, _ = exposition(overview.read)
     assert b'tailrace_schema_findings_total{kind="column-default",pipeline="one"} 1.0' in body
