@@ -27,7 +27,7 @@ import yaml
 
 from tailrace import checkpoint
 from tailrace.log.reader import Log
-from tailrace.observe.figures import document
+from tailrace.observe.figure import document
 from tailrace.position import ORIGIN, Position
 from tailrace.postgres.bootstrap import log_exists
 from tailrace.run import status

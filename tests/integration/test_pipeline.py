@@ -40,6 +40,7 @@ def test_every_change_arrives_once_in_order(
     captured.catch_up()
     progress = delivery.run()
     assert (progress.state, progress.events) == ("stopped", 4)
+    assert progress.last_committed_at is not None
     found = delivery.received()
     assert [message.subject.split(".", 1)[1] for message in found] == [
         "users.insert", "users.insert", "users.update", "users.delete",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.backfill.order import OVER, Order, Record
 from tailrace.errors import ConfigError
-from tailrace.observe.figures import document
+from tailrace.observe.figure import document
 from tailrace.postgres.publication import TableName
 from tailrace.tables import Tables
 

@@ -27,7 +27,8 @@ from tailrace.log.appender import Appender, Layout
 from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
-from tailrace.observe.figures import CaptureFigures, Recorder
+from tailrace.observe.figure import Recorder
+from tailrace.observe.figures import CaptureFigures
 from tailrace.postgres.connection import connect, translate_error
 from tailrace.postgres.slot import read_slot
 from tailrace.wire.pgtime import PgTime

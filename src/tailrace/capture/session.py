@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from tailrace.capture.flusher import Flusher
     from tailrace.capture.replication import Replication
     from tailrace.log.appender import Appender
-    from tailrace.observe.figures import CaptureFigures, Recorder
+    from tailrace.observe.figure import Recorder
+    from tailrace.observe.figures import CaptureFigures
 
 _XLOG_DATA = ord("w")
 _HEADER_BYTES = 25

@@ -141,7 +141,7 @@ def _describe(detail: ErrorDetails) -> str:
 
 
 def error_text(detail: ErrorDetails) -> str:
-    """Pydantic's message in the words of our errors: `must be greater than or equal to 0`."""
+    """Pydantic's message in Tailrace's style: `must be greater than or equal to 0`."""
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return re.sub(r"\bshould\b", "must", message)
 

@@ -8,9 +8,12 @@ figure.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from tailrace.observe.figures import Figure, Figures, SystemFigures, counter, gauge
+from tailrace.observe.figure import Figure, Figures, counter, gauge
+
+if TYPE_CHECKING:
+    from tailrace.observe.figures import SystemFigures
 
 _MIB = 1 << 20
 
@@ -75,6 +78,7 @@ def bridge_figures(figures: SystemFigures) -> BridgeFigures:
 def metrics_line(figures: SystemFigures) -> str:
     """The METRICS line, as parsers of the bridge's log expect it.
 
+    >>> from tailrace.observe.figures import SystemFigures
     >>> metrics_line(SystemFigures(version="1", uptime_s=15.3))
     'METRICS uptime=15 wal_messages=0 cdc_events=0 lsn=0/0 connected=0 reconnects=0 \
 nats_reconnects=0 lag_bytes=0 slot_active=0'

@@ -1,6 +1,6 @@
 """Figures as Prometheus metrics: names, types and help come from the figures' fields.
 
-A `Collector` reads the figures anew for every scrape, so this module stores no metric and has no
+A `Collector` reads the figures once per scrape, so this module stores no metric and has no
 global state. An unknown figure (None) has no sample, never a zero.
 """
 
@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector as Base
 
 from tailrace.observe.bridge import BridgeFigures, bridge_figures
+from tailrace.observe.figure import figures_of
 from tailrace.observe.figures import (
     BackfillFigures,
     CaptureFigures,
@@ -25,13 +26,12 @@ from tailrace.observe.figures import (
     SlotFigures,
     SnapshotFigures,
     SystemFigures,
-    figures_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tailrace.observe.figures import Figure, Figures, Metric
+    from tailrace.observe.figure import Figure, Figures, Metric
 
     Family = CounterMetricFamily | GaugeMetricFamily
 
@@ -82,13 +82,13 @@ def families(kind: type[Figures], items: Sequence[Figures]) -> Iterator[Family]:
     Items with equal labels are the same series: the last one counts.
     """
     series = {tuple(_labels(item).values()): item for item in items}
-    found: dict[str, Family] = {}
+    by_name: dict[str, Family] = {}
     for name, figure in figures_of(kind).items():
         for metric in figure.metrics:
-            family = found.setdefault(metric.name, _family(kind, figure, metric))
+            family = by_name.setdefault(metric.name, _family(kind, figure, metric))
             for labels, item in series.items():
                 _add_sample(family, metric, labels, getattr(item, name))
-    yield from found.values()
+    yield from by_name.values()
 
 
 def _labels(item: Figures) -> dict[str, str]:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tailrace.observe.figures import PipelineFigures, Recorder
+from tailrace.observe.figure import Recorder
+from tailrace.observe.figures import PipelineFigures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from tailrace.config import Config
-    from tailrace.observe.figures import CaptureFigures, Recorder
+    from tailrace.observe.figure import Recorder
+    from tailrace.observe.figures import CaptureFigures
     from tailrace.position import Lsn
 
 _STOP_LIMIT_S = 4.5

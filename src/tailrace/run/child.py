@@ -1,7 +1,7 @@
-"""One supervised process: when it is started, restarted, given up and stopped.
+"""One supervised process: when it is started, restarted and stopped.
 
-A state machine without a clock: `tick(now)` is called many times per second, and the operating
-system is behind `Launcher`, so the rules can be tested without processes.
+A state machine without a clock: `tick(now)` is called many times per second. `Launcher` stands for
+the operating system, so the rules can be tested without processes.
 
     WAITING ──ready──▶ RUNNING ──exit, final code──▶ FAILED
        ▲                │  ▲

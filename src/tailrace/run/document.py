@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrace.observe.bridge import bridge_figures
-from tailrace.observe.figures import document
+from tailrace.observe.figure import document
 
 if TYPE_CHECKING:
     from tailrace.config import Config

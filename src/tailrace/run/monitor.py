@@ -78,13 +78,13 @@ class Monitor:
 
 def slot_figures(slot: SlotState, now: str) -> SlotFigures:
     """The figures of a slot. The server's end is `restart_lsn` plus the WAL it keeps."""
-    kept, restart, confirmed = slot.kept_wal_bytes, slot.restart_lsn, slot.confirmed_flush_lsn
+    kept_bytes, restart, confirmed = slot.kept_wal_bytes, slot.restart_lsn, slot.confirmed_flush_lsn
     lag = None
-    if kept is not None and restart is not None and confirmed is not None:
-        lag = max(restart + kept - confirmed, 0)
+    if kept_bytes is not None and restart is not None and confirmed is not None:
+        lag = max(restart + kept_bytes - confirmed, 0)
     return SlotFigures(
         active=slot.active_pid is not None,
-        kept_wal_bytes=kept,
+        kept_wal_bytes=kept_bytes,
         lag_bytes=lag,
         checked_at=now,
         error=f"lost: {slot.invalidation_reason or slot.wal_status}" if slot.lost else None,

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tailrace.errors import CorruptError
+from tailrace.observe.figure import Figures
 from tailrace.observe.figures import (
     BackfillFigures,
     CaptureFigures,
-    Figures,
     PipelineFigures,
     ProcessFigures,
     SnapshotFigures,

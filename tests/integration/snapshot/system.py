@@ -10,7 +10,7 @@ import msgspec
 import nats
 
 from tailrace import config
-from tailrace.observe.figures import document
+from tailrace.observe.figure import document
 from tests.fix_pipeline import received
 from tests.integration.snapshot.serving import Serving
 

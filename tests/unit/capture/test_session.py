@@ -19,7 +19,8 @@ from tailrace.log.format.layout import Identity
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Earliest, Log
 from tailrace.log.store import LocalStore
-from tailrace.observe.figures import CaptureFigures, Recorder
+from tailrace.observe.figure import Recorder
+from tailrace.observe.figures import CaptureFigures
 from tailrace.position import Lsn
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.wire import pgoutput, replication

@@ -14,21 +14,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace import config
 from tailrace.observe import bridge, figures
 from tailrace.observe.bridge import BridgeFigures
+from tailrace.observe.figure import Figures, Recorder, document, figures_of
 from tailrace.observe.figures import (
     BackfillFigures,
     CaptureFigures,
-    Figures,
     LogFigures,
     PipelineFigures,
     ProcessFigures,
-    Recorder,
     SchemaChangeCount,
     SchemaChangeFigures,
     SlotFigures,
     SnapshotFigures,
     SystemFigures,
-    document,
-    figures_of,
 )
 from tailrace.observe.metrics import exposition
 from tailrace.position import Lsn

@@ -292,9 +292,11 @@ def _environment(own: Mapping[str, str], folder: Path) -> dict[str, str]:
 
     Temporary files of Java and Spark go to the demo's folder, and are removed with it.
     """
-    kept = {name: value for name, value in own.items() if not name.startswith(_REMOVED_VARIABLES)}
-    java = f"{kept.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={folder} -XX:-UsePerfData"
-    return kept | {
+    inherited = {
+        name: value for name, value in own.items() if not name.startswith(_REMOVED_VARIABLES)
+    }
+    java = f"{inherited.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={folder} -XX:-UsePerfData"
+    return inherited | {
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
         "JDK_JAVA_OPTIONS": java.strip(),

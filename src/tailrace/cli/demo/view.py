@@ -251,5 +251,5 @@ def open_view(console: Console) -> View:
     """A live view on a terminal, lines elsewhere."""
     if not console.is_terminal:
         return Lines(console)
-    # Not the given console: it folds no lines, and columns need folding.
+    # Not this console: it folds no lines, and columns need folding.
     return Screen(Console(highlight=False, markup=False, emoji=False))

@@ -12,7 +12,7 @@ import nats
 
 from tailrace import config
 from tailrace.encode.creek import schema as creek
-from tailrace.observe.figures import document
+from tailrace.observe.figure import document
 from tests.creek import read, reader_schema
 from tests.fix_pipeline import received
 from tests.integration.snapshot.serving import Serving
