@@ -1,4 +1,4 @@
-"""Writes the reference pages that come from code: `make docs`. A test checks they are fresh."""
+"""Writes the reference pages that are generated from code: `make docs`. A test compares them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def configuration() -> str:
         "# Configuration",
         "",
         "The keys of `tailrace.yml`. All have defaults; an empty file is valid. `${NAME}` and",
-        "`${NAME:-default}` in strings come from the environment. Unknown keys are errors.",
+        "`${NAME:-default}` in strings are replaced from the environment. Unknown keys are errors.",
     ]
     plain = {name: field for name, field in Config.model_fields.items() if _plain(field)}
-    lines += ["", "## At the top", "", *_TABLE, *_keys(plain)]
+    lines += ["", "## Top level", "", *_TABLE, *_keys(plain)]
     for name, field in Config.model_fields.items():
         if not _plain(field):
             lines += _section(name, field)
     return "\n".join(lines) + "\n"
 
 
-_TABLE = ["| key | default | meaning |", "|---|---|---|"]
+_TABLE = ["| key | default | description |", "|---|---|---|"]
 
 
 def _section(name: str, field: FieldInfo) -> Iterator[str]:
@@ -51,12 +51,12 @@ def _section(name: str, field: FieldInfo) -> Iterator[str]:
     about = (model.__doc__ or "") if by_name else str(field.description)
     yield from ("", f"## {path}", "", about, "", *_TABLE)
     fields = model.model_fields
-    yield from _keys({key: each for key, each in fields.items() if _plain(each)})
-    for key, each in fields.items():
-        if section_of(each.annotation) is SinkSettings:
+    yield from _keys({key: inner for key, inner in fields.items() if _plain(inner)})
+    for key, inner in fields.items():
+        if section_of(inner.annotation) is SinkSettings:
             yield from _sinks(f"{path}.{key}")
-        elif not _plain(each):
-            yield from _section(f"{path}.{key}", each)
+        elif not _plain(inner):
+            yield from _section(f"{path}.{key}", inner)
 
 
 def _sinks(path: str) -> Iterator[str]:
@@ -109,10 +109,10 @@ def errors() -> str:
     lines = [
         "# Errors and exit codes",
         "",
-        "What Tailrace says when it stops, and what to do. `retry: back-off` is tried again by",
-        "itself once the first connection has worked.",
+        "The errors that Tailrace reports, and what to do. After the first connection has worked,",
+        "errors with `retry: back-off` are retried without an operator.",
         "",
-        "| code | exit | retry | what it means | hint |",
+        "| code | exit | retry | meaning | hint |",
         "|---|---|---|---|---|",
     ]
     for kind in sorted(_kinds(TailraceError), key=lambda kind: kind.exit_code):
@@ -125,10 +125,10 @@ def errors() -> str:
 
 
 def _kinds(kind: type[TailraceError]) -> Iterator[type[TailraceError]]:
-    for each in kind.__subclasses__():
-        if "code" in vars(each):
-            yield each
-        yield from _kinds(each)
+    for child in kind.__subclasses__():
+        if "code" in vars(child):
+            yield child
+        yield from _kinds(child)
 
 
 def failpoints() -> str:
@@ -142,12 +142,12 @@ def failpoints() -> str:
     lines = [
         "# Failpoints",
         "",
-        "Named places where a test can end the process or fail the disk:",
-        "`TAILRACE_FAILPOINTS=log.before-sync=kill@3` acts the third time the place is passed.",
-        "Actions: `kill`, `enospc`, `eio`, `sleep`. For tests of Tailrace and of what stands on",
+        "Named places where a test can end the process or make the disk fail:",
+        "`TAILRACE_FAILPOINTS=log.before-sync=kill@3` acts the third time the place is reached.",
+        "Actions: `kill`, `enospc`, `eio`, `sleep`. For tests of Tailrace and of systems built on",
         "it; never set it in production.",
         "",
-        "| name | where |",
+        "| name | file |",
         "|---|---|",
         *(f"| `{name}` | `{path}` |" for name, path in sorted(names.items())),
     ]
@@ -162,5 +162,5 @@ PAGES = {
 }
 
 if __name__ == "__main__":
-    for page, make in PAGES.items():
-        (REFERENCE / page).write_text(make())
+    for page, generate in PAGES.items():
+        (REFERENCE / page).write_text(generate())

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.pipeline.running import Progress
+    from tailrace.observe.figures import PipelineFigures
+    from tailrace.pipeline.progress import Progress
     from tests.fix_capture import Captured
 
 
@@ -118,17 +119,17 @@ class Delivery:
             runner.stop()
             runner.join(30)
 
-    def run(self, timeout_s: float = 90) -> Progress:
+    def run(self, timeout_s: float = 90) -> PipelineFigures:
         """Deliver everything the log holds, or end in whatever state it comes to."""
         deadline = time.monotonic() + timeout_s
         with self.running() as progress:
-            while progress.state in ("starting", "running", "retrying"):
-                if progress.position == str(self.captured.log.end().position):
+            while progress.figures.state in ("starting", "running", "retrying"):
+                if progress.figures.position == str(self.captured.log.end().position):
                     break
                 if time.monotonic() > deadline:
-                    raise TimeoutError(str(progress.fields()))
+                    raise TimeoutError(str(progress.current()))
                 time.sleep(0.1)
-        return progress
+        return progress.figures
 
     def received(self) -> list[Received]:
         return received(self.url, self.stream)

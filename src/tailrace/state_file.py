@@ -6,6 +6,7 @@ formats are in `tailrace.log.format`), nor for Spark's checkpoints.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -32,11 +33,13 @@ class StateFile(Generic[T]):
     """A file that holds one value of a dataclass, a pydantic model or a plain JSON type.
 
     `write` is durable when it returns, leaves the old value or the new one after a crash, and
-    writes nothing when the value has not changed since the last write.
+    writes nothing when the value has not changed since the last write. With `durable=False` it
+    does not sync, does not create the folder, and the value may be gone after a power cut.
     """
 
-    def __init__(self, path: Path, kind: type[T]) -> None:
+    def __init__(self, path: Path, kind: type[T], *, durable: bool = True) -> None:
         self.path = path
+        self._durable = durable
         self._adapter: TypeAdapter[T] = _adapter_of(cast("Hashable", kind))
         self._written: bytes | None = None
 
@@ -68,8 +71,17 @@ class StateFile(Generic[T]):
         """Replace the value."""
         content = self._adapter.dump_json(value)
         if content != self._written:
-            LocalStore(self.path.parent, create=True).write_atomic(self.path.name, content)
+            if self._durable:
+                LocalStore(self.path.parent, create=True).write_atomic(self.path.name, content)
+            else:
+                self._replace(content)
             self._written = content
+
+    def _replace(self, content: bytes) -> None:
+        # With the process id: two processes may write the same file at the same time.
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        temporary.write_bytes(content)
+        temporary.replace(self.path)
 
     def remove(self) -> None:
         """Remove the file, if there is one."""

@@ -27,6 +27,7 @@ import yaml
 
 from tailrace import checkpoint
 from tailrace.log.reader import Log
+from tailrace.observe.figure import document
 from tailrace.position import ORIGIN, Position
 from tailrace.postgres.bootstrap import log_exists
 from tailrace.run import status
@@ -119,9 +120,9 @@ class System(Source):
 
     def progress(self, name: str) -> dict[str, Any]:
         """What the status file says of a pipeline."""
-        told = status.read(status.folder(self.data), "pipelines")
-        found: dict[str, Any] = told.fields["pipelines"].get(name, {}) if told and told.up else {}
-        return found
+        report = status.read(status.folder(self.data), "pipelines", status.PipelinesStatus)
+        pipelines = (report.status.pipelines or {}) if report and report.up else {}
+        return document(pipelines[name]) if name in pipelines else {}
 
     def state(self, name: str) -> str:
         """The state a pipeline says it is in."""
@@ -258,10 +259,9 @@ def command(pid: int) -> str:
 
 def running(data: Path, name: str) -> int | None:
     """The process that a supervisor runs under a name, if it runs."""
-    run = status.read(status.folder(data), "run")
-    found = run.fields["processes"].get(name, {}) if run and run.up else {}
-    pid = found.get("pid")
-    return int(pid) if pid else None
+    run = status.read(status.folder(data), "run", status.RunStatus)
+    processes = (run.status.processes or {}) if run and run.up else {}
+    return processes[name].pid if name in processes else None
 
 
 def victims(data: Path) -> dict[str, list[int]]:

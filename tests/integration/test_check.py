@@ -55,7 +55,7 @@ def said(report: Report, name: str) -> list[tuple[str, str]]:
     return [(f.severity.value, f.finding) for f in report.findings if f.check == name]
 
 
-def test_a_good_pipeline_has_nothing_to_say(shop: Database) -> None:
+def test_a_valid_pipeline_has_no_findings(shop: Database) -> None:
     report = checked(shop, tables=["orders"], where="after.total > 10")
     assert report.healthy
     assert report.tables == {"p": ["public.orders"]}
@@ -70,7 +70,7 @@ def test_patterns_without_a_table(shop: Database) -> None:
     ]
 
 
-def test_expressions_have_to_fit_every_table(shop: Database) -> None:
+def test_expressions_must_fit_every_table(shop: Database) -> None:
     report = checked(shop, where="total > 1")
     assert not report.healthy
     found = said(report, "expression")
@@ -81,7 +81,7 @@ def test_expressions_have_to_fit_every_table(shop: Database) -> None:
     assert "pipelines.p.where, line 1, column 1: rand() is not allowed" in str(report.findings)
 
 
-def test_values_that_may_not_come(shop: Database) -> None:
+def test_values_that_may_be_missing(shop: Database) -> None:
     report = checked(shop, tables=["orders"], where="note = 'x'")
     assert [severity for severity, _ in said(report, "expression-unchanged")] == ["info"]
     assert [severity for severity, _ in said(report, "expression-old-row")] == ["warning"]
@@ -116,7 +116,7 @@ def test_keys_and_lanes(shop: Database) -> None:
     assert said(checked(shop, tables=["orders"], select=["id", "total"]), "select-key") == []
 
 
-def test_destinations_the_stream_does_not_take(shop: Database) -> None:
+def test_destinations_that_the_stream_refuses(shop: Database) -> None:
     sink = SINK | {"stream": {"subjects": ["cdc.*.*"]}}
     report = checked(shop, sink=sink)
     assert not report.healthy

@@ -1,4 +1,4 @@
-"""`tailrace demo` as a process: the whole path, counted at both ends, and nothing left behind."""
+"""`tailrace demo` as a process: counts at both ends agree, and nothing is left on the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-AGREED = "NATS received what PostgreSQL committed"
+AGREED = "NATS received every change that PostgreSQL committed"
 FOLDER = re.compile(r"/tmp/tr(?:pg|nats|demo)-\w+")
 
 
@@ -82,7 +82,7 @@ class Household:
         assert list(self._temporary.iterdir()) == []
 
 
-def test_what_arrives_is_what_was_committed_and_nothing_stays(tmp_path: Path) -> None:
+def test_committed_and_received_changes_agree_and_nothing_is_left(tmp_path: Path) -> None:
     """GIVEN a demo WHEN capture is killed on the way THEN all is received, once."""
     with start(tmp_path, "--seconds=5", "--rate=10") as process:
         shown = list(read_to(process, "first change after"))
@@ -97,7 +97,7 @@ def test_what_arrives_is_what_was_committed_and_nothing_stays(tmp_path: Path) ->
     assert "INSERT  products  1  name: kettle" in shown[-1]
     for command in ("psql", "nats --server", "curl", "tailrace tail"):
         assert any(command in line for line in shown)
-    assert re.search(r"changes/s · [\d,]+ behind · commit → received", out)
+    assert re.search(r"changes/s · [\d,]+ pending · commit → received", out)
     counts = re.findall(r"^(\S+) +(\w+) +([\d,]+) +([\d,]+)$", out, re.MULTILINE)
     assert {op for _, op, *_ in counts} == {"insert", "update", "delete", "truncate", "message"}
     assert all(committed == received for *_, committed, received in counts)
@@ -108,7 +108,7 @@ def test_what_arrives_is_what_was_committed_and_nothing_stays(tmp_path: Path) ->
     household.assert_gone()
 
 
-def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
+def test_a_signal_ends_the_demo_in_order(tmp_path: Path) -> None:
     """GIVEN somebody else in the database WHEN Ctrl-C comes THEN their changes count as well."""
     with start(tmp_path, "--rate=20") as process:
         shown = list(read_to(process, "first change after"))
@@ -129,7 +129,7 @@ def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
     household.assert_gone()
 
 
-def test_a_signal_while_spark_starts_leaves_nothing_either(tmp_path: Path) -> None:
+def test_a_signal_while_spark_starts_leaves_nothing(tmp_path: Path) -> None:
     with start(tmp_path) as process:
         list(read_to(process, "Spark is starting"))
         household = Household(process.pid, tmp_path)
@@ -140,7 +140,7 @@ def test_a_signal_while_spark_starts_leaves_nothing_either(tmp_path: Path) -> No
     household.assert_gone()
 
 
-def test_without_the_servers_it_says_what_to_install() -> None:
+def test_without_the_servers_the_error_names_the_package() -> None:
     hidden = (
         "import importlib.util as util; find = util.find_spec;"
         "util.find_spec = lambda name, *rest: None if 'pgserver' in name else find(name, *rest);"
@@ -153,7 +153,7 @@ def test_without_the_servers_it_says_what_to_install() -> None:
     assert "pip install 'tailrace[embedded]'" in done.stderr
 
 
-def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_the_error_names_the_package(tmp_path: Path) -> None:
     with start(tmp_path, JAVA_HOME=str(tmp_path)) as process:
         _, said = process.communicate()
     assert process.returncode == 2

@@ -80,14 +80,14 @@ def served(tmp_path: Path, database: Database, server: EmbeddedNats) -> Iterator
     assert made.process.wait(30) == 0
 
 
-def test_a_stream_is_shown_as_jetstream_tells_it(served: Served, server: EmbeddedNats) -> None:
-    async def make() -> None:
+def test_stream_info_is_the_description_of_jetstream(served: Served, server: EmbeddedNats) -> None:
+    async def create_stream() -> None:
         client = await nats.connect(server.url)
         await client.jetstream().add_stream(name="CDC", subjects=["cdc.>"])
         await client.jetstream().publish("cdc.t.insert", b"x")
         await client.close()
 
-    asyncio.run(make())
+    asyncio.run(create_stream())
     served.start()
     answer = served.get("/streams/info?stream=CDC")
     assert answer.status_code == 200
@@ -100,25 +100,25 @@ def test_a_stream_is_shown_as_jetstream_tells_it(served: Served, server: Embedde
         assert "there is no stream" in answer.json()["error"]
 
 
-def test_the_slot_is_watched(served: Served, database: Database) -> None:
+def test_the_slot_is_monitored(served: Served, database: Database) -> None:
     database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", served.slot)
     served.start()
     wait_for(lambda: served.get("/status").json()["wal_lag_bytes"] is not None)
-    told = served.get("/status").json()
-    assert told["slot_active"] is False
-    assert told["source"]["lag_bytes"] >= 0
-    assert told["wal_lag_bytes"] >= told["source"]["lag_bytes"]
+    body = served.get("/status").json()
+    assert body["slot_active"] is False
+    assert body["source"]["lag_bytes"] >= 0
+    assert body["wal_lag_bytes"] >= body["source"]["lag_bytes"]
     assert "bridge_wal_lag_bytes" in served.get("/metrics").text
 
 
-def test_shutdown_is_for_the_supervised(served: Served) -> None:
+def test_shutdown_without_a_supervisor_is_refused(served: Served) -> None:
     served.start()
     answer = httpx.post(f"{served.url}/shutdown")
     assert answer.status_code == 409
     assert served.answers()
 
 
-def test_openmetrics_for_those_who_ask(served: Served) -> None:
+def test_openmetrics_on_request(served: Served) -> None:
     served.start()
     accept = "application/openmetrics-text; version=1.0.0"
     answer = httpx.get(f"{served.url}/metrics", headers={"accept": accept})
@@ -132,13 +132,13 @@ def monitor(database: Database) -> Monitor:
     return Monitor(config.load(None, {"source": source}))
 
 
-def test_a_missing_slot_is_told(monitor: Monitor) -> None:
+def test_a_missing_slot_is_reported(monitor: Monitor) -> None:
     monitor.check()
     assert monitor.figures.error == "the slot does not exist"
     assert monitor.figures.kept_wal_bytes is None
 
 
-def test_the_last_answer_stays_while_the_server_is_away(
+def test_the_last_figures_stay_while_the_server_is_down(
     monitor: Monitor, database: Database
 ) -> None:
     database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", database.name[-63:])
@@ -152,7 +152,7 @@ def test_the_last_answer_stays_while_the_server_is_away(
     finally:
         database.server.start()
     assert monitor.figures.kept_wal_bytes == before.kept_wal_bytes
-    assert monitor.figures.error.startswith("UNREACHABLE")
+    assert str(monitor.figures.error).startswith("UNREACHABLE")
     assert not monitor.figures.active
 
 
@@ -160,7 +160,7 @@ def test_the_last_answer_stays_while_the_server_is_away(
     ("kept", "level"),
     [(WARNING_BYTES - 1, ""), (WARNING_BYTES, "warning"), (CRITICAL_BYTES, "error")],
 )
-def test_lag_is_warned_about(monitor: Monitor, kept: int, level: str) -> None:
-    with structlog.testing.capture_logs() as said:
+def test_much_lag_is_logged(monitor: Monitor, kept: int, level: str) -> None:
+    with structlog.testing.capture_logs() as lines:
         monitor.warn(kept)
-    assert [line["log_level"] for line in said] == ([level] if level else [])
+    assert [line["log_level"] for line in lines] == ([level] if level else [])

@@ -40,6 +40,7 @@ def test_every_change_arrives_once_in_order(
     captured.catch_up()
     progress = delivery.run()
     assert (progress.state, progress.events) == ("stopped", 4)
+    assert progress.last_committed_at is not None
     found = delivery.received()
     assert [message.subject.split(".", 1)[1] for message in found] == [
         "users.insert", "users.insert", "users.update", "users.delete",
@@ -75,12 +76,12 @@ def test_no_query_is_started_for_a_sink_that_is_away(
     monkeypatch.setattr(pipeline, "start", start)
     server.kill()
     with delivery.running() as progress:
-        wait_for(lambda: progress.restarts >= 3, "it to try again")
-        assert (progress.state, progress.code) == ("retrying", "SINK_UNREACHABLE")
+        wait_for(lambda: progress.figures.restarts >= 3, "it to try again")
+        assert (progress.figures.state, progress.figures.code) == ("retrying", "SINK_UNREACHABLE")
         start.assert_not_called()
         server.start()
-        wait_for(lambda: progress.events == 1, "the change to arrive")
-        assert progress.state == "running"
+        wait_for(lambda: progress.figures.events == 1, "the change to arrive")
+        assert progress.figures.state == "running"
     start.assert_called_once()
 
 

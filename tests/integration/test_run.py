@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -65,12 +66,12 @@ class Running:
 
     def status(self) -> dict[str, Any]:
         answer = self.get("/status")
-        found: dict[str, Any] = answer.json() if answer else {}
-        return found
+        body: dict[str, Any] = answer.json() if answer else {}
+        return body
 
     def capture(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.status().get("processes", {}).get("capture", {})
-        return found
+        figures: dict[str, Any] = self.status().get("processes", {}).get("capture", {})
+        return figures
 
     def streaming(self) -> bool:
         return bool(self.status().get("is_connected"))
@@ -84,13 +85,13 @@ class Running:
 def running(tmp_path: Path, database: Database) -> Iterator[Running]:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("CREATE PUBLICATION tailrace FOR TABLE t")
-    made = Running(tmp_path, database)
-    database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", made.slot)
-    yield made
-    if made.process is not None and made.process.poll() is None:
-        made.process.kill()
-        made.process.wait()
-        wait_for(lambda: not _slot_is_read(made))
+    system = Running(tmp_path, database)
+    database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", system.slot)
+    yield system
+    if system.process is not None and system.process.poll() is None:
+        system.process.kill()
+        system.process.wait()
+        wait_for(lambda: not _slot_is_read(system))
 
 
 def _slot_is_read(running: Running) -> bool:
@@ -98,15 +99,17 @@ def _slot_is_read(running: Running) -> bool:
     return bool(running.database.query(sql, running.slot)[0][0])
 
 
-def test_capture_is_killed_and_comes_back_without_loss(running: Running) -> None:
-    """GIVEN a run WHEN capture is killed THEN it goes on, and every row is in the log once."""
+def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
+    """GIVEN a run WHEN capture is killed THEN it restarts, and every row is in the log once."""
     process = running.start()
     wait_for(running.streaming)
     running.database.execute("INSERT INTO t SELECT g FROM generate_series(1, 10) g")
     wait_for(lambda: running.status()["capture"]["changes"] == 10)
-    told = running.status()
-    assert told["wal_messages_received"] >= 13
-    assert told["slot_active"] in (True, False)
+    status = running.status()
+    assert status["wal_messages_received"] >= 13
+    assert status["slot_active"] in (True, False)
+    committed_at = datetime.fromisoformat(status["capture"]["last_committed_at"])
+    assert timedelta(0) < datetime.now(UTC) - committed_at < timedelta(minutes=10)
     wait_for(lambda: running.status()["log"]["end"] == str(_log(running).end().position))
 
     first = running.capture()["pid"]
@@ -138,7 +141,7 @@ def test_reconnects_are_counted(running: Running) -> None:
     assert process.wait(60) == 0
 
 
-def test_without_a_worker_left_it_ends_with_the_workers_code(running: Running) -> None:
+def test_without_a_worker_the_exit_code_is_that_of_the_worker(running: Running) -> None:
     running.database.query("SELECT pg_drop_replication_slot(%s)", running.slot)
     assert running.start().wait(90) == 22
     output = (running.folder / "output").read_text()
@@ -146,8 +149,8 @@ def test_without_a_worker_left_it_ends_with_the_workers_code(running: Running) -
     assert "process.failed" in output
 
 
-def test_a_server_that_is_away_is_waited_for(running: Running) -> None:
-    """A first connection that fails ends capture with UNREACHABLE, which is no final state."""
+def test_an_unreachable_server_is_retried(running: Running) -> None:
+    """A first connection that fails ends capture with UNREACHABLE, which is not final."""
     text = running.file.read_text()
     running.file.write_text(text.replace(running.database.socket_dsn, "host=127.0.0.1 port=1"))
     process = running.start()
@@ -160,18 +163,18 @@ def test_a_server_that_is_away_is_waited_for(running: Running) -> None:
     assert process.wait(60) == 0
 
 
-def test_children_end_with_a_supervisor_that_is_killed(running: Running) -> None:
+def test_children_end_with_a_killed_supervisor(running: Running) -> None:
     process = running.start()
     wait_for(running.streaming)
-    children = [found["pid"] for found in running.status()["processes"].values()]
+    children = [figures["pid"] for figures in running.status()["processes"].values()]
     assert len(children) == 2
     process.kill()
     process.wait()
     wait_for(lambda: not any(alive(pid) for pid in children))
 
 
-def test_the_wait_for_a_port_ends(running: Running) -> None:
-    """HTTP is no worker: capture goes on while its port is taken, and it comes when it is free."""
+def test_http_starts_when_its_port_is_free(running: Running) -> None:
+    """GIVEN a port in use WHEN it is freed THEN HTTP starts; capture runs all the time."""
     address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
     with socket.create_server(address):
         process = running.start()

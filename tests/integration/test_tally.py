@@ -1,4 +1,4 @@
-"""PostgreSQL's own count: what is committed, by whomever, and nothing else."""
+"""PostgreSQL's own count: committed changes of all sessions, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connection(database: Database) -> Iterator[Connection]:
         yield made
 
 
-def test_it_counts_what_the_shop_does(connection: Connection) -> None:
+def test_the_changes_of_the_shop_are_counted(connection: Connection) -> None:
     shop = SampleShop(connection)
     shop.create()
     tally = Tally(connection)
@@ -54,9 +54,7 @@ def test_sessions_do_not_wait_for_each_other(database: Database, connection: Con
         assert tally.total() == 2
 
 
-def test_a_transaction_that_was_left_open_is_ended(
-    database: Database, connection: Connection
-) -> None:
+def test_an_idle_transaction_is_ended(database: Database, connection: Connection) -> None:
     connection.execute("CREATE TABLE t (id int)")
     tally = Tally(connection)
     tally.create(["t"])
@@ -67,7 +65,7 @@ def test_a_transaction_that_was_left_open_is_ended(
             other.execute("SELECT 1")
 
 
-def test_the_message_stands_where_the_count_was_taken(
+def test_the_message_is_where_the_count_was_taken(
     database: Database, connection: Connection
 ) -> None:
     """GIVEN sessions that go on WHEN it closes THEN the stream up to the message has that count."""

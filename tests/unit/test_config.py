@@ -74,20 +74,20 @@ def test_an_unknown_section_names_the_nearest(write: Path) -> None:
     assert "sorce: unknown key, did you mean source?" in refused(write, "sorce:\n  dsn: x\n")
 
 
-def test_an_unknown_key_like_no_other_lists_the_keys(write: Path) -> None:
+def test_an_unknown_key_without_a_near_one_lists_the_valid_keys(write: Path) -> None:
     message = refused(write, "source:\n  zzz: 5\n")
-    assert "source.zzz: unknown key; the keys here are dsn, slot, publication" in message
+    assert "source.zzz: unknown key; valid keys: dsn, slot, publication" in message
 
 
-def test_all_problems_come_at_once(write: Path) -> None:
+def test_all_problems_are_reported_at_once(write: Path) -> None:
     message = refused(
         write, "source:\n  slot: My-Slot\nlog:\n  codec: lz5\n  flush_ms: -1\ncapture: 3\n"
     )
     assert "4 problems" in message
     assert "source.slot: must be 1 to 63 of the characters a-z, 0-9 and _" in message
-    assert "log.codec: should be 'none' or 'zstd'" in message
-    assert "log.flush_ms: should be greater than or equal to 0" in message
-    assert "capture: should be a section with keys of its own" in message
+    assert "log.codec: must be 'none' or 'zstd'" in message
+    assert "log.flush_ms: must be greater than or equal to 0" in message
+    assert "capture: must be a section with keys" in message
 
 
 @pytest.mark.parametrize("slot", ["", "My", "a-b", "a" * 64, "ä", "a b", "x;--"])
@@ -102,7 +102,7 @@ def test_publication_names_are_checked(publication: str) -> None:
         load(None, {"source": {"publication": publication}})
 
 
-def test_odd_publication_names_are_allowed() -> None:
+def test_publication_names_may_need_quotes() -> None:
     name = 'Odd "name"; --'
     assert load(None, {"source": {"publication": name}}).source.publication == name
 
@@ -112,7 +112,9 @@ def test_durations_are_finite_and_not_negative(write: Path, value: str) -> None:
     assert "capture.heartbeat_s" in refused(write, f"capture:\n  heartbeat_s: {value}\n")
 
 
-def test_references_come_from_the_environment(write: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_are_replaced_from_the_environment(
+    write: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SHOP_HOST", "db.example")
     monkeypatch.setenv("EMPTY", "")
     monkeypatch.delenv("ABSENT", raising=False)
@@ -132,7 +134,7 @@ def test_a_missing_variable_is_named_with_its_key(
 ) -> None:
     monkeypatch.delenv("ABSENT", raising=False)
     message = refused(write, "source:\n  dsn: host=${ABSENT}\n")
-    assert "source.dsn: the variable ABSENT is not set" in message
+    assert "source.dsn: the environment variable ABSENT is not set" in message
 
 
 def test_overrides_win_and_are_not_expanded(write: Path) -> None:
@@ -145,7 +147,7 @@ def test_overrides_win_and_are_not_expanded(write: Path) -> None:
 
 def test_overrides_do_not_hide_a_bad_section(write: Path) -> None:
     write.write_text("log: 3\n")
-    with pytest.raises(ConfigError, match="log: should be a section"):
+    with pytest.raises(ConfigError, match="log: must be a section"):
         load(write, {"log": {"flush_ms": 3}})
 
 
@@ -160,19 +162,19 @@ def test_absolute_paths_stay(write: Path) -> None:
     assert load(write).log.path == Path("/var/log/tailrace")
 
 
-def test_a_key_given_twice_is_refused(write: Path) -> None:
+def test_a_duplicate_key_is_refused(write: Path) -> None:
     message = refused(write, "log:\n  flush_ms: 1\n  flush_ms: 2\n")
-    assert "a key twice at line 3, column 3" in message
+    assert "duplicate key at line 3, column 3" in message
 
 
-def test_broken_yaml_names_the_place_and_shows_nothing(write: Path) -> None:
+def test_invalid_yaml_names_the_line_and_shows_no_value(write: Path) -> None:
     message = refused(write, f"source:\n  dsn: 'password={CANARY}\n")
-    assert "not valid YAML at line" in message
+    assert "invalid YAML at line" in message
     assert CANARY not in message
 
 
-def test_a_file_that_is_no_mapping_is_refused(write: Path) -> None:
-    assert "the file should hold sections" in refused(write, "- a\n- b\n")
+def test_a_file_without_sections_is_refused(write: Path) -> None:
+    assert "must be sections such as `source:`" in refused(write, "- a\n- b\n")
 
 
 def test_binary_files_are_refused(write: Path) -> None:
@@ -182,7 +184,7 @@ def test_binary_files_are_refused(write: Path) -> None:
 
 
 def test_control_characters_are_refused(write: Path) -> None:
-    assert "not valid YAML" in refused(write, "a: \x07\n")
+    assert "invalid YAML" in refused(write, "a: \x07\n")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -190,8 +192,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "gone.yml")
 
 
-def test_keys_that_are_no_text_are_refused(write: Path) -> None:
-    assert "1: Keys should be strings" in refused(write, "1: a\n")
+def test_keys_that_are_not_strings_are_refused(write: Path) -> None:
+    assert "1: Keys must be strings" in refused(write, "1: a\n")
 
 
 def test_the_dsn_is_never_shown() -> None:
@@ -241,11 +243,11 @@ def test_every_key_is_described() -> None:
         ({"shape": "creek", "snapshots": {}}, "CREEK._snapshot"),
     ],
 )
-def test_what_shape_creek_does_not_go_with(given: dict[str, object], said: str) -> None:
+def test_options_that_shape_creek_excludes(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(None, {"pipelines": {"p": {**given, "sink": {"type": "nats"}}}})
 
 
-def test_shape_creek_is_avro() -> None:
+def test_shape_creek_sets_avro() -> None:
     loaded = load(None, {"pipelines": {"p": {"shape": "creek", "sink": {"type": "nats"}}}})
     assert loaded.pipelines["p"].format == "avro"

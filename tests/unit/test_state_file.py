@@ -61,3 +61,13 @@ def test_plain_types_are_values_too(tmp_path: Path) -> None:
     state = StateFile(tmp_path / "joined", dict[str, int])
     state.write({"public.orders": 7})
     assert state.read() == {"public.orders": 7}
+
+
+def test_a_file_that_is_not_durable_creates_no_folder(tmp_path: Path) -> None:
+    state = StateFile(tmp_path / "status" / "capture.json", dict[str, int], durable=False)
+    with pytest.raises(FileNotFoundError):
+        state.write({"pid": 1})
+    state.path.parent.mkdir()
+    state.write({"pid": 1})
+    assert state.read() == {"pid": 1}
+    assert [path.name for path in state.path.parent.iterdir()] == ["capture.json"]

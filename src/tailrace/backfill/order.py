@@ -14,6 +14,7 @@ import structlog
 from pydantic import AliasChoices, Field
 
 from tailrace.errors import CorruptError
+from tailrace.observe.figures import BackfillFigures
 from tailrace.postgres.publication import TableName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.state_file import StateFile
 
@@ -83,22 +84,23 @@ class Record:
     begun_at: float = 0.0
     ended_at: float = 0.0
 
-    def progress(self, now: float) -> dict[str, object]:
-        """The figures for status, metrics and `tailrace backfills`. `now` is in Unix seconds."""
+    def progress(self, pipeline: str, now: float) -> BackfillFigures:
+        """The status figures of this backfill. `now` is in Unix seconds."""
         share = self.delivered / self.expected if self.expected else 0.0
-        return {
-            "id": self.id,
-            "table": str(self.table),
-            "state": self.state,
-            "rows": self.delivered,
-            "rows_read": self.read,
-            "rows_expected": self.expected,
-            "bytes": self.bytes,
-            "page_rows": self.page_rows,
-            "share": 1.0 if self.state == "complete" else min(share, 0.99),
-            "seconds": (self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
-            "error": self.error,
-        }
+        return BackfillFigures(
+            pipeline=pipeline,
+            id=self.id,
+            table=str(self.table),
+            state=self.state,
+            rows=self.delivered,
+            rows_read=self.read,
+            rows_expected=self.expected,
+            bytes=self.bytes,
+            page_rows=self.page_rows,
+            share=1.0 if self.state == "complete" else min(share, 0.99),
+            seconds=(self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
+            error=self.error,
+        )
 
     def restart(self) -> None:
         """Read the table from its first row again."""

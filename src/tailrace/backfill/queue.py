@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.errors import ConfigError
+from tailrace.observe.figure import document
 from tailrace.postgres.publication import TableName
 from tailrace.tables import Tables
 
@@ -90,13 +91,8 @@ def list_backfills(config: Config) -> list[dict[str, Any]]:
     """All backfills with their progress, oldest first per pipeline."""
     now = time.time()
     return [
-        {
-            "pipeline": folder.name,
-            "where": order.where,
-            "rate": order.rate,
-            "desired_state": order.desired_state,
-        }
-        | record.progress(now)
+        {"where": order.where, "rate": order.rate, "desired_state": order.desired_state}
+        | document(record.progress(folder.name, now))
         for folder, order, record in _all(config)
     ]
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.config import Config
+    from tailrace.observe.figures import BackfillFigures
 
 _POLL_S = 0.25
 _FIRST_RETRY_S, _MAX_RETRY_S = 1.0, 20.0
@@ -71,13 +72,11 @@ class BackfillService:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def progress(self) -> list[dict[str, object]]:
+    def progress(self) -> list[BackfillFigures]:
         """The progress of the last backfills, the latest last."""
         now = self._now()
-        return [
-            {"pipeline": self._name} | record.progress(now)
-            for record in list(self._records.values())[-_MAX_LISTED:]
-        ]
+        records = list(self._records.values())[-_MAX_LISTED:]
+        return [record.progress(self._name, now) for record in records]
 
     def _wait(self, seconds: float) -> bool:
         """Sleep; False if the service stops, or the current backfill is paused or cancelled."""

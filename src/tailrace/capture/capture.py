@@ -20,13 +20,15 @@ from tailrace.capture import reconcile
 from tailrace.capture.flusher import Flusher
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
-from tailrace.capture.session import Counts, Pace, Session
+from tailrace.capture.session import Pace, Session
 from tailrace.errors import Retry, SlotBusyError, TailraceError
 from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
+from tailrace.observe.figure import Recorder
+from tailrace.observe.figures import CaptureFigures
 from tailrace.postgres.connection import connect, translate_error
 from tailrace.postgres.slot import read_slot
 from tailrace.wire.pgtime import PgTime
@@ -51,7 +53,7 @@ class Capture:
         self._dsn = config.source.dsn.get_secret_value()
         self._stopping = stopping
         self._events = structlog.get_logger()
-        self.counts = Counts()
+        self.counts = Recorder(CaptureFigures())
 
     def run(self, *, until: Lsn | None = None) -> None:
         """Capture until `stopping` says so or everything up to `until` is durable."""
@@ -141,7 +143,7 @@ class _Source:
             mark = self._appender.mark
             self._events.info("log.recovered", end=str(mark.end_lsn), epoch=self._lease.epoch)
 
-    def open_session(self, counts: Counts) -> Session:
+    def open_session(self, counts: Recorder[CaptureFigures]) -> Session:
         """Connect, check that nothing is missing, and start to stream where the log ends."""
         self._forget_unfinished()
         source, settings = self._config.source, self._config.capture

@@ -28,6 +28,7 @@ from tailrace.errors import PostgresUnreachableError
 from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind
 from tailrace.observe import failpoint
 from tailrace.position import Lsn
+from tailrace.wire.pgtime import PgTime
 from tailrace.wire.replication import Keepalive, parse
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from tailrace.capture.flusher import Flusher
     from tailrace.capture.replication import Replication
     from tailrace.log.appender import Appender
+    from tailrace.observe.figure import Recorder
+    from tailrace.observe.figures import CaptureFigures
 
 _XLOG_DATA = ord("w")
 _HEADER_BYTES = 25
@@ -71,20 +74,6 @@ class Pace:
         return self.sender_timeout_s or _DEFAULT_TIMEOUT_S
 
 
-@dataclass(slots=True)
-class Counts:
-    """What a capture has done, over all of its sessions, and where it stands."""
-
-    messages: int = 0
-    changes: int = 0
-    transactions: int = 0
-    bytes: int = 0
-    entries: int = 0
-    sessions: int = 0
-    streaming: bool = False
-    acknowledged: Lsn = Lsn(0)  # noqa: RUF009 - an int, and as immutable
-
-
 class Session:
     """Streams into a flusher until stopped, until `until` is durable, or until an error."""
 
@@ -94,7 +83,7 @@ class Session:
         appender: Appender,
         flusher: Flusher,
         pace: Pace,
-        counts: Counts,
+        counts: Recorder[CaptureFigures],
         *,
         housekeeping: Callable[[], None],
         awaited: Callable[[], Lsn] = lambda: Lsn(0),
@@ -124,12 +113,12 @@ class Session:
 
     def run(self, stopping: Callable[[], bool], *, until: Lsn | None = None) -> None:
         """Stream. Returns in order, with everything whole durable and acknowledged, or raises."""
-        self._counts.sessions += 1
-        self._counts.streaming = True
+        self._counts.add(sessions=1)
+        self._counts.set(connected=True)
         try:
             self._stream(stopping, until)
         finally:
-            self._counts.streaming = False
+            self._counts.set(connected=False)
 
     def _stream(self, stopping: Callable[[], bool], until: Lsn | None) -> None:
         disk, line = select.poll(), select.poll()
@@ -238,13 +227,16 @@ class Session:
             self._flusher.submit(entries)
 
     def _count(self, entries: list[Entry]) -> None:
-        counts = self._counts
-        counts.entries += len(entries)
-        for entry in entries:
-            counts.messages += len(entry.offsets) - 1
-            counts.changes += entry.changes
-            counts.transactions += entry.transactions
-            counts.bytes += len(entry.body)
+        self._counts.add(
+            entries=len(entries),
+            messages=sum(len(entry.offsets) - 1 for entry in entries),
+            changes=sum(entry.changes for entry in entries),
+            transactions=sum(entry.transactions for entry in entries),
+            bytes=sum(len(entry.body) for entry in entries),
+        )
+        times = [entry.last_time for entry in entries if entry.transactions]
+        if times:
+            self._counts.set(last_committed_at=PgTime(times[-1]).to_datetime())
 
     def _make_progress(self, now: float, until: Lsn | None) -> None:
         """Rule 4: move along with WAL that holds nothing for us."""
@@ -277,7 +269,8 @@ class Session:
         written = max(self._assembler.end_lsn, self._server_end)
         self._replication.send_status(written=written, flushed=flushed, reply_requested=probe)
         failpoint.hit("capture.after-status")
-        self._acknowledged = self._counts.acknowledged = max(self._acknowledged, flushed)
+        self._acknowledged = max(self._acknowledged, flushed)
+        self._counts.set(acknowledged=self._acknowledged)
         self._status_at = now
         self._reply_requested = False
         self._probed |= probe

@@ -1,6 +1,6 @@
-"""The `tailrace` command: one file a command, registered here with one line each.
+"""The `tailrace` command: one file per command, registered here with one line each.
 
-Commands import what is heavy inside their functions, so that `tailrace --help` stays quick.
+Commands import heavy packages inside their functions, so that `tailrace --help` stays fast.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ app.command()(demo)
 app.command(hidden=True)(serve)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tailrace {__version__}")
         raise typer.Exit
 
@@ -69,13 +69,16 @@ def _version(wanted: bool) -> None:
 def _root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """Every committed change of a PostgreSQL database, streamed to where it is needed.
+    """Capture every committed change of a PostgreSQL database and deliver it to NATS or Kafka.
 
-    Settings come from tailrace.yml, from TAILRACE_* variables and from options, the later winning.
-    Errors have a stable code, an exit code of their own and a hint.
+    Settings come from tailrace.yml, TAILRACE_* environment variables and options; later ones win.
+    Every error has a stable code, its own exit code and a hint.
 
     \b
     First steps:
@@ -84,12 +87,12 @@ def _root(
       tailrace capture
       tailrace tail
 
-    Nothing at hand? `tailrace demo` brings its own database.
+    `tailrace demo` runs the whole system with sample data and needs no database.
     """
 
 
 def main() -> None:
-    """Run the command line; errors of ours become a line, a hint and an exit code."""
+    """Run the command line. A TailraceError is printed with its hint, and sets the exit code."""
     try:
         app()
     except TailraceError as error:
@@ -100,7 +103,7 @@ def main() -> None:
 
 
 def report(error: TailraceError) -> None:
-    """Write an error to stderr. Its text may hold anything, so nothing in it is markup."""
+    """Print an error to stderr. Its text is untrusted, so it is never read as markup."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text.assemble((f"{error.code}: ", "bold red"), str(error)))
     if error.hint:

@@ -135,7 +135,7 @@ def _set_desired_state(config: Any, name: str, state: DesiredState) -> None:
 def _pipelines_run(settings: Config) -> bool:
     from tailrace.run import status
 
-    report = status.read(status.folder(settings.data), "pipelines")
+    report = status.read(status.folder(settings.data), "pipelines", status.PipelinesStatus)
     return report is not None and report.up
 
 

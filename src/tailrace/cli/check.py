@@ -1,11 +1,11 @@
-"""`tailrace check`: the pipelines of a settings file against the live database."""
+"""`tailrace check`: checks the pipelines of a settings file against the database."""
 
 # ruff: noqa: PLC0415 - psycopg and Spark are loaded when the command runs, not for --help
 
 from __future__ import annotations
 
 import json
-from pathlib import Path  # noqa: TC003 - typer looks at it
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
 
 import typer
@@ -18,32 +18,36 @@ def check(
         Path | None,
         typer.Argument(
             envvar="TAILRACE_CONFIG",
-            help="Settings file. Without it, tailrace.yml in the current folder.",
+            help="Settings file. Default: tailrace.yml in the current folder.",
         ),
     ] = None,
     *,
     spark: Annotated[
-        bool, typer.Option("--spark/--no-spark", help="Ask Spark for the types of expressions.")
+        bool,
+        typer.Option(
+            "--spark/--no-spark",
+            help="Analyse expressions with Spark (slower).",
+        ),
     ] = True,
     sinks: Annotated[
-        bool, typer.Option("--sinks/--no-sinks", help="Look at the sinks as well.")
+        bool, typer.Option("--sinks/--no-sinks", help="Connect to the sinks and check them too.")
     ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print tables, types and findings as JSON.")
     ] = False,
     show_all: Annotated[
-        bool, typer.Option("--all", help="Show the checks that passed as well.")
+        bool, typer.Option("--all", help="Show the checks that passed too.")
     ] = False,
     dsn: options.Dsn = None,
     publication: options.Publication = None,
 ) -> None:
     """Check the pipelines: tables, SQL expressions, destinations, sinks.
 
-    Changes nothing. Every expression is parsed, resolved against the columns of every table its
-    pipeline covers, and shown to Spark's analyser. `tailrace doctor` checks the source itself.
+    Changes nothing. Every expression is parsed, resolved against the columns of every table of its
+    pipeline, and analysed by Spark. `tailrace doctor` checks the source itself.
 
-    Exit code: 0 without errors (warnings are allowed), 1 with any error, 2 when the settings are
-    wrong, 20 when the database does not answer, 22 when it refuses the connection.
+    Exit code: 0 without errors (warnings are allowed), 1 with an error, 2 if the settings are
+    invalid, 20 if the database is unreachable, 22 if it refuses the connection.
 
     \b
     Examples:
@@ -60,12 +64,12 @@ def check(
             name: {"tables": tables, "types": report.types[name]}
             for name, tables in report.tables.items()
         }
-        said = {
+        content = {
             "healthy": report.healthy,
             "pipelines": pipelines,
             "findings": findings.rows(report.findings),
         }
-        typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         for name, tables in report.tables.items():
             typer.echo(f"{name}: {len(tables)} table{'s' * (len(tables) != 1)}")

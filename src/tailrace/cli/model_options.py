@@ -23,6 +23,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import PydanticUndefined
 
+from tailrace.config.file import error_text
 from tailrace.errors import ConfigError
 from tailrace.settings import Flag
 
@@ -40,31 +41,32 @@ def with_options(model: type[BaseModel]) -> Callable[[Callable[..., Any]], Calla
         signature = inspect.signature(command)
         target = next(name for name, hint in hints.items() if hint is model)
         fields = model.model_fields
-        added = [_parameter(name, field) for name, field in fields.items()]
-        kept = [
+        options = [_parameter(name, field) for name, field in fields.items()]
+        others = [
             parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
             for name, parameter in signature.parameters.items()
             if name != target
         ]
 
         @functools.wraps(command)
-        def run(**given: Any) -> Any:
-            values = {name: given.pop(name) for name in fields}
-            return command(**{target: _validated(model, values)}, **given)
+        def run(**arguments: Any) -> Any:
+            values = {name: arguments.pop(name) for name in fields}
+            return command(**{target: _validated(model, values)}, **arguments)
 
-        run.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in (*kept, *added)}
+        parameters = [*others, *options]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {part.name: part.annotation for part in parameters}
         return run
 
     return decorate
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    flag = next((each for each in field.metadata if isinstance(each, Flag)), Flag())
-    spelled = flag.name or "--" + name.replace("_", "-")
+    flag = _flag(field)
+    spelled = _option_name(name, field)
     limits: dict[str, Any] = {}
-    for each in field.metadata:
-        match each:
+    for part in field.metadata:
+        match part:
             case Ge(ge=bound) | Gt(gt=bound):
                 limits["min"] = bound
             case Le(le=bound) | Lt(lt=bound):
@@ -83,6 +85,14 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     )
 
 
+def _flag(field: FieldInfo) -> Flag:
+    return next((part for part in field.metadata if isinstance(part, Flag)), Flag())
+
+
+def _option_name(name: str, field: FieldInfo) -> str:
+    return _flag(field).name or "--" + name.replace("_", "-")
+
+
 def _default(field: FieldInfo) -> Any:
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
@@ -93,14 +103,24 @@ def _default(field: FieldInfo) -> Any:
 
 
 def _kind(annotation: Any) -> Any:
-    """The type that typer reads: secrets are texts, tuples are lists, limits stay with pydantic."""
+    """The type for typer.
+
+    | model             | typer       |
+    |-------------------|-------------|
+    | SecretStr         | str         |
+    | Annotated[X, ...] | X           |
+    | X or None         | X or None   |
+    | tuple[X, ...]     | list[X]     |
+
+    Pydantic checks what typer does not.
+    """
     if annotation is SecretStr:
         return str
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kind(arguments[0])
     if origin in (Union, types.UnionType):
-        return Union[tuple(_kind(each) for each in arguments)]  # noqa: UP007 - made at run time
+        return Union[tuple(_kind(part) for part in arguments)]  # noqa: UP007 - built at run time
     if origin is tuple:
         return list[_kind(arguments[0])]  # type: ignore[misc]
     return annotation
@@ -111,14 +131,12 @@ def _validated(model: type[BaseModel], values: dict[str, Any]) -> BaseModel:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        message = str(first["msg"]).removeprefix("Value error, ")
-        label = _label(name, model.model_fields[name]) if name else ""
-        raise ConfigError(f"{label}: {message}" if name else message) from error
+        field = str(first["loc"][0]) if first["loc"] else ""
+        label = f"{_label(field, model.model_fields[field])}: " if field else ""
+        raise ConfigError(f"{label}{error_text(first)}") from error
 
 
 def _label(name: str, field: FieldInfo) -> str:
     """The option and its environment variable: a user may have set either."""
-    flag = next((each for each in field.metadata if isinstance(each, Flag)), Flag())
-    option = flag.name or "--" + name.replace("_", "-")
+    flag, option = _flag(field), _option_name(name, field)
     return f"{option} ({flag.env})" if flag.env else option

@@ -1,6 +1,6 @@
-"""Options that many commands share, and the settings made of them.
+"""Options that several commands share, and the settings that result from them.
 
-The help texts are the descriptions in `tailrace.config`: one source for file and command line.
+Help texts are the descriptions in `tailrace.config`, so the file and the command line agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ConfigFile = Annotated[
         "--config",
         "-c",
         envvar="TAILRACE_CONFIG",
-        help="Settings file. Without it, tailrace.yml in the current folder if there is one.",
+        help="Settings file. Default: tailrace.yml in the current folder, if it exists.",
     ),
 ]
 Dsn = Annotated[str | None, typer.Option("--dsn", envvar="TAILRACE_DSN", help=_help(Source, "dsn"))]
@@ -44,13 +44,13 @@ LogPath = Annotated[
 ]
 LogFormat = Annotated[
     Literal["auto", "console", "json"],
-    typer.Option(help="auto is console on a terminal and json elsewhere."),
+    typer.Option(help="Format of log lines. auto: console on a terminal, json elsewhere."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug events too.")]
 
 
 class Chosen(NamedTuple):
-    """What was given to a command, for the commands under it."""
+    """Options of a command group, for its subcommands."""
 
     config: Path | None = None
     dsn: str | None = None
@@ -64,7 +64,7 @@ def settings(
     publication: str | None = None,
     log: Path | None = None,
 ) -> Config:
-    """The settings file with the options given over it."""
+    """The settings file, with options applied over it."""
     if config is None and DEFAULT_FILE.exists():
         config = DEFAULT_FILE
     source = {"dsn": dsn, "slot": slot, "publication": publication}

@@ -1,4 +1,4 @@
-"""`tailrace pipelines`: the Spark application alone, as `tailrace run` starts it."""
+"""`tailrace pipelines`: the Spark application, as `tailrace run` starts it."""
 
 # ruff: noqa: PLC0415 - Spark is loaded when the command runs, not for --help
 
@@ -16,9 +16,10 @@ def pipelines(
 ) -> None:
     """Run the pipelines of a settings file, from the log to their sinks.
 
-    Capture may run beside it, elsewhere, or not at all: the pipelines read the log and wait for
-    more. Each has a checkpoint of its own under the data folder and goes on where it was. SIGTERM
-    or Ctrl-C stops them in order. `tailrace run` supervises this and capture together.
+    The pipelines read the log and wait for more; capture may run beside them, on another host, or
+    not at all. Each pipeline has a checkpoint in the data folder and resumes there after a restart.
+    SIGTERM or Ctrl-C stops them after the current micro-batch. `tailrace run` supervises this
+    process and capture together.
 
     \b
     Example:

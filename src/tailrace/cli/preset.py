@@ -27,7 +27,8 @@ def launch(
 ) -> NoReturn:
     """Prepare the database at the first start, and run the settings file."""
     from tailrace import config
-    from tailrace.run.supervisor import processes, supervise
+    from tailrace.run.processes import processes
+    from tailrace.run.supervisor import supervise
 
     for name in VARIABLES:
         # The file is complete: variables for other commands must not change it.

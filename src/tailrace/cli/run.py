@@ -1,4 +1,4 @@
-"""`tailrace run`: everything a config file names, supervised."""
+"""`tailrace run`: all processes of a config file, supervised."""
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
 
@@ -26,18 +26,18 @@ def run(
     publication: options.Publication = None,
     log: options.LogPath = None,
 ) -> None:
-    """Run capture, the pipelines and the HTTP endpoints, and keep them up.
+    """Run capture, the pipelines and the HTTP endpoints, and restart them if they fail.
 
-    Each is a process of its own. One that dies is started again, after 1 s and then ever later, up
-    to 30 s. One that stops in a state that cannot mend by itself (GAP, DISK_FULL, BAD_CONFIG ...)
-    stays down and is shown in /status, while the others go on: pipelines still deliver what the
-    log holds. When none can go on, the exit code is that of the first.
+    Each of them is a separate process. A process that ends is restarted after 1 s, then 2 s, up to
+    30 s. A process that fails in a final state (GAP, DISK_FULL, BAD_CONFIG ...) is not restarted:
+    /status shows the state, and the other processes continue. Pipelines still deliver what the log
+    holds. When no worker can continue, the command ends with the exit code of the first failure.
 
-    SIGHUP has the settings read again: pipelines that came, went or changed are so a moment later,
-    each where it was; capture is not interrupted.
+    SIGHUP reloads the settings: added, removed and changed pipelines take effect, and each pipeline
+    resumes at its checkpoint. Capture is not interrupted.
 
-    SIGTERM, Ctrl-C or `POST /shutdown` stops all in order: capture, pipelines, HTTP. Nothing is
-    lost: what was captured is in the log, and every pipeline goes on where it was.
+    SIGTERM, Ctrl-C or `POST /shutdown` stops the processes in order: capture, pipelines, HTTP. No
+    change is lost: captured changes are in the log, and every pipeline resumes at its checkpoint.
 
     \b
     Examples:
@@ -47,13 +47,15 @@ def run(
       curl -X POST localhost:9090/shutdown
     """
     from tailrace.observe import logs
-    from tailrace.run.supervisor import processes, supervise
+    from tailrace.run.processes import processes
+    from tailrace.run.supervisor import supervise
 
     logs.configure()
     settings = options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
-    # To the processes by environment: everybody may read a command line.
-    given = zip(VARIABLES, (dsn, slot, publication, log), strict=True)
-    os.environ.update({name: str(value) for name, value in given if value is not None})
+    # Passed on in the environment: other users can read a command line, and the DSN may hold a
+    # password.
+    values = zip(VARIABLES, (dsn, slot, publication, log), strict=True)
+    os.environ.update({name: str(value) for name, value in values if value is not None})
 
     def check() -> object:
         return options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)

@@ -1,4 +1,4 @@
-"""`tailrace serve`: the HTTP endpoints, as a process of `tailrace run`. Hidden from the help."""
+"""`tailrace serve`: the HTTP endpoints, as a process of `tailrace run`. Hidden in `--help`."""
 
 # ruff: noqa: PLC0415 - starlette and psycopg are loaded when the command runs, not for --help
 
@@ -25,10 +25,15 @@ def serve(
     publication: options.Publication = None,
     log: options.LogPath = None,
 ) -> None:
-    """Serve /health, /ready, /status, /metrics and /streams/info; watch the slot's lag.
+    """Serve the HTTP endpoints, and monitor the WAL that PostgreSQL keeps for the slot.
 
-    `tailrace run` starts this beside capture and the pipelines. By itself it shows what their
-    status files say.
+    `tailrace run` starts this process beside capture and the pipelines. It shows the figures that
+    they write to their status files.
+
+    \b
+    Example:
+      tailrace serve -c tailrace.yml
+      curl localhost:9090/status
     """
     from tailrace.observe import logs
     from tailrace.run.serving import run_serve

@@ -1,6 +1,6 @@
-"""The settings: `sections` says what there is, `file` reads it.
+"""The settings: `sections` declares them, `file` reads them.
 
-Not for talking to PostgreSQL: a DSN is checked by `tailrace.postgres.connection`.
+Nothing here connects to PostgreSQL: `tailrace.postgres.connection` checks a DSN.
 """
 
 from tailrace.config.file import load, section_of

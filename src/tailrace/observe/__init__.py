@@ -1,1 +1,1 @@
-"""What the running system tells about itself: logs, and failpoints for the tests that break it."""
+"""Observation of a running system: figures, metrics, endpoints, logs, and failpoints for tests."""

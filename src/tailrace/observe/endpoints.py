@@ -1,6 +1,7 @@
-"""HTTP endpoints that tell what a process does: how they answer, fail and listen.
+"""HTTP endpoints that report on a process: how they answer, fail and listen.
 
-They have no login and listen on loopback unless told otherwise.
+Which endpoints there are is up to the process: `tailrace.run.endpoints`, `tailrace.broker`. They
+have no login and listen on loopback by default.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tailrace.errors import ProcessError, TailraceError
+from tailrace.errors import ProcessError, TailraceError, UnexpectedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ GRACE_S = 2
 
 
 def application(routes: Sequence[Route], endpoints: Mapping[str, str]) -> Starlette:
-    """The ASGI application; whoever asks for something else is told of the endpoints."""
+    """The ASGI application. An unknown path or method is answered with the list of endpoints."""
 
     async def refusal(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -45,19 +46,19 @@ def application(routes: Sequence[Route], endpoints: Mapping[str, str]) -> Starle
 
 
 def reply(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
-    """JSON, and what is to be done once it is sent."""
-    # LSNs are ints that people read as text.
+    """A JSON response, and a task to run after it is sent."""
+    # With the option, LSNs (a subclass of int) reach `default` and become text.
     body = orjson.dumps(content, default=str, option=orjson.OPT_PASSTHROUGH_SUBCLASS) + b"\n"
     return Response(body, code, media_type="application/json", background=after)
 
 
 async def _failure(_request: Request, error: Exception) -> Response:
-    code = error.code if isinstance(error, TailraceError) else "ERROR"
-    return reply({"error": f"{code}: {error}"}, 500)
+    known = error if isinstance(error, TailraceError) else UnexpectedError.wrap(error)
+    return reply({"error": f"{known.code}: {known}"}, 500)
 
 
 def settings(app: Starlette) -> uvicorn.Config:
-    """For uvicorn: quiet, and quick to end."""
+    """uvicorn's settings: no log lines of its own, and a short grace period on shutdown."""
     return uvicorn.Config(
         app,
         lifespan="off",
@@ -69,7 +70,7 @@ def settings(app: Starlette) -> uvicorn.Config:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """The listening socket; one that listens to nobody when HTTP is off."""
+    """A listening socket; with port 0, a socket that does not listen: HTTP is off."""
     if not port:
         return socket.socket()
     try:
@@ -78,7 +79,7 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ProcessError(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="Set http.port (or --port) to a free one; 0 is no HTTP server.",
+            hint="Set http.port (or --port) to a free port, or to 0 to turn HTTP off.",
         ) from error
     structlog.get_logger().info("serve.listening", host=host, port=port)
     return listener

@@ -1,4 +1,4 @@
-"""Log lines: structured events on stderr, for people on a terminal and as JSON everywhere else."""
+"""Log lines: structured events on stderr, readable on a terminal and JSON everywhere else."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Format = Literal["auto", "console", "json"]
 
 
 def _level() -> int:
-    """What the environment asks for: debug, info, warning or error."""
-    wanted = os.environ.get("TAILRACE_LOG_LEVEL", "").upper()
-    return logging.getLevelNamesMapping().get(wanted, logging.INFO)
+    """The level in TAILRACE_LOG_LEVEL: debug, info, warning or error; info by default."""
+    name = os.environ.get("TAILRACE_LOG_LEVEL", "").upper()
+    return logging.getLevelNamesMapping().get(name, logging.INFO)
 
 
 def configure(format_: Format = "auto", *, verbose: bool = False) -> None:
-    """Set the process's log output up; call once, first thing."""
-    plain = format_ == "json" or (format_ == "auto" and not sys.stderr.isatty())
+    """Set up the log output of this process. Call it once, before anything logs."""
+    as_json = format_ == "json" or (format_ == "auto" and not sys.stderr.isatty())
     renderer: Processor = (
         structlog.processors.JSONRenderer()
-        if plain
+        if as_json
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(

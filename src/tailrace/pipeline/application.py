@@ -1,4 +1,4 @@
-"""The Spark application: one session, a runner for each pipeline."""
+"""The Spark application: one session, and one runner per pipeline."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tailrace.pipeline.running import Runner
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Spark
+    from tailrace.observe.figures import PipelineFigures
     from tailrace.snapshot.job import Published, SnapshotJob, Wave
 
 _STOP_S = 20.0
@@ -23,9 +24,11 @@ class Application:
 
     def __init__(self, config: Config) -> None:
         if not config.pipelines:
-            raise ConfigError("there are no pipelines", hint="Name one under `pipelines:`.")
-        self._spark = session.build(_settings(config))
-        # A failed batch is told in one line by its runner; Spark tells it in a page of Java.
+            raise ConfigError(
+                "the settings have no pipelines", hint="Add one under `pipelines:`, then restart."
+            )
+        self._spark = session.build(_spark_settings(config))
+        # The runner logs a failed batch in one line; Spark would log a page of Java for it.
         self._spark.sparkContext.setLogLevel("FATAL")
         register(self._spark)
         self._runners = {name: Runner(self._spark, config, name) for name in config.pipelines}
@@ -35,21 +38,21 @@ class Application:
         for runner in self._runners.values():
             runner.start()
 
-    def progress(self) -> dict[str, object]:
-        """What each pipeline has done."""
-        return {name: runner.progress.fields() for name, runner in self._runners.items()}
+    def progress(self) -> dict[str, PipelineFigures]:
+        """The present figures of every pipeline."""
+        return {name: runner.progress.current() for name, runner in self._runners.items()}
 
     def publish(self, job: SnapshotJob, wave: Wave) -> Published:
-        """Publish stretches of a snapshot."""
+        """Publish a part of a snapshot."""
         return publish(self._spark, job, wave)
 
     @property
     def lost(self) -> BaseException | None:
-        """Why Spark is gone, if it is."""
-        return next((found.lost for found in self._runners.values() if found.lost), None)
+        """Why Spark has ended; None while it runs."""
+        return next((runner.lost for runner in self._runners.values() if runner.lost), None)
 
     def stop(self) -> None:
-        """End every query, then Spark."""
+        """Stop every query, then Spark."""
         for runner in self._runners.values():
             runner.stop()
         for runner in self._runners.values():
@@ -58,18 +61,18 @@ class Application:
             self._spark.stop()
 
 
-def _settings(config: Config) -> Spark:
-    """For many small batches. With `local[*]`, a slot for each lane and snapshot.
+def _spark_settings(config: Config) -> Spark:
+    """Spark's settings for many small batches. With `local[*]`, one slot per lane and snapshot.
 
-    A sink that hangs then holds only its own. Tasks spend their time in Python workers and on
-    sockets, so more slots than cores do no harm.
+    A sink that hangs then blocks only its own slots. Tasks spend their time in Python workers and
+    on sockets, so more slots than cores cost nothing.
     """
     conf = session.STREAMING | config.spark.conf
     if config.spark.master != "local[*]":
         return config.spark.model_copy(update={"conf": conf})
-    busy = sum(
+    needed = sum(
         pipeline.lanes + (pipeline.snapshots.parallel if pipeline.snapshots else 0)
         for pipeline in config.pipelines.values()
     )
-    slots = max(os.cpu_count() or 1, busy + 1)
+    slots = max(os.cpu_count() or 1, needed + 1)
     return config.spark.model_copy(update={"master": f"local[{slots}]", "conf": conf})

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
     Relations = dict[int, tuple[Relation, dict[int, TypeName]]]
 
-_FIELDS = ("messages", "bytes", "duplicates", "p50_us", "p99_us")
+_FIELDS = ("messages", "bytes", "duplicates", "p50_us", "p99_us", "committed_us")
 RECEIPT = StructType([StructField(name, LongType()) for name in _FIELDS])
-"""The result of a task, in its last row: counts, and the time from a change's commit until it was
-durable in the sink (median and 99th percentile). Null in all other rows."""
+"""The result of a task, in its last row: counts, the time from a change's commit until the sink had
+it durably (median and 99th percentile), and the latest commit time. Null in all other rows."""
 _ROW = pa.struct(list(arrow_schema(RECEIPT)))
 
 
@@ -151,6 +151,7 @@ def _last(rows: int, receipt: Receipt, commits: NDArray[np.int64]) -> pa.Array:
     ages = np.sort(time.time_ns() // 1000 - commits)
     places = [len(ages) * percent // 100 for percent in (50, 99)]
     delays = [int(ages[place]) if len(ages) else None for place in places]
-    values = [receipt.messages, receipt.bytes, receipt.duplicates, *delays]
+    committed = int(commits.max()) if len(commits) else None
+    values = [receipt.messages, receipt.bytes, receipt.duplicates, *delays, committed]
     last = pa.array([dict(zip(_FIELDS, values, strict=True))], _ROW)
     return pa.concat_arrays([pa.nulls(rows - 1, _ROW), last])

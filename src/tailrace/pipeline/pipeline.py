@@ -139,4 +139,4 @@ def _history(log: Log) -> str:
 
 def _totals() -> list[Column]:
     sums = [sql.sum(name).alias(name) for name in ("messages", "bytes", "duplicates")]
-    return [*sums, *(sql.max(name).alias(name) for name in ("p50_us", "p99_us"))]
+    return [*sums, *(sql.max(name).alias(name) for name in ("p50_us", "p99_us", "committed_us"))]

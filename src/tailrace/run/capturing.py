@@ -1,5 +1,7 @@
-"""Capture as a process: signals, the report, the status file, and the promise to be gone within
-five seconds.
+"""Capture as a process: signals, progress lines, the status file, and a limit of five seconds for
+a stop.
+
+The capture loop itself is `tailrace.capture.capture`.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.capture.capture import Capture
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, UnexpectedError
 from tailrace.run import status
 
 if TYPE_CHECKING:
@@ -22,15 +25,16 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from tailrace.capture.session import Counts
     from tailrace.config import Config
+    from tailrace.observe.figure import Recorder
+    from tailrace.observe.figures import CaptureFigures
     from tailrace.position import Lsn
 
-_PATIENCE_S = 4.5
-_REPORT_S = 10.0
+_STOP_LIMIT_S = 4.5
+_PROGRESS_S = 10.0
 
 
-def run_capture(config: Config, *, until: Lsn | None = None) -> Counts:
+def run_capture(config: Config, *, until: Lsn | None = None) -> CaptureFigures:
     """Capture until SIGTERM or SIGINT, or until everything up to `until` is durable."""
     stop = threading.Event()
     events = structlog.get_logger()
@@ -38,82 +42,75 @@ def run_capture(config: Config, *, until: Lsn | None = None) -> Counts:
     def on_signal(signum: int, _frame: FrameType | None) -> None:
         if not stop.is_set():
             stop.set()
-            _leave_in_time()
+            _limit_stop_time()
             events.info("capture.stopping", signal=signal.Signals(signum).name)
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
     capture = Capture(config, stopping=stop.is_set)
-    threading.Thread(target=_report, args=(capture.counts, stop), daemon=True).start()
     counts = capture.counts
-    with _reported(counts, status.folder(config.data), stop):
+    threading.Thread(target=_log_progress, args=(counts, stop), daemon=True).start()
+    with _status_file(counts, status.folder(config.data), stop):
         capture.run(until=until)
-    events.info("capture.stopped", changes=counts.changes, transactions=counts.transactions)
-    return counts
+    figures = counts.figures
+    events.info("capture.stopped", changes=figures.changes, transactions=figures.transactions)
+    return figures
 
 
 @contextlib.contextmanager
-def _reported(counts: Counts, where: Path, stop: threading.Event) -> Iterator[None]:
-    """Keep the status file while capture runs; its last content says how that ended."""
-    end = ""
+def _status_file(
+    counts: Recorder[CaptureFigures], where: Path, stop: threading.Event
+) -> Iterator[None]:
+    """Write the status file while capture runs. Its last content says how capture ended."""
+    final = ""
 
-    def fields() -> dict[str, object]:
-        return {"state": end or _state(counts, stop), **_figures(counts)}
+    def current() -> CaptureFigures:
+        figures = counts.figures
+        return replace(figures, state=final or _state(figures, stop))
 
-    reporter = status.Reporter(where, "capture", fields)
+    reporter = status.Reporter(where, "capture", current)
     try:
         yield
-        end = "stopped"
+        final = "stopped"
     except TailraceError as error:
-        end = error.code
+        final = error.code
         raise
     finally:
-        end = end or TailraceError.code
+        final = final or UnexpectedError.code
         reporter.close()
 
 
-def _state(counts: Counts, stop: threading.Event) -> str:
+def _state(figures: CaptureFigures, stop: threading.Event) -> str:
     if stop.is_set():
         return "stopping"
-    if counts.streaming:
+    if figures.connected:
         return "streaming"
-    return "reconnecting" if counts.sessions else "starting"
+    return "reconnecting" if figures.sessions else "starting"
 
 
-def _figures(counts: Counts) -> dict[str, object]:
-    return {
-        "messages": counts.messages,
-        "changes": counts.changes,
-        "transactions": counts.transactions,
-        "bytes": counts.bytes,
-        "end_lsn": str(counts.acknowledged),
-        "reconnects": max(counts.sessions - 1, 0),
-    }
-
-
-def _leave_in_time() -> None:
-    """Whatever is durable is safe already, so a server or a disk that hangs is left behind."""
+def _limit_stop_time() -> None:
+    """End the process if a server or a disk hangs: everything acknowledged is durable already."""
 
     def leave() -> None:
-        structlog.get_logger().error("capture.abandoned", after_s=_PATIENCE_S)
+        structlog.get_logger().error("capture.stop_timed_out", after_s=_STOP_LIMIT_S)
         os._exit(1)
 
-    watchdog = threading.Timer(_PATIENCE_S, leave)
+    watchdog = threading.Timer(_STOP_LIMIT_S, leave)
     watchdog.daemon = True
     watchdog.start()
 
 
-def _report(counts: Counts, stop: threading.Event) -> None:
-    """A line every ten seconds in which something happened."""
-    seen, since = counts.changes, time.monotonic()
-    while not stop.wait(_REPORT_S):
-        now = time.monotonic()
-        if counts.changes != seen:
+def _log_progress(counts: Recorder[CaptureFigures], stop: threading.Event) -> None:
+    """Log a line for every ten seconds in which changes arrived."""
+    before, since = counts.figures, time.monotonic()
+    while not stop.wait(_PROGRESS_S):
+        figures, now = counts.figures, time.monotonic()
+        if figures.changes != before.changes:
             structlog.get_logger().info(
-                "capture.report",
-                changes=counts.changes,
-                changes_per_s=round((counts.changes - seen) / (now - since)),
-                transactions=counts.transactions,
-                bytes=counts.bytes,
+                "capture.progress",
+                changes=figures.changes,
+                changes_per_s=round((figures.changes - before.changes) / (now - since)),
+                transactions=figures.transactions,
+                bytes=figures.bytes,
             )
-        seen, since = counts.changes, now
+        before, since = figures, now

@@ -1,8 +1,8 @@
-"""The WAL monitor: how much PostgreSQL keeps for the slot, asked every half minute.
+"""The WAL monitor: asks PostgreSQL every 30 seconds how much WAL it keeps for the slot.
 
-A slot that nobody reads fills the server's disk, so this looks from the server's side, over a
-short connection of its own, and goes on looking when capture is down. The last answer stays when
-the server cannot be asked, with the reason beside it.
+A slot without a reader fills the server's disk. The monitor therefore asks the server, over a
+short connection of its own, also while capture is down. If the server does not answer, the last
+figures stay, with the reason beside them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.errors import TailraceError
-from tailrace.observe.metrics import SlotFigures
+from tailrace.observe.figures import SlotFigures
 from tailrace.postgres.connection import connect
 from tailrace.postgres.slot import read_slot
 
@@ -30,7 +30,7 @@ CRITICAL_BYTES = 1 << 30
 
 
 class Monitor:
-    """Asks from a thread of its own; `figures` is the last answer."""
+    """Asks from a thread; `figures` is the last answer."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class Monitor:
         self.figures = SlotFigures()
 
     def run(self, stop: threading.Event) -> None:
-        """Ask until told to stop."""
+        """Ask until `stop` is set."""
         while True:
             self.check()
             if stop.wait(CHECK_S):
@@ -59,32 +59,33 @@ class Monitor:
             self.figures = replace(
                 self.figures, active=False, checked_at=now, error=f"{error.code}: {error}"
             )
-            self._events.warning("monitor.unanswered", code=error.code, reason=str(error))
+            self._events.warning("monitor.check_failed", code=error.code, reason=str(error))
             return
         if slot is None:
             self.figures = SlotFigures(checked_at=now, error="the slot does not exist")
-            self._events.error("monitor.no_slot")
+            self._events.error("monitor.slot_missing", hint="Run: tailrace init")
             return
-        self.figures = _figures(slot, now)
+        self.figures = slot_figures(slot, now)
         self.warn(self.figures.kept_wal_bytes or 0)
 
     def warn(self, kept_bytes: int) -> None:
-        """Say so when the server keeps much for us."""
+        """Log a warning if PostgreSQL keeps much WAL for the slot."""
         if kept_bytes >= CRITICAL_BYTES:
             self._events.error("monitor.wal_lag", bytes=kept_bytes, limit=CRITICAL_BYTES)
         elif kept_bytes >= WARNING_BYTES:
             self._events.warning("monitor.wal_lag", bytes=kept_bytes, limit=WARNING_BYTES)
 
 
-def _figures(slot: SlotState, now: str) -> SlotFigures:
-    kept, restart, confirmed = slot.kept_wal_bytes, slot.restart_lsn, slot.confirmed_flush_lsn
+def slot_figures(slot: SlotState, now: str) -> SlotFigures:
+    """The figures of a slot. The server's end is `restart_lsn` plus the WAL it keeps."""
+    kept_bytes, restart, confirmed = slot.kept_wal_bytes, slot.restart_lsn, slot.confirmed_flush_lsn
     lag = None
-    if kept is not None and restart is not None and confirmed is not None:
-        lag = max(restart + kept - confirmed, 0)
+    if kept_bytes is not None and restart is not None and confirmed is not None:
+        lag = max(restart + kept_bytes - confirmed, 0)
     return SlotFigures(
         active=slot.active_pid is not None,
-        kept_wal_bytes=kept,
+        kept_wal_bytes=kept_bytes,
         lag_bytes=lag,
         checked_at=now,
-        error=f"lost: {slot.invalidation_reason or slot.wal_status}" if slot.lost else "",
+        error=f"lost: {slot.invalidation_reason or slot.wal_status}" if slot.lost else None,
     )

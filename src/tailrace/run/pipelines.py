@@ -1,9 +1,12 @@
-"""The pipelines as a process: Spark, its signals and its status file."""
+"""The pipelines as a process: the Spark application, the snapshot and backfill services beside it,
+signals and the status file.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from tailrace.backfill.service import BackfillService as Backfills
     from tailrace.config import Config
+    from tailrace.pipeline.application import Application
     from tailrace.snapshot.service.service import SnapshotService as Snapshots
 
 _POLL_S = 0.5
@@ -24,6 +28,8 @@ _STOP_S = 5.0
 
 def run_pipelines(config: Config) -> None:
     """Run every pipeline until SIGTERM or SIGINT."""
+    from tailrace.pipeline.application import Application  # noqa: PLC0415 - Spark loads slowly
+
     stopping = threading.Event()
     events = structlog.get_logger()
 
@@ -32,39 +38,66 @@ def run_pipelines(config: Config) -> None:
             events.info("pipelines.stopping", signal=signal.Signals(signum).name)
             stopping.set()
 
-    from tailrace.backfill.service import services as backfills  # noqa: PLC0415 - psycopg
-    from tailrace.pipeline.application import Application  # noqa: PLC0415 - Spark loads slowly
-    from tailrace.snapshot.service.service import services as snapshots  # noqa: PLC0415
-
-    state: dict[str, object] = {"state": "starting", "pipelines": {}}
     where = status.folder(config.data)
     where.mkdir(parents=True, exist_ok=True)
-    reporter = status.Reporter(where, "pipelines", lambda: state)
+    work = _Work()
+    reporter = status.Reporter(where, "pipelines", lambda: work.status)
     application = Application(config)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
-    application.start()
-    making = snapshots(config, application.publish)
-    filling = backfills(config)
-    services: list[Backfills | Snapshots] = [*making, *filling]
-    for service in services:
-        service.start()
+    work.start(config, application)
     events.info("pipelines.running", pipelines=sorted(config.pipelines))
-    state["state"] = "running"
     try:
         while not stopping.wait(_POLL_S):
-            state["pipelines"] = application.progress()
-            state["snapshots"] = [each for service in making for each in service.progress()]
-            state["backfills"] = [each for service in filling for each in service.progress()]
+            work.refresh("running")
             if application.lost is not None:
-                raise ProcessError(f"Spark is gone: {application.lost}")
+                raise ProcessError(f"Spark has ended: {application.lost}")
     finally:
-        for service in services:
-            service.stop()
-        application.stop()
-        for service in services:
-            service.join(_STOP_S)
-        state["state"] = "stopped"
-        state["pipelines"] = application.progress()
+        work.stop()
         reporter.close()
     events.info("pipelines.stopped")
+
+
+class _Work:
+    """Everything that runs in this process, and its status."""
+
+    def __init__(self) -> None:
+        self.status = status.PipelinesStatus()
+        self._application: Application | None = None
+        self._snapshots: list[Snapshots] = []
+        self._backfills: list[Backfills] = []
+        self._services: list[Snapshots | Backfills] = []
+
+    def start(self, config: Config, application: Application) -> None:
+        """Start the pipelines, then the services."""
+        from tailrace.backfill.service import services as backfills  # noqa: PLC0415 - psycopg
+        from tailrace.snapshot.service.service import services as snapshots  # noqa: PLC0415
+
+        self._application = application
+        application.start()
+        self._snapshots = snapshots(config, application.publish)
+        self._backfills = backfills(config)
+        self._services = [*self._snapshots, *self._backfills]
+        for service in self._services:
+            service.start()
+        self.status = replace(self.status, state="running")
+
+    def refresh(self, state: str) -> None:
+        """Read the present figures."""
+        assert self._application is not None
+        self.status = status.PipelinesStatus(
+            state=state,
+            pipelines=self._application.progress(),
+            snapshots=tuple(each for part in self._snapshots for each in part.progress()),
+            backfills=tuple(each for part in self._backfills for each in part.progress()),
+        )
+
+    def stop(self) -> None:
+        """Stop the services and the pipelines."""
+        assert self._application is not None
+        for service in self._services:
+            service.stop()
+        self._application.stop()
+        for service in self._services:
+            service.join(_STOP_S)
+        self.refresh("stopped")

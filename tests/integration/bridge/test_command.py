@@ -16,7 +16,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace import config
 from tailrace.errors import ConfigError, PostgresRefusedError, SlotLostError
-from tailrace.observe.metrics import CaptureFigures, Figures, SlotFigures, metrics_line
+from tailrace.observe.bridge import metrics_line
+from tailrace.observe.figures import CaptureFigures, SlotFigures, SystemFigures
 from tailrace.position import Lsn
 from tailrace.postgres.bootstrap import initialise, log_exists
 from tailrace.postgres.connection import connect
@@ -167,7 +168,7 @@ def test_a_log_without_its_slot_is_refused(settings: config.Config, database: Da
 
 
 def test_the_format_of_the_metrics_line() -> None:
-    figures = Figures(
+    figures = SystemFigures(
         version="1",
         uptime_s=15.7,
         capture=CaptureFigures(connected=True, messages=2, acknowledged=Lsn.parse("0/183F680")),

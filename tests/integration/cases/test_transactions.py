@@ -91,7 +91,7 @@ def test_p32_transaction_that_begins_where_the_last_one_ended(
         run_until(captured, end)
         assert captured.log.end().end_lsn == end
         session.execute("INSERT INTO t VALUES (2, 'b')")
-    assert run_until(captured, wal_end(db)).counts.changes == 1
+    assert run_until(captured, wal_end(db)).counts.figures.changes == 1
     assert ids(captured.changes()) == [1, 2]
 
 
@@ -119,9 +119,9 @@ def test_p34_the_end_of_the_commit_is_acknowledged(db: Database, capture: Captur
     captured = capture(db)
     db.execute("INSERT INTO t SELECT i, 'a' FROM generate_series(1, 100) i")
     end = wal_end(db)
-    assert run_until(captured, end).counts.changes == 100
+    assert run_until(captured, end).counts.figures.changes == 100
     assert confirmed(captured) == captured.log.end().end_lsn == end
-    assert run_until(captured, end).counts.changes == 0
+    assert run_until(captured, end).counts.figures.changes == 0
     assert ids(captured.changes()) == list(range(1, 101))
 
 

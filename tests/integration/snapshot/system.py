@@ -10,6 +10,7 @@ import msgspec
 import nats
 
 from tailrace import config
+from tailrace.observe.figure import document
 from tests.fix_pipeline import received
 from tests.integration.snapshot.serving import Serving
 
@@ -83,7 +84,7 @@ class System(Serving):
         assert self.service is not None
         deadline = time.monotonic() + 120
         while True:
-            record = self.service.progress()[-1]
+            record = document(self.service.progress()[-1])
             if record["state"] in {"complete", "failed"}:
                 return record
             assert time.monotonic() < deadline, record

@@ -70,10 +70,10 @@ def test_invalid_files_are_logged_and_skipped(tmp_path: Path) -> None:
 
 def test_progress_of_a_record() -> None:
     record = Record(id="a", table=ITEMS, delivered=50, expected=200, begun_at=100.0)
-    assert record.progress(130.0)["share"] == 0.25
-    assert record.progress(130.0)["seconds"] == 30.0
+    assert record.progress("p", 130.0).share == 0.25
+    assert record.progress("p", 130.0).seconds == 30.0
     record.delivered = 300
-    assert record.progress(130.0)["share"] == 0.99
+    assert record.progress("p", 130.0).share == 0.99
     record.state, record.ended_at = "complete", 110.0
-    assert (record.progress(130.0)["share"], record.progress(130.0)["seconds"]) == (1.0, 10.0)
-    assert Record(id="b", table=ITEMS).progress(130.0)["seconds"] == 0.0
+    assert (record.progress("p", 130.0).share, record.progress("p", 130.0).seconds) == (1.0, 10.0)
+    assert Record(id="b", table=ITEMS).progress("p", 130.0).seconds == 0.0

@@ -181,5 +181,5 @@ def test_progress_lists_the_last_backfills(bench: Bench) -> None:
         bench.order(f"{number:02}")
     bench.work()
     progress = bench.service.progress()
-    assert [row["id"] for row in progress] == [f"{number:02}" for number in range(10, 30)]
-    assert {row["pipeline"] for row in progress} == {"shop"}
+    assert [row.id for row in progress] == [f"{number:02}" for number in range(10, 30)]
+    assert {row.pipeline for row in progress} == {"shop"}

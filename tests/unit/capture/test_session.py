@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tailrace.capture.flusher import Flusher
-from tailrace.capture.session import Counts, Pace, Session
+from tailrace.capture.session import Pace, Session
 from tailrace.errors import DiskFullError, PostgresUnreachableError
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.changes import read_changes
@@ -19,6 +19,8 @@ from tailrace.log.format.layout import Identity
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Earliest, Log
 from tailrace.log.store import LocalStore
+from tailrace.observe.figure import Recorder
+from tailrace.observe.figures import CaptureFigures
 from tailrace.position import Lsn
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.wire import pgoutput, replication
@@ -153,12 +155,13 @@ class DemoEnvironment:
             progress_s=progress_s,
             sender_timeout_s=sender_timeout_s,
         )
+        self.counts = Recorder(CaptureFigures())
         self.session = Session(
             cast("Replication", self.server),
             self.appender,
             self.flusher,
             pace,
-            Counts(),
+            self.counts,
             housekeeping=lambda: None,
         )
         self.stop = threading.Event()
@@ -223,6 +226,22 @@ def test_only_what_is_durable_is_acknowledged(stage: DemoEnvironment) -> None:
     stage.disk.release.set()
     stage.until(lambda: stage.server.flushed >= 2005)
     assert stage.values() == [b"x"]
+
+
+def test_the_last_commit_time_is_counted(stage: DemoEnvironment) -> None:
+    assert stage.counts.figures.last_committed_at is None
+    stage.server.say(*transaction(2000), *transaction(3000))
+    stage.until(lambda: stage.server.flushed >= 3005)
+    figures = stage.counts.figures
+    assert figures.last_committed_at == PgTime(3000).to_datetime()
+    assert (figures.transactions, figures.changes, figures.messages) == (2, 2, 8)
+    assert (figures.sessions, figures.connected, figures.acknowledged) == (1, True, Lsn(3005))
+
+
+def test_a_transaction_that_is_not_whole_has_no_commit_time(stage: DemoEnvironment) -> None:
+    stage.server.say(*transaction(2000), *transaction(3000, b"y" * 3000)[:3])
+    stage.until(lambda: stage.counts.figures.entries == 2)
+    assert stage.counts.figures.last_committed_at == PgTime(2000).to_datetime()
 
 
 def test_status_goes_on_while_the_disk_hangs(impatient: DemoEnvironment) -> None:

@@ -1,4 +1,4 @@
-"""The command line's frame: errors, exit codes, and where settings come from."""
+"""The command line: errors, exit codes, and the source of the settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
     return caught.value.code
 
 
-def test_our_errors_are_a_code_a_line_and_a_hint(
+def test_an_error_prints_its_code_and_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fails(monkeypatch, GapError("[bold]a gap[/bold] :warning:", hint="do [this]")) == 10
@@ -42,18 +42,18 @@ def test_our_errors_are_a_code_a_line_and_a_hint(
     assert shown.err == "GAP: [bold]a gap[/bold] :warning:\nhint: do [this]\n"
 
 
-def test_no_hint_no_line(
+def test_an_error_without_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fails(monkeypatch, ConfigError("wrong")) == 2
     assert capsys.readouterr().err == "BAD_CONFIG: wrong\n"
 
 
-def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fails(monkeypatch, KeyboardInterrupt()) == 130
 
 
-def test_settings_take_the_file_of_the_folder(
+def test_settings_are_read_from_the_current_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,6 +65,6 @@ def test_settings_take_the_file_of_the_folder(
     assert config.log.path == Path("here")
 
 
-def test_a_file_that_is_asked_for_must_exist(tmp_path: Path) -> None:
+def test_a_named_settings_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         options.settings(tmp_path / "gone.yml")

@@ -61,7 +61,7 @@ def test_every_kind_of_field_is_an_option() -> None:
     )  # fmt: skip
 
 
-def test_the_environment_is_read() -> None:
+def test_values_come_from_the_environment() -> None:
     assert run(TEST_LISTEN="0.0.0.0:1").exit_code == 0
     assert seen.pop()[0].listen == "0.0.0.0:1"
 
@@ -72,10 +72,18 @@ def test_limits_are_those_of_the_model() -> None:
     assert "--port" in result.output
 
 
-def test_what_only_the_model_checks_names_the_option() -> None:
-    result = run("--listen", "nowhere")
-    assert isinstance(result.exception, ConfigError)
-    assert "--listen" in str(result.exception)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--listen", "nowhere"), "--listen: String must match pattern ':'"),
+        (("--memory-bytes", "x"), "--memory-bytes: "),
+    ],
+)
+def test_an_error_of_the_model_names_the_option(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert message.split(":", maxsplit=1)[0] in (str(result.exception) + result.output)
+    if isinstance(result.exception, ConfigError):
+        assert str(result.exception).startswith(message)
 
 
 @pytest.mark.parametrize("text", ["Address to listen on.", "HOST:PORT", "TEST_LISTEN", "127.0.0.1"])

@@ -1,83 +1,132 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-import sys
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tailrace.observe.figures import CaptureFigures, PipelineFigures, ProcessFigures
+from tailrace.position import Lsn
 from tailrace.run import status
+from tailrace.run.status import PipelinesStatus, RunStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.run.status import Report
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    status.write(tmp_path, "capture", {"state": "streaming", "messages": 3})
-    report = status.read(tmp_path, "capture")
+
+def read(where: Path, *, now: float | None = None) -> Report[CaptureFigures] | None:
+    return status.read(where, "capture", CaptureFigures, now=now)
+
+
+def test_a_written_status_is_read(tmp_path: Path) -> None:
+    written = CaptureFigures(
+        state="streaming",
+        messages=3,
+        acknowledged=Lsn.parse("16/B374D848"),
+        last_committed_at=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    status.write(tmp_path, "capture", written)
+    report = read(tmp_path)
     assert report is not None
     assert report.up
     assert report.state == "streaming"
-    assert report.fields["messages"] == 3
-    assert report.fields["pid"] == os.getpid()
+    assert report.status == written
+    assert report.pid == os.getpid()
     assert [path.name for path in tmp_path.iterdir()] == ["capture.json"]
+    content = json.loads((tmp_path / "capture.json").read_bytes())
+    assert (content["acknowledged"], content["messages"]) == ("16/B374D848", 3)
 
 
-def test_an_old_file_is_not_believed(tmp_path: Path) -> None:
-    status.write(tmp_path, "capture", {"state": "streaming"})
-    report = status.read(tmp_path, "capture", now=time.time() + status.STALE_S + 1)
+@pytest.mark.parametrize(
+    "written",
+    [
+        RunStatus(state="running", started_at=1.5, processes={"capture": ProcessFigures(pid=7)}),
+        PipelinesStatus(state="running", pipelines={"a": PipelineFigures(name="a", events=2)}),
+        PipelinesStatus(),
+    ],
+)
+def test_nested_figures_are_read(tmp_path: Path, written: RunStatus | PipelinesStatus) -> None:
+    status.write(tmp_path, "run", written)
+    report: Report[RunStatus] | Report[PipelinesStatus] | None
+    if isinstance(written, RunStatus):
+        report = status.read(tmp_path, "run", RunStatus)
+    else:
+        report = status.read(tmp_path, "run", PipelinesStatus)
+    assert report is not None
+    assert report.status == written
+
+
+def test_an_old_file_means_down(tmp_path: Path) -> None:
+    status.write(tmp_path, "capture", CaptureFigures(state="streaming"))
+    report = read(tmp_path, now=time.time() + status.STALE_S + 1)
     assert report is not None
     assert not report.up
     assert report.state == "down"
 
 
-def test_the_file_of_a_dead_process_is_not_believed(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from tailrace.run import status; "
-        "status.write(Path(sys.argv[1]), 'capture', {'state': sys.argv[2]})"
-    )
-    for said, shown in (("streaming", "down"), ("GAP", "GAP")):
-        subprocess.run([sys.executable, "-c", program, str(tmp_path), said], check=True)
-        report = status.read(tmp_path, "capture")
+def test_the_file_of_a_dead_process_means_down_unless_it_has_an_error_code(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for reported, shown in (("streaming", "down"), ("GAP", "GAP")):
+        (tmp_path / "capture.json").write_text(json.dumps({"pid": dead.pid, "state": reported}))
+        report = read(tmp_path)
         assert report is not None
         assert not report.up
         assert report.state == shown
 
 
-def test_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:
-    assert status.read(tmp_path, "capture") is None
+def test_a_missing_or_unreadable_file_is_none(tmp_path: Path) -> None:
+    assert read(tmp_path) is None
     for content in (b"", b"{", b"[]", b"\xff"):
         (tmp_path / "capture.json").write_bytes(content)
-        assert status.read(tmp_path, "capture") is None
+        assert read(tmp_path) is None
 
 
-def test_a_file_without_a_pid_is_not_believed(tmp_path: Path) -> None:
+def test_a_file_without_a_valid_pid_means_down(tmp_path: Path) -> None:
     for content in (b"{}", b'{"pid": "1"}', b'{"pid": 0}', b'{"pid": 99999999999999999999}'):
         (tmp_path / "capture.json").write_bytes(content)
-        report = status.read(tmp_path, "capture")
+        report = read(tmp_path)
         assert report is not None
         assert not report.up
 
 
-def test_no_folder_no_file(tmp_path: Path) -> None:
-    status.write(tmp_path / "none", "capture", {})
+def test_invalid_fields_count_as_missing(tmp_path: Path) -> None:
+    pipelines = {"a": {"events": "x", "bytes": 5}, "b": 3}
+    snapshots = ["odd", {"id": "s", "rows": "x"}, 4]
+    content = {"state": 1, "pipelines": pipelines, "snapshots": snapshots, "new": True}
+    (tmp_path / "pipelines.json").write_text(json.dumps(content))
+    report = status.read(tmp_path, "pipelines", PipelinesStatus)
+    assert report is not None
+    found = report.status
+    assert (found.state, found.pipelines) == ("starting", {"a": PipelineFigures(bytes=5)})
+    assert [(each.id, each.rows) for each in found.snapshots] == [("s", 0)]
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
+    status.write(tmp_path / "none", "capture", CaptureFigures())
     assert not (tmp_path / "none").exists()
 
 
-def test_clearing_makes_the_folder_and_forgets(tmp_path: Path) -> None:
+def test_clear_creates_the_folder_and_removes_old_files(tmp_path: Path) -> None:
     where = tmp_path / "data" / "status"
     status.clear(where)
-    status.write(where, "capture", {})
+    status.write(where, "capture", CaptureFigures())
     (where / "run.lock").touch()
     status.clear(where)
     assert [path.name for path in where.iterdir()] == ["run.lock"]
 
 
-def test_a_reporter_ends_with_what_is_true_at_the_end(tmp_path: Path) -> None:
-    fields: dict[str, object] = {"state": "running"}
-    reporter = status.Reporter(tmp_path, "pipelines", lambda: fields)
-    fields["state"] = "stopped"
+def test_a_reporter_writes_the_final_status(tmp_path: Path) -> None:
+    current = [PipelinesStatus(state="running")]
+    reporter = status.Reporter(tmp_path, "pipelines", lambda: current[0])
+    current[0] = PipelinesStatus(state="stopped")
     reporter.close()
-    report = status.read(tmp_path, "pipelines")
+    report = status.read(tmp_path, "pipelines", PipelinesStatus)
     assert report is not None
     assert report.state == "stopped"

@@ -1,4 +1,4 @@
-"""The supervisor against real processes: small Python programs that do as they are told."""
+"""The supervisor: its rules over a fake launcher, then what needs real processes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,254 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tailrace.errors import AlreadyRunningError, ConfigError, GapError
 from tailrace.process import alive
 from tailrace.run import status
-from tailrace.run.supervisor import FINAL, Pace, named
+from tailrace.run.child import Spec
+from tailrace.run.status import RunStatus
+from tailrace.run.supervisor import Supervisor
+from tests.unit.run.launching import FakeLauncher
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tailrace.observe.figures import ProcessFigures
+
+
+def spec(name: str, *, worker: bool = True, stop_s: float = 10.0) -> Spec:
+    return Spec(name=name, command=(name,), worker=worker, stop_s=stop_s, reloads=name != "capture")
+
+
+class Simulation:
+    """A supervisor over fake processes, with a clock that the test moves."""
+
+    def __init__(self, folder: Path, *specs: Spec, stubborn: tuple[str, ...] = ()) -> None:
+        self.where = status.folder(folder)
+        status.clear(self.where)
+        self.now = 1000.0
+        self.settings_error: ConfigError | None = None
+        self.launcher = FakeLauncher(*stubborn)
+        self.supervisor = Supervisor(
+            specs, self.where, self.launcher, check=self._check, started_at=5.0
+        )
+
+    def _check(self) -> None:
+        if self.settings_error is not None:
+            raise self.settings_error
+
+    def tick(self, after_s: float = 0.0) -> bool:
+        self.now += after_s
+        return self.supervisor.tick(self.now)
+
+    def exit(self, name: str, code: int) -> None:
+        self.launcher.processes[name].code = code
+
+    def state(self, name: str) -> str:
+        return self.figures()[name].state
+
+    def figures(self) -> dict[str, ProcessFigures]:
+        return {child.spec.name: child.figures() for child in self.supervisor.children}
+
+    def report(self) -> RunStatus:
+        report = status.read(self.where, "run", RunStatus)
+        assert report is not None
+        return report.status
+
+    @property
+    def journal(self) -> list[str]:
+        return self.launcher.journal
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Simulation:
+    simulation = Simulation(
+        tmp_path, spec("capture"), spec("pipelines"), spec("serve", worker=False)
+    )
+    assert simulation.tick()
+    return simulation
+
+
+def test_a_signal_stops_all_in_order(three: Simulation) -> None:
+    three.supervisor.stop()
+    assert not three.tick()
+    assert three.supervisor.exit_code == 0
+    assert three.journal == [
+        "start capture",
+        "start pipelines",
+        "start serve",
+        "terminate capture",
+        "terminate pipelines",
+        "terminate serve",
+    ]
+    assert three.report().state == "stopped"
+    assert {figures.state for figures in (three.report().processes or {}).values()} == {"stopped"}
+
+
+def test_the_next_process_stops_after_the_one_before_has_ended(tmp_path: Path) -> None:
+    simulation = Simulation(tmp_path, spec("capture"), spec("serve"), stubborn=("capture",))
+    simulation.tick()
+    simulation.supervisor.stop()
+    assert simulation.tick(1)
+    assert simulation.tick(1)
+    assert simulation.journal[-1] == "terminate capture"
+    assert simulation.report().state == "stopping"
+    simulation.exit("capture", 0)
+    assert not simulation.tick(1)
+    assert simulation.journal[-1] == "terminate serve"
+
+
+def test_a_process_that_does_not_stop_in_time_is_killed(tmp_path: Path) -> None:
+    capture = spec("capture", stop_s=5)
+    simulation = Simulation(tmp_path, capture, spec("serve"), stubborn=("capture",))
+    simulation.tick()
+    simulation.supervisor.stop()
+    assert simulation.tick()
+    assert simulation.tick(4.9)
+    assert "kill capture" not in simulation.journal
+    assert simulation.tick(0.2)
+    assert not simulation.tick()
+    assert simulation.figures()["capture"].exit_code == -signal.SIGKILL
+    assert simulation.figures()["serve"].exit_code == 0
+
+
+def test_a_second_signal_kills(tmp_path: Path) -> None:
+    capture = spec("capture", stop_s=600)
+    simulation = Simulation(tmp_path, capture, stubborn=("capture",))
+    simulation.tick()
+    simulation.supervisor.stop()
+    assert simulation.tick()
+    simulation.supervisor.stop()
+    assert simulation.tick()
+    assert not simulation.tick()
+    assert simulation.journal[-1] == "kill capture"
+    assert simulation.supervisor.exit_code == 0
+
+
+def test_a_process_that_dies_restarts_alone(three: Simulation) -> None:
+    three.exit("capture", -signal.SIGKILL)
+    three.tick()
+    three.tick(1.1)
+    assert three.journal.count("start capture") == 2
+    assert {name: each.restarts for name, each in three.figures().items()} == {
+        "capture": 1,
+        "pipelines": 0,
+        "serve": 0,
+    }
+
+
+def test_a_crash_is_retried_without_end(three: Simulation) -> None:
+    for restarts in range(1, 50):
+        three.exit("capture", 1)
+        assert three.tick()
+        assert three.tick(31)
+        assert three.figures()["capture"].restarts == restarts
+
+
+def test_the_others_continue_beside_a_final_state(three: Simulation) -> None:
+    three.exit("capture", GapError.exit_code)
+    for _ in range(3):
+        assert three.tick(100)
+    assert three.state("pipelines") == "running"
+    shown = (three.report().processes or {})["capture"]
+    assert (shown.state, shown.code, shown.exit_code, shown.restarts) == ("failed", "GAP", 10, 0)
+    three.supervisor.stop()
+    assert not three.tick()
+    assert three.supervisor.exit_code == 0
+    assert three.state("capture") == "failed"
+
+
+def test_without_a_worker_the_exit_code_is_that_of_the_first_failure(three: Simulation) -> None:
+    three.exit("pipelines", ConfigError.exit_code)
+    assert three.tick()
+    assert three.tick()
+    three.exit("capture", 33)
+    assert three.tick()
+    assert not three.tick()
+    assert three.supervisor.exit_code == ConfigError.exit_code
+    assert three.journal[-1] == "terminate serve"
+
+
+def test_a_worker_that_waits_for_a_failed_one_does_not_count(tmp_path: Path) -> None:
+    waiting = Spec(name="pipelines", command=("pipelines",), ready=lambda: False)
+    simulation = Simulation(tmp_path, spec("capture"), waiting)
+    simulation.tick()
+    simulation.exit("capture", GapError.exit_code)
+    assert simulation.tick()
+    assert not simulation.tick()
+    assert simulation.supervisor.exit_code == GapError.exit_code
+    assert "start pipelines" not in simulation.journal
+
+
+def test_a_worker_that_backs_off_counts(three: Simulation) -> None:
+    three.exit("capture", GapError.exit_code)
+    three.exit("pipelines", 1)
+    assert three.tick()
+    assert three.tick(0.5)
+    assert three.tick(1)
+    assert three.state("pipelines") == "running"
+
+
+def test_a_reload_restarts_all_but_capture(tmp_path: Path) -> None:
+    simulation = Simulation(
+        tmp_path, spec("capture"), spec("pipelines"), spec("stubborn", stop_s=5), spec("failed"),
+        stubborn=("stubborn",),
+    )  # fmt: skip
+    simulation.tick()
+    simulation.exit("failed", GapError.exit_code)
+    simulation.tick()
+    before = {name: figures.pid for name, figures in simulation.figures().items()}
+    simulation.supervisor.reload()
+    simulation.tick()
+    simulation.tick(5.1)
+    simulation.tick()
+    simulation.tick()
+    after = {name: figures.pid for name, figures in simulation.figures().items()}
+    assert after["capture"] == before["capture"]
+    assert simulation.figures()["capture"].restarts == 0
+    for name in ("pipelines", "stubborn", "failed"):
+        assert after[name] not in (None, before[name])
+        assert simulation.figures()[name].restarts == 1
+    assert simulation.journal.count("terminate pipelines") == 1
+    assert simulation.journal.count("kill stubborn") == 1
+
+
+def test_a_reload_with_invalid_settings_changes_nothing(
+    three: Simulation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    three.settings_error = ConfigError("the settings are wrong")
+    three.supervisor.reload()
+    three.tick()
+    assert len(three.journal) == 3
+    three.settings_error = None
+    three.tick()
+    assert len(three.journal) == 3
+    three.supervisor.reload()
+    three.tick()
+    assert three.journal[3:5] == ["terminate pipelines", "terminate serve"]
+    assert "the settings are wrong" in "".join(capsys.readouterr())
+
+
+def test_the_status_file_is_written_once_per_second(three: Simulation) -> None:
+    assert three.report().started_at == 5.0
+    path = three.where / "run.json"
+    path.unlink()
+    three.tick(0.5)
+    assert not path.exists()
+    three.tick(0.6)
+    assert three.report().state == "running"
+
+
 SUPERVISE = """
 import json, sys
 from pathlib import Path
-from tailrace.run.supervisor import Pace, Spec, supervise
+from tailrace.backoff import Backoff
+from tailrace.run.child import Spec
+from tailrace.run.supervisor import supervise
 from tailrace.errors import ConfigError
 from tailrace.observe import logs
 
@@ -36,71 +265,41 @@ def check():
 
 logs.configure("json")
 specs = [
-    Spec(
-        name=name,
-        command=(sys.executable, "-c", program, name),
-        worker=worker,
-        stop_s=stop_s,
-        reloads=name != "capture",
-        ready=lambda ready=ready: ready is None or Path(ready).exists(),
-    )
-    for name, program, worker, stop_s, ready in json.loads(sys.argv[2])
+    Spec(name=name, command=(sys.executable, "-S", "-c", program, name), reloads=name != "capture")
+    for name, program in json.loads(sys.argv[2])
 ]
-pace = Pace(first_s=0.05, limit_s=0.2, healthy_s=60)
-sys.exit(supervise(specs, Path(sys.argv[1]), pace=pace, check=check))
+backoff = lambda: Backoff(first_s=0.05, max_s=0.2, jitter=0.0)
+sys.exit(supervise(specs, Path(sys.argv[1]), backoff=backoff, check=check))
 """
 STAYS = """
 import signal, sys, time
-from pathlib import Path
 def stop(*_):
     with open("order", "a") as order: print(sys.argv[1], file=order)
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
-Path(sys.argv[1] + ".up").touch()
-while True: time.sleep(0.05)
-"""
-STUBBORN = """
-import signal, sys, time
-from pathlib import Path
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-Path(sys.argv[1] + ".up").touch()
+open(sys.argv[1] + ".up", "w").close()
 while True: time.sleep(0.05)
 """
 FAMILY = """
 import subprocess, sys, time
-from pathlib import Path
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-Path("grandchild").write_text(str(child.pid))
-Path(sys.argv[1] + ".up").touch()
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+with open("grandchild", "w") as file: file.write(str(child.pid))
+open(sys.argv[1] + ".up", "w").close()
 time.sleep(600)
 """
 
 
-def exits(code: int) -> str:
-    return f"import sys; sys.exit({code})"
-
-
 class Run:
-    """A supervisor process in a folder of its own."""
+    """A supervisor process in a folder of its own, with real processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.output = folder / "output"
 
-    def start(self, *specs: tuple[str, str, dict[str, Any]]) -> subprocess.Popen[bytes]:
-        listed = [
-            (
-                name,
-                program,
-                more.get("worker", True),
-                more.get("stop_s", 10),
-                more.get("ready"),
-            )
-            for name, program, more in specs
-        ]
+    def start(self, **programs: str) -> subprocess.Popen[bytes]:
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", SUPERVISE, str(self.folder / "data"), json.dumps(listed)],
+                self.command(*programs.items()),
                 cwd=self.folder,
                 stdout=output,
                 stderr=output,
@@ -108,206 +307,88 @@ class Run:
             )
         return self.process
 
+    def command(self, *programs: tuple[str, str]) -> list[str]:
+        data = str(self.folder / "data")
+        return [sys.executable, "-c", SUPERVISE, data, json.dumps(programs)]
+
     def up(self, *names: str) -> None:
         wait_for(lambda: all((self.folder / f"{name}.up").exists() for name in names))
 
-    def told(self) -> dict[str, Any]:
-        report = status.read(self.folder / "data" / "status", "run")
-        return {} if report is None else dict(report.fields)
+    def report(self) -> RunStatus:
+        report = status.read(self.folder / "data" / "status", "run", RunStatus)
+        return RunStatus() if report is None else report.status
 
-    def state(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.told().get("processes", {}).get(name, {})
-        return found
+    def pid(self, name: str) -> int | None:
+        figures = (self.report().processes or {}).get(name)
+        return figures.pid if figures else None
+
+    def wait_for_pid(self, name: str) -> int:
+        wait_for(lambda: self.pid(name))
+        pid = self.pid(name)
+        assert pid is not None
+        return pid
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    made = Run(tmp_path)
-    yield made
-    if made.process.poll() is None:
-        made.process.kill()
-        made.process.wait()
+    started = Run(tmp_path)
+    yield started
+    if started.process.poll() is None:
+        started.process.kill()
+        started.process.wait()
 
 
-def test_a_signal_stops_all_in_order(run: Run) -> None:
-    process = run.start(("capture", STAYS, {}), ("pipelines", STAYS, {}), ("serve", STAYS, {}))
-    run.up("capture", "pipelines", "serve")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    assert (run.folder / "order").read_text().split() == ["capture", "pipelines", "serve"]
-    assert run.told()["state"] == "stopped"
-    assert run.state("capture")["state"] == "stopped"
-
-
-def test_what_dies_comes_back(run: Run) -> None:
-    process = run.start(("capture", STAYS, {}), ("serve", STAYS, {"worker": False}))
-    run.up("capture")
-    wait_for(lambda: run.state("capture").get("pid"))
-    first = run.state("capture")["pid"]
-    os.kill(first, signal.SIGKILL)
-    wait_for(lambda: run.state("capture")["restarts"] == 1 and run.state("capture")["pid"])
-    assert run.state("capture")["pid"] != first
-    assert run.state("serve")["restarts"] == 0
-    process.terminate()
-    assert process.wait(60) == 0
-    assert "SIGKILL" in run.output.read_text()
-
-
-def test_the_settings_are_read_again(run: Run) -> None:
-    """GIVEN all at work WHEN SIGHUP comes THEN all but capture start anew, if nothing is wrong."""
-    process = run.start(
-        ("capture", STAYS, {}),
-        ("pipelines", STAYS, {}),
-        ("stubborn", STUBBORN, {"stop_s": 0.2}),
-        ("failed", exits(GapError.exit_code), {}),
-    )
-    run.up("capture", "pipelines", "stubborn")
-    wait_for(lambda: run.state("failed").get("state") == "failed" and run.state("stubborn")["pid"])
-    before = {name: run.state(name)["pid"] for name in ("capture", "pipelines", "stubborn")}
+def test_real_processes_restart_reload_and_stop(run: Run, tmp_path: Path) -> None:
+    """GIVEN two processes WHEN one is killed, SIGHUP and SIGTERM come THEN each rule holds."""
+    process = run.start(capture=STAYS, pipelines=STAYS)
+    run.up("capture", "pipelines")
+    capture, pipelines = run.wait_for_pid("capture"), run.wait_for_pid("pipelines")
+    os.kill(capture, signal.SIGKILL)
+    wait_for(lambda: run.pid("capture") not in (None, capture))
+    assert '"exit": "SIGKILL"' in run.output.read_text()
+    capture = run.wait_for_pid("capture")
     (run.folder / "wrong").touch()
     process.send_signal(signal.SIGHUP)
     wait_for(lambda: "the settings are wrong" in run.output.read_text())
     (run.folder / "wrong").unlink()
     process.send_signal(signal.SIGHUP)
-    wait_for(lambda: run.state("pipelines")["pid"] not in (None, before["pipelines"]))
-    wait_for(lambda: run.state("stubborn")["pid"] not in (None, before["stubborn"]))
-    assert run.state("capture") == run.state("capture") | {"pid": before["capture"], "restarts": 0}
-    wait_for(lambda: run.state("failed")["restarts"] == 1)
-    assert (run.folder / "order").read_text().split() == ["pipelines"]
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-
-
-def test_a_crash_is_tried_again_and_again(run: Run) -> None:
-    process = run.start(("capture", exits(1), {}))
-    wait_for(lambda: run.state("capture").get("restarts", 0) >= 3)
-    process.terminate()
-    assert process.wait(60) == 0
-
-
-def test_a_final_state_stays_down_and_the_others_go_on(run: Run) -> None:
-    process = run.start(("capture", exits(GapError.exit_code), {}), ("pipelines", STAYS, {}))
-    run.up("pipelines")
-    wait_for(lambda: run.state("capture").get("state") == "failed")
-    shown = run.state("capture")
-    assert (shown["code"], shown["exit_code"], shown["restarts"]) == ("GAP", 10, 0)
-    assert process.poll() is None
-    process.terminate()
-    assert process.wait(60) == 0
-    assert run.state("capture")["state"] == "failed"
-
-
-def test_when_no_worker_can_go_on_the_first_ones_code_is_the_whole_ones(run: Run) -> None:
-    later = "import sys, time; time.sleep(0.5); sys.exit(33)"
-    process = run.start(
-        ("capture", later, {}),
-        ("pipelines", exits(ConfigError.exit_code), {}),
-        ("serve", STAYS, {"worker": False}),
+    wait_for(lambda: run.pid("pipelines") not in (None, pipelines))
+    assert run.pid("capture") == capture
+    second = subprocess.run(
+        run.command(), cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert process.wait(60) == ConfigError.exit_code
-
-
-def test_waiting_for_what_never_comes_is_no_hope(run: Run) -> None:
-    process = run.start(
-        ("capture", exits(GapError.exit_code), {}), ("pipelines", STAYS, {"ready": "log"})
-    )
-    assert process.wait(60) == GapError.exit_code
-    assert not (run.folder / "pipelines.up").exists()
-
-
-def test_a_process_starts_when_it_is_ready(run: Run) -> None:
-    process = run.start(("capture", STAYS, {}), ("pipelines", STAYS, {"ready": "log"}))
-    run.up("capture")
-    wait_for(lambda: run.state("pipelines").get("state") == "waiting")
-    (run.folder / "log").touch()
-    run.up("pipelines")
-    process.terminate()
+    assert AlreadyRunningError.__name__ in second.stderr
+    assert (run.report().processes or {})["capture"].state == "running"
+    process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
-
-
-def test_who_does_not_stop_is_killed(run: Run) -> None:
-    process = run.start(("capture", STUBBORN, {"stop_s": 0.2}), ("serve", STAYS, {}))
-    run.up("capture", "serve")
-    process.terminate()
-    assert process.wait(60) == 0
-    assert run.state("capture")["exit_code"] == -signal.SIGKILL
-    assert run.state("serve")["exit_code"] == 0
-
-
-def test_a_second_signal_hurries(run: Run) -> None:
-    process = run.start(("capture", STUBBORN, {"stop_s": 600}))
-    run.up("capture")
-    process.send_signal(signal.SIGINT)
-    wait_for(lambda: run.told()["state"] == "stopping")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    assert (run.folder / "order").read_text().split() == ["pipelines", "capture", "pipelines"]
+    assert run.report().state == "stopped"
 
 
 def test_children_die_with_the_supervisor(run: Run) -> None:
-    process = run.start(("capture", STAYS, {}))
+    process = run.start(capture=STAYS)
     run.up("capture")
-    wait_for(lambda: run.state("capture").get("pid"))
-    child = run.state("capture")["pid"]
+    child = run.wait_for_pid("capture")
     process.kill()
     process.wait()
     wait_for(lambda: not alive(child))
 
 
-def test_what_a_dead_child_started_is_ended(run: Run) -> None:
-    process = run.start(("pipelines", FAMILY, {}))
+def test_the_children_of_a_dead_child_are_killed(run: Run) -> None:
+    process = run.start(pipelines=FAMILY)
     run.up("pipelines")
-    wait_for(lambda: run.state("pipelines").get("pid"))
+    pid = run.wait_for_pid("pipelines")
     grandchild = int((run.folder / "grandchild").read_text())
-    os.kill(run.state("pipelines")["pid"], signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not _running(grandchild))
     process.terminate()
     assert process.wait(60) == 0
 
 
 def _running(pid: int) -> bool:
-    """Alive and no zombie: an orphan waits for whoever adopted it."""
+    """Whether a process runs. An orphan may stay a zombie until its adopter reaps it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
     return fields[0] != "Z"
-
-
-def test_one_supervisor_a_folder(run: Run, tmp_path: Path) -> None:
-    process = run.start(("capture", STAYS, {}))
-    run.up("capture")
-    second = subprocess.run(
-        [sys.executable, "-c", SUPERVISE, str(tmp_path / "data"), "[]"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert AlreadyRunningError.__name__ in second.stderr
-    assert run.state("capture")["state"] == "running"
-    process.terminate()
-    assert process.wait(60) == 0
-
-
-@given(st.integers(min_value=1, max_value=10_000))
-def test_waits_grow_to_the_limit(failures: int) -> None:
-    pace = Pace()
-    delay_s = pace.delay_s(failures)
-    assert pace.first_s <= delay_s <= pace.limit_s
-    assert pace.delay_s(failures + 1) == min(2 * delay_s, pace.limit_s)
-
-
-def test_final_codes_are_those_that_never_mend() -> None:
-    assert {2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 22, 32, 33} <= set(FINAL)
-    assert not {0, 1, 20, 21, 30, 31} & set(FINAL)
-
-
-@pytest.mark.parametrize(
-    ("code", "name"), [(0, "0"), (1, "1"), (13, "13 DISK_FULL"), (-15, "SIGTERM")]
-)
-def test_codes_have_names(code: int, name: str) -> None:
-    assert named(code) == name
-
-
-def test_a_signal_without_a_name() -> None:
-    assert named(-signal.SIGRTMIN - 1) == f"signal {signal.SIGRTMIN + 1}"

@@ -1,4 +1,4 @@
-"""A message as a consumer of the demo receives it: shape bridge, in JSON."""
+"""A message as the demo's consumer receives it: shape `bridge`, in JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One change at the end of its way. Times are seconds since 1970."""
+    """One change that was received. Times are seconds since 1970."""
 
     op: Op
     table: str
-    """With its schema, unless that is `public`; of a logical message, the prefix."""
+    """With its schema, unless that is `public`. For a logical message, the prefix."""
     data: Mapping[str, Any]
     old: Mapping[str, Any]
     unchanged: tuple[str, ...]
@@ -29,7 +29,7 @@ class Arrival:
 
     @property
     def latency_ms(self) -> float:
-        """From the commit in PostgreSQL to here."""
+        """From the commit in PostgreSQL to the reception."""
         return (self.received_at - self.committed_at) * 1000
 
 

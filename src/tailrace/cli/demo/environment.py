@@ -1,8 +1,8 @@
-"""What the demo plays on: PostgreSQL with a shop in it, NATS, a `tailrace run` between them, and a
-`tailrace mirror` at the far end.
+"""The demo's environment: PostgreSQL with a sample shop, NATS, a `tailrace run` between them, and a
+`tailrace mirror` after them.
 
-Everything lives in temporary folders and child processes, and is gone when the stage is left,
-however that happens.
+Everything is in temporary folders and child processes, and is removed when the environment is
+closed, also after an error.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tailrace import config
 from tailrace.change import Op
 from tailrace.cli.demo.tally import Tally
 from tailrace.errors import ProcessError
-from tailrace.observe.metrics import SlotFigures
+from tailrace.observe.figures import SlotFigures
 from tailrace.postgres.bootstrap import initialise
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName
 from tailrace.process import die_with_parent
+from tailrace.run.exit_codes import FINAL
 from tailrace.run.overview import Overview
-from tailrace.run.supervisor import FINAL
 from tailrace.testing import EmbeddedNats, EmbeddedPostgres, SampleShop
 from tailrace.testing.process import free_port, private_folder, remove
 from tailrace.testing.shop import CLOSED, TABLES
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
     from tailrace.cli.demo.tally import Counts
     from tailrace.jetstream.settings import JetStreamSettings
-    from tailrace.observe.metrics import Figures
+    from tailrace.observe.figures import SystemFigures
 
 DATABASE = "shop"
 PIPELINE = "shop"
 _FINAL = frozenset(kind.code for kind in FINAL.values())
 _MIRRORED = "orders"
-_LOOK = "SELECT * FROM orders"
-_SAME = "SELECT id, customer_id, status, total, note FROM {} ORDER BY id"
-_RESTARTS = 2
+_SHOW_COPY = "SELECT * FROM orders"
+_COMPARED = "SELECT id, customer_id, status, total, note FROM {} ORDER BY id"
+_MAX_RESTARTS = 2
 _STOP_S = 45.0
-_HURRY_S = 15.0
+_KILL_S = 15.0
 _OUTPUT_CHARACTERS = 3000
-_FOREIGN = ("TAILRACE_", "PG", "SPARK_", "PYSPARK_")
+_REMOVED_VARIABLES = ("TAILRACE_", "PG", "SPARK_", "PYSPARK_")
 _KEYS = """
     SELECT relname, array_agg(attname::text ORDER BY attnum)
     FROM pg_index JOIN pg_class ON pg_class.oid = indrelid
@@ -64,10 +64,10 @@ _KEYS = """
 
 
 class DemoEnvironment:
-    """Set up on entry, with a word about each step; taken down on exit."""
+    """Started on entry, with one call of `announce` per step; stopped and removed on exit."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        self._announce = announce
         self._owned = contextlib.ExitStack()
         self._closing = threading.Event()
         self._traffic: Future[None] | None = None
@@ -88,11 +88,11 @@ class DemoEnvironment:
     def _set_up(self, owned: contextlib.ExitStack) -> None:
         self.folder = private_folder("trdemo-", None)
         owned.callback(remove, self.folder)
-        self._say("starting PostgreSQL 18")
+        self._announce("starting PostgreSQL 18")
         self._postgres = owned.enter_context(EmbeddedPostgres(18))
-        self._say("starting NATS with JetStream")
+        self._announce("starting NATS with JetStream")
         self._nats = owned.enter_context(EmbeddedNats())
-        self._say(f"making the sample shop: {', '.join(TABLES)}")
+        self._announce(f"creating the sample shop: {', '.join(TABLES)}")
         with self._postgres.connect() as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
         counter = owned.enter_context(self._postgres.connect(DATABASE))
@@ -105,9 +105,9 @@ class DemoEnvironment:
         self.keys = {name: tuple(keys) for name, keys in connection.execute(_KEYS, [list(TABLES)])}
         self._source = connection
         self.config = self._write_config()
-        self._say("tailrace init: publication and slot")
+        self._announce("tailrace init: publication and slot")
         self._init()
-        self._say("tailrace run: capture, pipelines and the HTTP endpoints")
+        self._announce("tailrace run: capture, pipelines and the HTTP endpoints")
         self._run = self._start()
         owned.callback(self.stop)
         self._pool = owned.enter_context(ThreadPoolExecutor(1, "traffic"))
@@ -143,39 +143,40 @@ class DemoEnvironment:
         return self._child("run", str(self.file))
 
     def _child(self, command: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{command}.log").open("wb") as said:
+        with (self.folder / f"{command}.log").open("wb") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "tailrace.cli", command, *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 cwd=self.folder,
                 env=_environment(os.environ, self.folder),
-                # Ctrl-C is for the demo, which stops the traffic before the pipeline.
+                # A process group of its own: Ctrl-C reaches the demo alone, which stops the
+                # traffic before the pipeline.
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
             )
 
     @property
     def sink(self) -> JetStreamSettings:
-        """Where the messages go."""
+        """The sink of the pipeline."""
         return self.config.pipelines[PIPELINE].jetstream
 
     def places(self) -> Iterator[tuple[str, str]]:
-        """What runs where, as commands that show it."""
+        """Each server with a command that connects to it."""
         psql = "psql" if shutil.which("psql") else self._postgres.binary("psql")
         yield "PostgreSQL", f"{psql} '{self._postgres.dsn(DATABASE)}'"
         yield "NATS", f"nats --server {self._nats.url} subscribe '{self.sink.stream.subjects[0]}'"
         yield "status", f"curl {self.http}/status"
         yield "log", f"tailrace tail -c {self.file}"
-        yield "mirror", f"sqlite3 {self._copy} '{_LOOK}'"
+        yield "mirror", f"sqlite3 {self._copy} '{_SHOW_COPY}'"
 
     @property
     def _copy(self) -> Path:
         return self.folder / "mirror.db"
 
     def start_mirror(self) -> None:
-        """Begin a local copy of a table, for as long as the stage stands."""
+        """Start the mirror of one table; it ends with the environment."""
         self._mirror = self._child(
             "mirror",
             *("--from", self._nats.url, "--table", _MIRRORED, "--to", f"sqlite:///{self._copy}"),
@@ -188,71 +189,73 @@ class DemoEnvironment:
             return 0
         self._mirror.terminate()
         try:
-            return self._mirror.wait(_HURRY_S)
+            return self._mirror.wait(_KILL_S)
         except subprocess.TimeoutExpired:
             self._mirror.kill()
             return self._mirror.wait()
 
     def copied(self) -> list[tuple[object, ...]] | None:
-        """The rows of the local copy; None before there is one."""
-        # Not there yet: neither the file nor, in it, the table.
+        """The rows of the local copy; None before the mirror has created it."""
+        # OperationalError: the file or its table does not exist yet.
         with contextlib.suppress(sqlite3.OperationalError):
-            found = sqlite3.connect(f"file:{self._copy}?mode=ro", uri=True)
-            with contextlib.closing(found) as connection:
-                return connection.execute(_SAME.format(_MIRRORED)).fetchall()
+            copy = sqlite3.connect(f"file:{self._copy}?mode=ro", uri=True)
+            with contextlib.closing(copy) as connection:
+                return connection.execute(_COMPARED.format(_MIRRORED)).fetchall()
         return None
 
     def original(self) -> list[tuple[object, ...]]:
-        """The rows of the table itself, as a copy has them."""
-        query = _SAME.format(_MIRRORED).replace("total", "total::text")
+        """The rows of the table in PostgreSQL, with the types of the copy."""
+        query = _COMPARED.format(_MIRRORED).replace("total", "total::text")
         return self._source.execute(query.encode()).fetchall()
 
     @property
     def mirrored(self) -> str:
-        """The table that there is a local copy of."""
+        """The table that is mirrored."""
         return _MIRRORED
 
-    def look(self) -> Figures:
-        """What the processes say of themselves."""
-        return Overview(self.config, SlotFigures).look()
+    def figures(self) -> SystemFigures:
+        """The status figures of the processes."""
+        return Overview(self.config, SlotFigures).read()
 
-    def check(self, figures: Figures | None = None) -> None:
-        """Raise what ended the pipeline or the traffic before their time."""
+    def check(self, figures: SystemFigures | None = None) -> None:
+        """Raise ProcessError if a process, the pipeline or the traffic has ended too early."""
         code = self._run.poll()
         if code is not None:
-            raise ProcessError(f"`tailrace run` ended with code {code}:\n{self._output()}")
+            raise ProcessError(f"`tailrace run` ended with exit code {code}:\n{self._output()}")
         for process in figures.processes if figures else ():
             if process.state in _FINAL:
-                raise ProcessError(f"{process.name} stopped, {process.state}:\n{self._output()}")
+                raise ProcessError(f"{process.name} failed, {process.state}:\n{self._output()}")
         for pipeline in figures.pipelines if figures else ():
             if pipeline.state == "failed":
                 raise ProcessError(f"the pipeline failed, {pipeline.code}: {pipeline.message}")
         if self._traffic is not None and self._traffic.done():
             self._finish_traffic()
         if self._mirror is not None and (code := self._mirror.poll()) is not None:
-            said = (self.folder / "mirror.log").read_text(errors="replace")
-            raise ProcessError(f"`tailrace mirror` ended with code {code}:\n{said}")
+            output = (self.folder / "mirror.log").read_text(errors="replace")
+            raise ProcessError(f"`tailrace mirror` ended with exit code {code}:\n{output}")
 
-    def check_start(self, figures: Figures) -> None:
-        """The same, and a process that comes up only to go down again."""
+    def check_start(self, figures: SystemFigures) -> None:
+        """As `check`, and raise it for a process that restarts again and again."""
         self.check(figures)
         for process in figures.processes:
-            if process.restarts > _RESTARTS:
-                raise ProcessError(f"{process.name} does not stay up:\n{self._output()}")
+            if process.restarts > _MAX_RESTARTS:
+                raise ProcessError(
+                    f"{process.name} has restarted {process.restarts} times:\n{self._output()}"
+                )
 
     def _output(self) -> str:
         return (self.folder / "run.log").read_text(errors="replace")[-_OUTPUT_CHARACTERS:]
 
     def open_shop(self) -> None:
-        """The shop's first transaction: its goods."""
+        """Commit the shop's first transaction: its products."""
         self.shop.step()
 
     def start_traffic(self, *, per_second: float) -> None:
-        """Let customers in."""
+        """Start the traffic."""
         self._traffic = self._pool.submit(self.shop.run, self._closing, per_second=per_second)
 
     def stop_traffic(self) -> Counts:
-        """Wait for the last customer and close the shop; what the messages have to add up to."""
+        """Wait for the last transaction; the changes that were committed."""
         self._closing.set()
         self.tally.end_idle(but=self._shop_pid)
         self._finish_traffic()
@@ -266,7 +269,7 @@ class DemoEnvironment:
             try:
                 self._traffic.result()
             except psycopg.Error as error:
-                raise ProcessError(f"the traffic ended: {error}") from error
+                raise ProcessError(f"the traffic failed: {error}") from error
 
     def stop(self) -> int:
         """SIGTERM, as a service manager would, and the exit code."""
@@ -274,24 +277,26 @@ class DemoEnvironment:
         try:
             return self._run.wait(_STOP_S)
         except BaseException as error:
-            # A second signal tells the supervisor to kill what it has.
+            # The supervisor kills its processes after a second signal.
             self._run.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._run.wait(_HURRY_S)
+                self._run.wait(_KILL_S)
             self._run.kill()
             if isinstance(error, subprocess.TimeoutExpired):
                 return self._run.wait()
             raise
 
 
-def _environment(ours: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """For the children: the caller's own settings are for the caller's own servers.
+def _environment(own: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment of the children: without variables that name the user's own servers.
 
-    Whatever Java and Spark put aside goes into the demo's folder, and with it.
+    Temporary files of Java and Spark go to the demo's folder, and are removed with it.
     """
-    kept = {name: value for name, value in ours.items() if not name.startswith(_FOREIGN)}
-    java = f"{kept.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={folder} -XX:-UsePerfData"
-    return kept | {
+    inherited = {
+        name: value for name, value in own.items() if not name.startswith(_REMOVED_VARIABLES)
+    }
+    java = f"{inherited.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={folder} -XX:-UsePerfData"
+    return inherited | {
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
         "JDK_JAVA_OPTIONS": java.strip(),

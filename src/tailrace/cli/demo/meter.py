@@ -1,4 +1,4 @@
-"""What has arrived so far, in figures. Time is an argument: seconds since 1970."""
+"""Counts, rates and latencies of received changes. Time is an argument: seconds since 1970."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _RECENT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """From commit to arrival, over the window."""
+    """From commit to reception, over the window."""
 
     p50_ms: float
     p99_ms: float
 
 
 class Meter:
-    """Counts everything; remembers the last seconds and the last changes."""
+    """Counts all changes, and holds the last seconds and the last changes."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, Op]] = Counter()
@@ -36,17 +36,17 @@ class Meter:
         self.recent: deque[Arrival] = deque(maxlen=_RECENT)
         """The last changes, newest first."""
         self._seconds: Counter[int] = Counter()
-        """What arrived in each of the last seconds."""
+        """Changes received in each of the last seconds."""
         self._latencies: deque[tuple[float, float]] = deque()
         self._began_at = 0.0
 
     def begin(self, now: float) -> None:
-        """Leave what was committed before out of the latencies."""
+        """Exclude changes that were committed before `now` from the latencies."""
         self._began_at = now
         self._latencies.clear()
 
     def note(self, arrival: Arrival) -> None:
-        """Count one more."""
+        """Count one change."""
         self.counts[arrival.table, arrival.op] += 1
         self.recent.appendleft(arrival)
         self._seconds[int(arrival.received_at)] += 1
@@ -55,12 +55,12 @@ class Meter:
 
     @property
     def received(self) -> int:
-        """Everything, logical messages included."""
+        """Changes received, logical messages included."""
         return self.counts.total()
 
     @property
     def rows(self) -> int:
-        """Changes of tables."""
+        """Row changes received."""
         return sum(count for (_, op), count in self.counts.items() if op is not Op.MESSAGE)
 
     def history(self, now: float) -> tuple[int, ...]:
@@ -71,12 +71,12 @@ class Meter:
         return tuple(self._seconds[second] for second in range(last - HISTORY_S, last))
 
     def per_second(self, now: float) -> float:
-        """Changes a second over the window, or over what there is of it."""
+        """Changes per second over the window, or since the start if that is shorter."""
         seconds = min(max(int(now - self._began_at), 1), WINDOW_S)
         return sum(self.history(now)[-seconds:]) / seconds
 
     def latency(self, now: float) -> Latency | None:
-        """Percentiles over the window; None if nothing arrived in it."""
+        """Percentiles over the window; None without changes in it."""
         while self._latencies and self._latencies[0][0] < now - WINDOW_S:
             self._latencies.popleft()
         values = sorted(latency for _, latency in self._latencies)
@@ -86,7 +86,7 @@ class Meter:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest value that so many percent of all do not exceed.
+    """The smallest value that `percent` of all values do not exceed.
 
     >>> percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 99), percentile([7], 50)
     (2, 4, 7)

@@ -1,4 +1,4 @@
-"""A JetStream consumer in a thread: what the demo receives, in the stream's order."""
+"""A JetStream consumer in a thread: receives the demo's messages in the stream's order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_S = 0.1
 
 
 class Subscriber:
-    """Receives a sink's stream from its first message on, once there is such a stream."""
+    """Receives a sink's stream from its first message on. Waits until the stream exists."""
 
     def __init__(self, sink: JetStreamSettings) -> None:
         self._sink = sink
@@ -41,7 +41,7 @@ class Subscriber:
         self._thread.join()
 
     def take(self) -> Iterator[Arrival]:
-        """What has arrived since the last call; what ended the thread is raised here."""
+        """Changes received since the last call. Raises the error that ended the thread."""
         while self._arrived:
             yield self._arrived.popleft()
         if self._failure is not None:
@@ -49,24 +49,24 @@ class Subscriber:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._listen())
+            asyncio.run(self._receive_all())
         except Exception as error:
             self._failure = error
 
-    async def _listen(self) -> None:
+    async def _receive_all(self) -> None:
         stream = self._sink.stream.name
         while await stream_info(self._sink, stream) is None:
             if self._stopping.is_set():
                 return
             await asyncio.sleep(_POLL_S)
         async with connected(self._sink) as client:
-            # Ordered: a gap in the sequence is noticed and read again.
+            # An ordered consumer detects a gap in the sequence and reads from there again.
             await client.jetstream().subscribe(
                 ">", stream=stream, cb=self._receive, ordered_consumer=True
             )
             while not self._stopping.is_set():
                 if client.is_closed:
-                    raise SinkUnreachableError(f"NATS at {self._sink.url} has gone")
+                    raise SinkUnreachableError(f"lost the connection to NATS at {self._sink.url}")
                 await asyncio.sleep(_POLL_S)
 
     async def _receive(self, message: Msg) -> None:

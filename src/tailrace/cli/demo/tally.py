@@ -1,7 +1,7 @@
-"""PostgreSQL's own count of the demo's changes, kept by triggers, to hold the messages against.
+"""PostgreSQL's own count of the demo's changes, by triggers, to compare with the messages.
 
-A count is part of the transaction it counts: of one that is rolled back nothing stays. Each session
-counts in rows of its own, so nobody waits for anybody, whoever else changes the tables.
+A count belongs to the transaction that it counts: a rollback removes it. Each session counts in
+rows of its own, so sessions never wait for each other.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Tally:
         self._connection = connection
 
     def create(self, tables: Iterable[str]) -> None:
-        """Begin to count."""
+        """Create the table and the triggers that count."""
         self._connection.execute(_CREATE)
         for table in tables:
             for trigger in (_ROWS, _TRUNCATES):
@@ -69,15 +69,15 @@ class Tally:
         return int(row[0])
 
     def end_idle(self, *, but: int = 0) -> None:
-        """End sessions that left a transaction open, except one: others may wait for its locks."""
+        """End sessions with an open, idle transaction, except one: they may block others."""
         self._connection.execute(_END_IDLE, (but,))
 
     def close(self, prefix: str) -> Counts:
         """The final counts, and a logical message at exactly that point of the stream.
 
-        Who has counted commits before us or waits: whatever the stream has before the message is
-        in the counts, whatever comes later is not. A transaction somebody left open would keep us
-        waiting for ever, so it is ended.
+        The lock waits for every session that has counted, and blocks every later one. So the counts
+        hold exactly the changes that come before the message in the stream. Sessions with an idle
+        transaction would block the lock for ever, so they are ended first.
         """
         self.end_idle()
         with self._connection.transaction():

@@ -1,7 +1,7 @@
-"""The demo's picture: a live one on a terminal, and lines now and then everywhere else.
+"""The demo's view: a live picture on a terminal, and a line every few seconds elsewhere.
 
-`draw` and `sentence` are pure; `Screen` and `Lines` put them out. What rows hold is written by
-strangers, so nothing here is markup, and what a terminal could obey is escaped.
+`draw` and `sentence` are pure; `Screen` and `Lines` print them. Values of rows are untrusted: they
+are never read as markup, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tailrace.change import Op
 from tailrace.cli.log.render import STYLES, escape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -33,7 +33,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _VALUE_CHARACTERS = 28
 _KEY_CHARACTERS = 13
 _FRAME_LINES = 17
-"""Lines of a picture that are not changes, with some that are folded."""
+"""Lines of a picture that are not changes, some of them folded."""
 _REFRESHES_PER_S = 8
 _LINE_S = 2.0
 
@@ -43,10 +43,10 @@ class Picture:
     """Everything on the screen at one moment."""
 
     places: Sequence[tuple[str, str]]
-    """What runs where: a name, and a command to look at it."""
+    """The servers: a name, and a command that connects to it."""
     processes: Sequence[str]
     received: int
-    behind: int
+    pending: int
     """Changes committed but not received yet."""
     per_second: float
     history: Sequence[int]
@@ -56,12 +56,12 @@ class Picture:
     keys: Mapping[str, Sequence[str]]
     """Key columns of a table."""
     mirror: str = ""
-    """How a local copy is doing, in words."""
+    """State of the local copy, as text."""
     note: str = ""
 
 
 def draw(picture: Picture, *, height: int) -> RenderableType:
-    """The picture, in so many lines at most."""
+    """The picture, in at most `height` lines."""
     places = Table.grid(padding=(0, 2))
     places.add_column(style="dim", no_wrap=True)
     places.add_column(overflow="fold")
@@ -70,7 +70,7 @@ def draw(picture: Picture, *, height: int) -> RenderableType:
     places.add_row(Text("processes"), Text(" · ".join(picture.processes)))
     panel = Panel(places, title=Text("tailrace demo", style="bold"), title_align="left")
     rows = max(height - _FRAME_LINES, 1)
-    note = Text(picture.note or "Ctrl-C stops, counts and cleans up", style="dim")
+    note = Text(picture.note or "Ctrl-C stops, compares the counts and cleans up", style="dim")
     return Group(panel, _figures(picture), Text(), _changes(picture, rows), note)
 
 
@@ -80,8 +80,8 @@ def _figures(picture: Picture) -> RenderableType:
     totals = Text.assemble(
         (f"{picture.received:>6,}", "bold"),
         " received  ",
-        (f"{picture.behind:,}", "bold"),
-        " behind  commit → received ",
+        (f"{picture.pending:,}", "bold"),
+        " pending  commit → received ",
         (latency(picture.latency), "bold"),
     )
     if not picture.mirror:
@@ -89,13 +89,13 @@ def _figures(picture: Picture) -> RenderableType:
     return Group(rate, totals, Text.assemble("mirror  ".rjust(8), (picture.mirror, "bold")))
 
 
-def latency(found: Latency | None) -> str:
+def latency(measured: Latency | None) -> str:
     """Both percentiles, of the last ten seconds."""
-    return f"p50 {found.p50_ms:,.0f} ms, p99 {found.p99_ms:,.0f} ms" if found else "—"
+    return f"p50 {measured.p50_ms:,.0f} ms, p99 {measured.p99_ms:,.0f} ms" if measured else "—"
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """Values as bars; the highest is full, and only zero is empty.
+    """Values as bars: the highest value is a full bar, only zero is empty.
 
     >>> sparkline([0, 1, 4, 8])
     ' ▁▄█'
@@ -129,7 +129,7 @@ def key(arrival: Arrival, keys: Sequence[str]) -> str:
 
 
 def columns(arrival: Arrival, keys: Sequence[str]) -> Iterator[str]:
-    """What is worth showing of the row: a key that changed, then the columns beside the key."""
+    """The columns to show: a key that changed, then the columns outside the key."""
     if arrival.op is Op.MESSAGE:
         yield _short(escape(str(arrival.data.get("content", ""))), 2 * _VALUE_CHARACTERS)
         return
@@ -137,7 +137,7 @@ def columns(arrival: Arrival, keys: Sequence[str]) -> Iterator[str]:
         if name in keys and value != arrival.data.get(name):
             yield f"{escape(name)}: {_value(value)} → {_value(arrival.data.get(name))}"
     if arrival.op is Op.DELETE:
-        # An old row has its key alone, unless the table's replica identity says otherwise.
+        # With the default replica identity, an old row has only its key.
         return
     for name, value in arrival.data.items():
         if name not in keys:
@@ -150,7 +150,7 @@ def _value(value: Any) -> str:
     if value is None:
         return "NULL"
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    # Cut first: a long value need not be looked at whole.
+    # Cut before escaping, so that a long value costs no more than a short one.
     return _short(escape(text[: _VALUE_CHARACTERS + 1]), _VALUE_CHARACTERS)
 
 
@@ -161,34 +161,34 @@ def _short(text: str, limit: int) -> str:
 def change_line(arrival: Arrival, keys: Mapping[str, Sequence[str]]) -> str:
     """One change as one line."""
     own = keys.get(arrival.table, ())
-    words = [arrival.op.name, escape(arrival.table), key(arrival, own), *columns(arrival, own)]
-    return "  ".join(word for word in words if word)
+    parts = [arrival.op.name, escape(arrival.table), key(arrival, own), *columns(arrival, own)]
+    return "  ".join(part for part in parts if part)
 
 
 def sentence(picture: Picture) -> str:
     """The figures as one line."""
-    words = (
+    text = (
         f"{picture.received:,} changes received · {picture.per_second:,.0f} changes/s · "
-        f"{picture.behind:,} behind · commit → received {latency(picture.latency)}"
+        f"{picture.pending:,} pending · commit → received {latency(picture.latency)}"
     )
-    return f"{words} · mirror {picture.mirror}" if picture.mirror else words
+    return f"{text} · mirror {picture.mirror}" if picture.mirror else text
 
 
 class View(Protocol):
-    """Where the demo shows what happens."""
+    """Shows the demo's steps and figures."""
 
-    def step(self, words: str) -> None:
-        """Something is begun, and what was begun before it is done."""
+    def step(self, text: str) -> None:
+        """Begin a step; the step before it is done."""
 
     def show(self, picture: Picture) -> None:
-        """This is how it is now."""
+        """Show the present state."""
 
     def close(self) -> None:
-        """Nothing more will be shown. May be called twice."""
+        """End the view. May be called twice."""
 
 
 class Screen:
-    """A view that redraws itself in place; the last picture stays."""
+    """A view that redraws in place; the last picture stays on the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -198,57 +198,58 @@ class Screen:
         )
         self._live.start()
 
-    def step(self, words: str) -> None:
-        """Tick off the step before, and turn a wheel beside this one."""
-        done = [Text.assemble(("✓ ", "green"), said) for said in self._steps]
-        self._steps.append(words)
-        self._live.update(Group(*done, Spinner("dots", Text(words))), refresh=True)
+    def step(self, text: str) -> None:
+        """Tick off the step before, and show a spinner beside this one."""
+        done = [Text.assemble(("✓ ", "green"), step) for step in self._steps]
+        self._steps.append(text)
+        self._live.update(Group(*done, Spinner("dots", Text(text))), refresh=True)
 
     def show(self, picture: Picture) -> None:
-        """Draw anew."""
+        """Redraw."""
         self._live.update(draw(picture, height=self._console.height))
 
     def close(self) -> None:
-        """Leave the last picture and give the cursor back."""
+        """Leave the last picture and show the cursor again."""
         self._live.stop()
 
 
 class Lines:
-    """A view that never goes back: a line for each step, then one every few seconds."""
+    """A view that only appends: one line per step, then one every few seconds."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._due = 0.0
 
-    def step(self, words: str) -> None:
-        """A line."""
-        self._say(words)
+    def step(self, text: str) -> None:
+        """Print a line."""
+        self._print(text)
 
     def show(self, picture: Picture) -> None:
-        """Where to look and the first change, once; then the figures when they are due."""
-        now = time.monotonic()
+        """Print the servers and the first change once, then the figures when they are due."""
+        now = self._clock()
         if not picture.recent or now < self._due:
             return
         if not self._due:
             for name, command in picture.places:
-                self._say(f"{name}: {command}")
+                self._print(f"{name}: {command}")
             first = change_line(picture.recent[-1], picture.keys)
-            self._say(f"first change after {now - self._began:.1f} s: {first}")
+            self._print(f"first change after {now - self._began:.1f} s: {first}")
         else:
-            self._say(sentence(picture))
+            self._print(sentence(picture))
         self._due = now + _LINE_S
 
-    def _say(self, words: str) -> None:
-        self._console.print(Text(f"· {words}", style="dim"))
+    def _print(self, text: str) -> None:
+        self._console.print(Text(f"· {text}", style="dim"))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 def open_view(console: Console) -> View:
-    """The view that fits where a console writes to."""
+    """A live view on a terminal, lines elsewhere."""
     if not console.is_terminal:
         return Lines(console)
-    # Not the given one: what folds nothing, for lines that are piped on, cannot draw columns.
+    # Not this console: it folds no lines, and columns need folding.
     return Screen(Console(highlight=False, markup=False, emoji=False))

@@ -13,6 +13,7 @@ import structlog
 from pydantic import PlainSerializer, PlainValidator
 
 from tailrace.errors import CorruptError
+from tailrace.observe.figures import SnapshotFigures
 from tailrace.postgres.publication import TableName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.snapshot.export import Exported
 from tailrace.snapshot.job import FormatName  # noqa: TC001 - pydantic reads the annotations
@@ -73,21 +74,21 @@ class Record:
     begun_at: float = 0.0
     ended_at: float = 0.0
 
-    def progress(self, now: float) -> dict[str, object]:
-        """The figures for status and metrics. `now` is in Unix seconds."""
-        return {
-            "id": self.id,
-            "table": str(self.table),
-            "format": self.form,
-            "state": self.state,
-            "requested_at": self.requested_at,
-            "seconds": (self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
-            "chunks": self.chunks,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "share": self.done / len(self.stretches) if self.stretches else 0.0,
-            "error": self.error,
-        }
+    def progress(self, now: float) -> SnapshotFigures:
+        """The status figures of this snapshot. `now` is in Unix seconds."""
+        return SnapshotFigures(
+            id=self.id,
+            table=str(self.table),
+            format=self.form,
+            state=self.state,
+            requested_at=self.requested_at,
+            seconds=(self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
+            chunks=self.chunks,
+            rows=self.rows,
+            bytes=self.bytes,
+            share=self.done / len(self.stretches) if self.stretches else 0.0,
+            error=self.error,
+        )
 
     def restart(self, new_id: str) -> None:
         """Become a new snapshot of the same table.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.config import Config
+    from tailrace.observe.figures import SnapshotFigures
     from tailrace.postgres.publication import TableName
     from tailrace.snapshot.job import FormatName
     from tailrace.snapshot.service.catalog import Listing
@@ -82,7 +83,7 @@ class SnapshotService:
             if thread.ident is not None:
                 thread.join(timeout_s)
 
-    def progress(self) -> list[dict[str, object]]:
+    def progress(self) -> list[SnapshotFigures]:
         """The progress of the snapshots of this run, the latest last."""
         now = self._now()
         with self._lock:

@@ -12,6 +12,7 @@ import nats
 
 from tailrace import config
 from tailrace.encode.creek import schema as creek
+from tailrace.observe.figure import document
 from tests.creek import read, reader_schema
 from tests.fix_pipeline import received
 from tests.integration.snapshot.serving import Serving
@@ -161,7 +162,7 @@ class System(Serving):
 
         def ended() -> bool:
             assert self.service is not None
-            found[:] = [each for each in self.service.progress() if each["id"] == name]
+            found[:] = [document(each) for each in self.service.progress() if each.id == name]
             return found[0]["state"] in {"complete", "failed"}
 
         wait_for(ended, f"snapshot {name} is over")

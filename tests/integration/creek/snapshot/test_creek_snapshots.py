@@ -286,7 +286,7 @@ def test_a_stream_that_is_full_in_the_middle_of_a_stretch(system: System) -> Non
     topic = system.ask().text
     assert system.service is not None
     service = system.service
-    wait_for(lambda: "maximum messages" in str(service.progress()[-1]["error"]), "it is full")
+    wait_for(lambda: "maximum messages" in service.progress()[-1].error, "it is full")
     assert len(system.topic(topic).messages) == 300
     system.limit(-1)
     assert system.over(topic)["rows"] == len(expected)

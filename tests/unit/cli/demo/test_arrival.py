@@ -30,16 +30,16 @@ def test_an_update() -> None:
     assert found.latency_ms == pytest.approx(250)
 
 
-def test_what_is_left_out_is_empty() -> None:
+def test_missing_fields_are_empty() -> None:
     found = parse(message(), 100.5)
     assert (found.old, found.unchanged) == ({}, ())
 
 
-def test_other_schemas_are_named() -> None:
+def test_a_schema_other_than_public_is_named() -> None:
     assert parse(message(schema="sales"), 0).table == "sales.users"
 
 
-def test_a_logical_message_goes_by_its_prefix() -> None:
+def test_the_table_of_a_logical_message_is_its_prefix() -> None:
     fields = {"table": None, "schema": None, "operation": "MESSAGE"}
     found = parse(message(data={"prefix": "shop.note", "content": "hello"}, **fields), 0)
     assert (found.op, found.table) == (Op.MESSAGE, "shop.note")

@@ -1,4 +1,4 @@
-"""Figures of what has arrived, by a clock of our own."""
+"""Counts, rates and latencies, with times that the test chooses."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_counts_are_by_table_and_operation() -> None:
     assert (meter.received, meter.rows) == (4, 3)
 
 
-def test_the_newest_come_first_and_ten_stay() -> None:
+def test_the_ten_newest_changes_newest_first() -> None:
     meter = Meter()
     for at in range(1000, 1030):
         meter.note(arrival(at))
     assert [found.received_at for found in meter.recent] == list(range(1029, 1019, -1))
 
 
-def test_latency_forgets_what_is_older_than_the_window() -> None:
+def test_latency_covers_the_window() -> None:
     meter = Meter()
     assert meter.latency(1000) is None
     meter.note(arrival(1000, latency_s=4))
@@ -52,7 +52,7 @@ def test_latency_forgets_what_is_older_than_the_window() -> None:
     assert meter.latency(1030) is None
 
 
-def test_what_was_committed_before_the_beginning_has_no_latency() -> None:
+def test_changes_committed_before_the_start_have_no_latency() -> None:
     meter = Meter()
     meter.note(arrival(1000, latency_s=20))
     meter.begin(1000.5)
@@ -63,7 +63,7 @@ def test_what_was_committed_before_the_beginning_has_no_latency() -> None:
     assert meter.received == 3
 
 
-def test_speed_is_over_whole_seconds_since_the_beginning() -> None:
+def test_the_rate_covers_whole_seconds_since_the_start() -> None:
     meter = Meter()
     meter.begin(1000)
     for at in (1000.1, 1000.2, 1001.5, 1001.6, 1002.1):
@@ -72,7 +72,7 @@ def test_speed_is_over_whole_seconds_since_the_beginning() -> None:
     assert meter.per_second(1015) == 0
 
 
-def test_history_has_a_place_for_every_second() -> None:
+def test_the_history_has_one_value_per_second() -> None:
     meter = Meter()
     for at in (1000.1, 1000.9, 1002.0, 1003.0):
         meter.note(arrival(at))
@@ -84,7 +84,7 @@ def test_history_has_a_place_for_every_second() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.integers(1, 100))
-def test_so_many_percent_do_not_exceed_a_percentile(values: list[float], percent: int) -> None:
+def test_a_percentile_is_exceeded_by_the_rest_only(values: list[float], percent: int) -> None:
     found = percentile(sorted(values), percent)
     assert found in values
     assert sum(value <= found for value in values) * 100 >= len(values) * percent

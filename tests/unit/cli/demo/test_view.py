@@ -1,4 +1,4 @@
-"""The demo's picture: what it says, that it fits, and what may not reach a terminal."""
+"""The demo's picture: its content, its size, and what is escaped."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def picture(*recent: Arrival, **fields: Any) -> Picture:
         "places": PLACES,
         "processes": ["capture streaming (pid 7)"],
         "received": 1234,
-        "behind": 3,
+        "pending": 3,
         "per_second": 14.2,
         "history": [0, 1, 4, 8],
         "latency": Latency(p50_ms=112.4, p99_ms=1180),
@@ -65,14 +65,14 @@ def drawn(what: RenderableType, width: int = 100) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_everything_is_in_the_picture() -> None:
+def test_the_picture_shows_all_figures() -> None:
     text = "\n".join(drawn(draw(picture(INSERT), height=40)))
     for words in (
         "psql 'host=127.0.0.1 port=5432'",
         "nats://127.0.0.1:4222",
         "capture streaming (pid 7)",
         "14 changes/s   ▁▄█",
-        "1,234 received  3 behind  commit → received p50 112 ms, p99 1,180 ms",
+        "1,234 received  3 pending  commit → received p50 112 ms, p99 1,180 ms",
         "Ctrl-C stops",
     ):
         assert words in text
@@ -80,18 +80,18 @@ def test_everything_is_in_the_picture() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 60), (60, 12)])
-def test_it_fits(width: int, height: int) -> None:
+def test_the_picture_fits_the_terminal(width: int, height: int) -> None:
     lines = drawn(draw(picture(*[INSERT] * 100), height=height), width)
     assert all(len(line) <= width for line in lines)
     assert len(lines) <= max(height, 16)
     assert any("INSERT" in line for line in lines)
 
 
-def test_a_note_takes_the_place_of_the_hint() -> None:
+def test_a_note_replaces_the_hint() -> None:
     assert drawn(draw(picture(INSERT, note="closing"), height=40))[-1].strip() == "closing"
 
 
-def test_a_key_that_changed_is_shown_with_what_it_was() -> None:
+def test_a_changed_key_is_shown_with_its_old_value() -> None:
     moved = arrival(
         Op.UPDATE,
         "order_items",
@@ -102,7 +102,7 @@ def test_a_key_that_changed_is_shown_with_what_it_was() -> None:
     assert list(columns(moved, KEYS["order_items"])) == ["line: 1 → 101", "quantity: 2"]
 
 
-def test_a_value_that_was_not_sent_is_not_null() -> None:
+def test_an_unchanged_value_is_not_null() -> None:
     update = arrival(Op.UPDATE, data={"id": 7, "note": None}, unchanged=("photo",))
     assert list(columns(update, ("id",))) == ["note: NULL", "photo: ⟨unchanged⟩"]
 
@@ -122,7 +122,7 @@ def test_long_values_are_cut() -> None:
 
 
 @given(name=st.text(), table=st.text(), value=st.text(), op=st.sampled_from(Op))
-def test_a_terminal_has_nothing_to_obey(name: str, table: str, value: str, op: Op) -> None:
+def test_control_characters_are_escaped(name: str, table: str, value: str, op: Op) -> None:
     row = {name: value, "content": value}
     found = arrival(op, table, data=row, old={name: value + "!"}, unchanged=(name,))
     keys = {table: (name,)}
@@ -130,14 +130,14 @@ def test_a_terminal_has_nothing_to_obey(name: str, table: str, value: str, op: O
         assert re.search(r"[\x00-\x1f\x7f-\x9f\u202e]", line) is None
 
 
-def test_the_figures_as_a_line() -> None:
+def test_the_figures_on_one_line() -> None:
     assert sentence(picture(latency=None)) == (
-        "1,234 changes received · 14 changes/s · 3 behind · commit → received —"
+        "1,234 changes received · 14 changes/s · 3 pending · commit → received —"
     )
 
 
 @given(st.lists(st.integers(0, 10**9)))
-def test_a_bar_for_each_value_and_none_for_zero(values: list[int]) -> None:
+def test_one_bar_per_value_and_none_for_zero(values: list[int]) -> None:
     line = sparkline(values)
     assert len(line) == len(values)
     assert [bar == " " for bar in line] == [value == 0 for value in values]
@@ -145,7 +145,7 @@ def test_a_bar_for_each_value_and_none_for_zero(values: list[int]) -> None:
     assert list(sparkline(sorted(values))) == sorted(line)
 
 
-def test_elsewhere_it_is_lines() -> None:
+def test_off_a_terminal_the_view_prints_lines() -> None:
     out = io.StringIO()
     view = open_view(Console(file=out, width=200, markup=False, highlight=False))
     assert isinstance(view, Lines)

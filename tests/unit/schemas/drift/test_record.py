@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace import config
-from tailrace.observe.metrics import SlotFigures, exposition
-from tailrace.run.overview import Overview, status_document
+from tailrace.observe.figures import SlotFigures
+from tailrace.observe.metrics import exposition
+from tailrace.run.document import status_document
+from tailrace.run.overview import Overview
 from tailrace.schemas.drift import record
 from tailrace.schemas.drift.record import DriftRecord, RecordedDrift
 
@@ -40,7 +42,7 @@ def test_status_and_metrics_show_drift(tmp_path: Path) -> None:
     record.save(tmp_path, drift)
     settings = config.Config.model_validate({"data": tmp_path, "log": {"path": tmp_path / "log"}})
     overview = Overview(settings, SlotFigures)
-    [shown] = status_document(overview.look(), settings)["schema_findings"]
+    [shown] = status_document(overview.read(), settings)["schema_findings"]
     assert (shown.table, shown.kind, shown.waiting) == ("public.t", "column-default", ("one",))
-    body, _ = exposition(overview.look)
+    body, _ = exposition(overview.read)
     assert b'tailrace_schema_findings_total{kind="column-default",pipeline="one"} 1.0' in body

@@ -105,8 +105,8 @@ def test_a_restart_under_a_new_id_names_the_old_one() -> None:
 def test_progress_of_a_record() -> None:
     running = record()
     running.begun_at = 10.0
-    assert running.progress(25.0)["seconds"] == 15.0
-    assert running.progress(25.0)["share"] == 0.5
+    assert running.progress(25.0).seconds == 15.0
+    assert running.progress(25.0).share == 0.5
     running.ended_at = 12.0
-    assert running.progress(25.0)["seconds"] == 2.0
-    assert Record(id="a", table=ITEMS, requested_at=1.0).progress(25.0)["share"] == 0.0
+    assert running.progress(25.0).seconds == 2.0
+    assert Record(id="a", table=ITEMS, requested_at=1.0).progress(25.0).share == 0.0

@@ -1,8 +1,12 @@
-"""The endpoints over hand-written status files, without a socket."""
+"""The endpoints over status files that the test writes, without a socket."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -10,41 +14,49 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace import __version__, config
-from tailrace.observe.metrics import SlotFigures
+from tailrace.observe.figures import (
+    CaptureFigures,
+    PipelineFigures,
+    ProcessFigures,
+    SlotFigures,
+    SnapshotFigures,
+)
+from tailrace.position import Lsn
 from tailrace.run import status
+from tailrace.run.endpoints import Endpoints
 from tailrace.run.overview import Overview
-from tailrace.run.serving import Endpoints
+from tailrace.run.status import PipelinesStatus, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-CAPTURE = {
-    "state": "streaming",
-    "messages": 1797,
-    "changes": 900,
-    "transactions": 300,
-    "bytes": 12345,
-    "end_lsn": "0/1832CE8",
-    "reconnects": 2,
-}
-PIPELINE = {
-    "state": "running",
-    "code": "",
-    "message": "",
-    "position": "0/1832C00.4",
-    "events": 288,
-    "bytes": 4096,
-    "duplicates": 1,
-    "batches": 7,
-    "restarts": 4,
-    "reconnects": 1,
-    "events_per_s": 12.5,
-    "batch_ms": 81.5,
-    "latency_ms": {"p50": 100.0, "p99": 250.0},
-    "last_committed_at": "2026-01-31T12:00:00+00:00",
-}
-SEED_FIELDS = [
+CAPTURE = CaptureFigures(
+    state="streaming",
+    messages=1797,
+    changes=900,
+    transactions=300,
+    bytes=12345,
+    acknowledged=Lsn.parse("0/1832CE8"),
+    sessions=3,
+    last_committed_at=datetime(2026, 1, 31, 11, tzinfo=UTC),
+)
+PIPELINE = PipelineFigures(
+    state="running",
+    position="0/1832C00.4",
+    events=288,
+    bytes=4096,
+    duplicates=1,
+    batches=7,
+    restarts=4,
+    reconnects=1,
+    events_per_s=12.5,
+    batch_ms=81.5,
+    latency_ms_p50=100.0,
+    latency_ms_p99=250.0,
+    last_committed_at=datetime(2026, 1, 31, 12, tzinfo=UTC),
+)
+BRIDGE_FIELDS = [
     "status",
     "uptime_seconds",
     "wal_messages_received",
@@ -96,9 +108,16 @@ class Site:
 
     def healthy(self) -> None:
         status.write(self.where, "capture", CAPTURE)
-        status.write(
-            self.where, "pipelines", {"state": "running", "pipelines": {"bridge": PIPELINE}}
-        )
+        self.write_pipeline(PIPELINE)
+
+    def write_pipeline(self, figures: PipelineFigures) -> None:
+        report = PipelinesStatus(state="running", pipelines={"bridge": figures})
+        status.write(self.where, "pipelines", report)
+
+    def write_json(self, process: str, **content: object) -> None:
+        """A status file that no process of this version would write."""
+        text = json.dumps({"pid": os.getpid(), **content})
+        (self.where / f"{process}.json").write_text(text)
 
     def metrics(self) -> dict[tuple[str, str], float]:
         answer = self.ask("GET", "/metrics")
@@ -115,18 +134,18 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "data")
 
 
-def test_health_is_that_the_server_answers(site: Site) -> None:
+def test_health_needs_only_the_server(site: Site) -> None:
     answer = site.ask("GET", "/health")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-def test_status_has_the_bridges_fields_with_their_meaning(site: Site) -> None:
+def test_status_begins_with_the_fields_of_the_bridge(site: Site) -> None:
     site.healthy()
-    told = site.get("/status")
-    assert list(told)[: len(SEED_FIELDS)] == SEED_FIELDS
-    assert told["uptime_seconds"] >= 0
+    body = site.get("/status")
+    assert list(body)[: len(BRIDGE_FIELDS)] == BRIDGE_FIELDS
+    assert body["uptime_seconds"] >= 0
     assert (
-        told
+        body
         | {
             "status": "connected",
             "wal_messages_received": 1797,
@@ -141,29 +160,31 @@ def test_status_has_the_bridges_fields_with_their_meaning(site: Site) -> None:
             "wal_lag_mb": 0,
             "version": __version__,
         }
-        == told
+        == body
     )
 
 
-def test_status_shows_the_parts(site: Site) -> None:
+def test_status_has_a_section_per_component(site: Site) -> None:
     site.healthy()
-    told = site.get("/status")
-    assert told["source"]["slot"] == "my_slot"
-    assert told["source"]["publication"] == "my_pub"
-    assert told["processes"]["capture"]["state"] == "streaming"
-    assert told["pipelines"]["bridge"]["position"] == "0/1832C00.4"
-    assert told["pipelines"]["bridge"]["events"] == 288
-    assert told["log"]["error"].startswith("BAD_CONFIG: there is no log")
-    assert told["capture"]["acknowledged"] == "0/1832CE8"
+    body = site.get("/status")
+    assert body["source"]["slot"] == "my_slot"
+    assert body["source"]["publication"] == "my_pub"
+    assert body["processes"]["capture"]["state"] == "streaming"
+    assert body["pipelines"]["bridge"]["position"] == "0/1832C00.4"
+    assert body["pipelines"]["bridge"]["events"] == 288
+    assert body["log"]["error"].startswith("BAD_CONFIG: there is no log")
+    assert body["capture"]["acknowledged"] == "0/1832CE8"
+    assert body["capture"]["last_committed_at"] == "2026-01-31T11:00:00+00:00"
+    assert body["pipelines"]["bridge"]["last_committed_at"] == "2026-01-31T12:00:00+00:00"
 
 
-def test_nothing_runs_yet(site: Site) -> None:
+def test_status_and_ready_before_anything_runs(site: Site) -> None:
     site.slot = SlotFigures()
-    told = site.get("/status")
-    assert told["status"] == "disconnected"
-    assert told["current_lsn"] == "0/0"
-    assert told["wal_lag_bytes"] is None
-    assert told["pipelines"]["bridge"]["state"] == "down"
+    body = site.get("/status")
+    assert body["status"] == "disconnected"
+    assert body["current_lsn"] == "0/0"
+    assert body["wal_lag_bytes"] is None
+    assert body["pipelines"]["bridge"]["state"] == "down"
     answer = site.ask("GET", "/ready")
     assert answer.status_code == 503
     assert answer.json() == {
@@ -172,48 +193,47 @@ def test_nothing_runs_yet(site: Site) -> None:
     }
 
 
-def test_ready_when_all_works(site: Site) -> None:
+def test_ready_if_capture_and_pipelines_run(site: Site) -> None:
     site.healthy()
     answer = site.ask("GET", "/ready")
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
 
 
-def test_a_final_state_is_shown_by_its_name(site: Site) -> None:
+def test_a_final_state_is_shown_by_its_code(site: Site) -> None:
     site.healthy()
     supervised = {
-        "capture": {"state": "failed", "code": "GAP", "exit_code": 10, "pid": None, "restarts": 3},
-        "pipelines": {"state": "running", "code": "", "pid": 1, "restarts": 0},
+        "capture": ProcessFigures(state="failed", code="GAP", exit_code=10, restarts=3),
+        "pipelines": ProcessFigures(state="running", pid=1),
     }
-    status.write(site.where, "run", {"started_at": 0, "processes": supervised})
-    told = site.get("/status")
-    assert told["processes"]["capture"]["state"] == "GAP"
-    assert told["processes"]["capture"]["restarts"] == 3
-    assert told["processes"]["pipelines"]["state"] == "starting"
+    status.write(site.where, "run", RunStatus(started_at=0, processes=supervised))
+    body = site.get("/status")
+    assert body["processes"]["capture"]["state"] == "GAP"
+    assert body["processes"]["capture"]["restarts"] == 3
+    assert body["processes"]["pipelines"]["state"] == "starting"
     assert "process capture: GAP" in site.ask("GET", "/ready").json()["problems"]
     assert site.metrics()["tailrace_process_state", "capture,GAP"] == 1
     assert site.metrics()["tailrace_process_up", "capture"] == 0
 
 
-def test_a_pipeline_in_trouble_is_a_problem(site: Site) -> None:
+def test_a_pipeline_that_retries_is_a_problem(site: Site) -> None:
     site.healthy()
-    trouble = PIPELINE | {"state": "retrying", "code": "SINK_UNREACHABLE"}
-    status.write(site.where, "pipelines", {"state": "running", "pipelines": {"bridge": trouble}})
+    site.write_pipeline(replace(PIPELINE, state="retrying", code="SINK_UNREACHABLE"))
     answer = site.ask("GET", "/ready")
     assert answer.status_code == 503
     assert answer.json()["problems"] == ["pipeline bridge: retrying (SINK_UNREACHABLE)"]
 
 
-def test_odd_status_files_are_no_error(site: Site) -> None:
-    status.write(site.where, "run", {"processes": {"capture": 3}, "started_at": "x"})
-    status.write(site.where, "capture", {"state": None, "messages": "many", "end_lsn": 4})
-    status.write(site.where, "pipelines", {"pipelines": {"bridge": [], "old": {"position": 1}}})
-    told = site.get("/status")
-    assert told["wal_messages_received"] == 0
-    assert set(told["pipelines"]) == {"bridge", "old"}
+def test_invalid_status_files_are_missing_figures(site: Site) -> None:
+    site.write_json("run", processes={"capture": 3}, started_at="x")
+    site.write_json("capture", state=None, messages="many", acknowledged=4)
+    site.write_json("pipelines", pipelines={"bridge": [], "old": {"position": 1}})
+    body = site.get("/status")
+    assert body["wal_messages_received"] == 0
+    assert set(body["pipelines"]) == {"bridge", "old"}
     assert site.ask("GET", "/metrics").status_code == 200
 
 
-def test_metrics_have_the_bridges_names_and_types(site: Site) -> None:
+def test_metrics_have_the_names_and_types_of_the_bridge(site: Site) -> None:
     site.healthy()
     answer = site.ask("GET", "/metrics")
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
@@ -241,7 +261,7 @@ def test_metrics_have_the_bridges_names_and_types(site: Site) -> None:
     assert all(family.documentation for family in families.values())
 
 
-def test_metrics_tell_pipelines_apart(site: Site) -> None:
+def test_metrics_are_labelled_by_pipeline(site: Site) -> None:
     site.healthy()
     found = site.metrics()
     assert found["tailrace_events_total", "bridge"] == 288
@@ -251,11 +271,11 @@ def test_metrics_tell_pipelines_apart(site: Site) -> None:
     assert found["tailrace_info", __version__] == 1
 
 
-def test_snapshots_show_how_far_they_are(site: Site) -> None:
-    done = {"id": "snap-1", "table": "public.users", "state": "failed", "rows": 1, "seconds": 1.0}
-    running = done | {"id": "snap-2", "state": "running", "rows": 500, "share": 0.25}
-    report = {"state": "running", "snapshots": [done, running | {"seconds": 10.0}, "odd"]}
-    status.write(site.where, "pipelines", report)
+def test_snapshots_show_their_progress(site: Site) -> None:
+    done = SnapshotFigures(id="snap-1", table="public.users", state="failed", rows=1, seconds=1.0)
+    running = replace(done, id="snap-2", state="running", rows=500, share=0.25, seconds=10.0)
+    snapshots = [*map(asdict, (done, running)), "odd"]
+    site.write_json("pipelines", state="running", snapshots=snapshots)
     first, second = site.get("/status")["snapshots"]
     assert (first["id"], first["state"], first["eta_s"]) == ("snap-1", "failed", None)
     assert (second["rows_per_s"], second["eta_s"]) == (50, 30)
@@ -266,7 +286,7 @@ def test_snapshots_show_how_far_they_are(site: Site) -> None:
     assert found["tailrace_snapshot_share", "public.users"] == 0.25
 
 
-def test_what_is_not_known_is_no_metric(site: Site) -> None:
+def test_unknown_figures_are_not_in_metrics(site: Site) -> None:
     site.slot = SlotFigures()
     names = {name for name, _ in site.metrics()}
     assert "bridge_wal_lag_bytes" not in names
@@ -305,12 +325,12 @@ def test_shutdown_without_a_supervisor_is_refused(site: Site) -> None:
         ({"origin": "http://127.0.0.1:8080"}, False),
         ({"sec_fetch_site": "cross-site"}, False),
         ({"sec_fetch_site": "same-site", "origin": "http://127.0.0.1:9090"}, False),
-        # A foreign name that was made to point here: Origin and Host agree.
+        # DNS rebinding: a foreign name points to this server, so Origin and Host agree.
         ({"origin": "http://evil.example:9090", "host": "evil.example:9090"}, False),
         ({"origin": "http://[bad", "host": "[bad"}, False),
     ],
 )
-def test_a_foreign_page_may_not_shut_down(
+def test_a_page_of_another_site_may_not_shut_down(
     tmp_path: Path, headers: dict[str, str], allowed: bool
 ) -> None:
     calls: list[int] = []
@@ -320,7 +340,7 @@ def test_a_foreign_page_may_not_shut_down(
     assert len(calls) == allowed
 
 
-def test_a_nats_that_does_not_answer(site: Site) -> None:
+def test_stream_info_while_nats_does_not_answer(site: Site) -> None:
     answer = site.ask("GET", "/streams/info?stream=CDC")
     assert answer.status_code == 502
     assert answer.json()["error"].startswith("SINK_UNREACHABLE")

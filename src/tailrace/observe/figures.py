@@ -1,0 +1,341 @@
+"""Status figures: the numbers and states that a running system reports about itself.
+
+One dataclass per component. The process that counts fills it in; the status file, `/status` and
+`/metrics` are derived from its fields, so a new figure is one field here and one line that counts:
+
+    retries: Annotated[int, Figure("Retried batches.", counter("tailrace_retries"))] = 0
+
+`None` means unknown: it is null in JSON and has no sample in `/metrics`, never a zero. Public
+properties are shown in JSON as well. This module only declares: `tailrace.observe.metrics` writes
+Prometheus's text, and `tailrace.run.status` reads and writes the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
+from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
+from typing import Annotated, ClassVar
+
+from pydantic import PlainSerializer, PlainValidator
+
+from tailrace.observe.figure import Figure, Figures, Metric, counter, gauge
+from tailrace.position import Lsn
+
+
+def _read_lsn(value: object) -> Lsn:
+    return value if isinstance(value, Lsn) else Lsn.parse(str(value))
+
+
+LsnText = Annotated[Lsn, PlainValidator(_read_lsn), PlainSerializer(str)]
+"""An LSN that is written as text, such as 16/B374D848."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFigures(Figures):
+    """One process of `tailrace run`."""
+
+    LABELS: ClassVar = {"process": "name"}
+
+    name: Annotated[str, Figure("Name of the process.")] = ""
+    state: Annotated[
+        str,
+        Figure(
+            "State: a word, or the error code of a final state.",
+            gauge(
+                "tailrace_process_state",
+                help="1 for the present state of the process.",
+                value_label="state",
+            ),
+        ),
+    ] = ""
+    up: Annotated[bool, Figure("1 while the process runs.", gauge("tailrace_process_up"))] = False
+    worker: Annotated[bool, Figure("Whether the process moves data.")] = True
+    pid: Annotated[int | None, Figure("Process id.")] = None
+    restarts: Annotated[
+        int, Figure("Restarts of the process.", counter("tailrace_process_restarts"))
+    ] = 0
+    exit_code: Annotated[int | None, Figure("Exit code of the last run of the process.")] = None
+    code: Annotated[str, Figure("Error code of a final state.")] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureFigures(Figures):
+    """Capture, since its process started."""
+
+    state: Annotated[str, Figure("starting, streaming, reconnecting, stopping, stopped.")] = ""
+    connected: Annotated[
+        bool, Figure("1 while capture streams changes.", gauge("bridge_connected"))
+    ] = False
+    messages: Annotated[
+        int,
+        Figure(
+            "Replication messages appended to the log.", counter("bridge_wal_messages_received")
+        ),
+    ] = 0
+    changes: Annotated[
+        int, Figure("Row changes captured.", counter("tailrace_captured_changes"))
+    ] = 0
+    transactions: Annotated[
+        int, Figure("Transactions captured.", counter("tailrace_captured_transactions"))
+    ] = 0
+    bytes: Annotated[
+        int, Figure("Bytes of changes captured.", counter("tailrace_captured_bytes"))
+    ] = 0
+    entries: Annotated[int, Figure("Log entries written, one per group commit.")] = 0
+    sessions: Annotated[int, Figure("Replication sessions opened.")] = 0
+    acknowledged: Annotated[
+        LsnText,
+        Figure("WAL position last acknowledged to PostgreSQL.", gauge("bridge_last_ack_lsn")),
+    ] = Lsn(0)  # noqa: RUF009 - an int, and as immutable
+    last_committed_at: Annotated[
+        datetime | None,
+        Figure(
+            "Commit time of the last transaction captured.",
+            gauge("tailrace_captured_last_commit_timestamp_seconds"),
+        ),
+    ] = None
+
+    @property
+    def reconnects(self) -> int:
+        """Replication sessions after the first."""
+        return max(self.sessions - 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFigures(Figures):
+    """One pipeline, since its process started."""
+
+    LABELS: ClassVar = {"pipeline": "name"}
+
+    name: Annotated[str, Figure("Name of the pipeline.")] = ""
+    state: Annotated[
+        str,
+        Figure(
+            "starting, running, retrying, failed, stopped; down without its process.",
+            gauge("tailrace_pipeline_up", help="1 while the pipeline delivers.", when="running"),
+        ),
+    ] = "starting"
+    code: Annotated[str, Figure("Code of the error that stopped delivery.")] = ""
+    message: Annotated[str, Figure("Text of the error that stopped delivery.")] = ""
+    position: Annotated[str, Figure("Position of the last change delivered.")] = ""
+    lag_bytes: Annotated[
+        int | None,
+        Figure("WAL from the pipeline's position to the log's end.", gauge("tailrace_lag_bytes")),
+    ] = None
+    events: Annotated[
+        int, Figure("Events acknowledged by the sink.", counter("tailrace_events"))
+    ] = 0
+    bytes: Annotated[int, Figure("Bytes acknowledged by the sink.", counter("tailrace_bytes"))] = 0
+    duplicates: Annotated[
+        int,
+        Figure("Events that the sink had stored before.", counter("tailrace_duplicates")),
+    ] = 0
+    batches: Annotated[int, Figure("Micro-batches committed.", counter("tailrace_batches"))] = 0
+    restarts: Annotated[
+        int, Figure("Restarts of the query after an error.", counter("tailrace_restarts"))
+    ] = 0
+    reconnects: Annotated[int, Figure("Restarts because the sink was unreachable.")] = 0
+    events_per_s: Annotated[
+        float | None,
+        Figure("Recent events per second.", gauge("tailrace_events_per_second")),
+    ] = None
+    batch_ms: Annotated[
+        float | None,
+        Figure(
+            "Duration of the last micro-batch.", gauge("tailrace_batch_seconds", divide_by=1000)
+        ),
+    ] = None
+    latency_ms_p50: Annotated[
+        float | None,
+        Figure(
+            "Time from commit to acknowledgement, last micro-batch.",
+            gauge("tailrace_latency_seconds", divide_by=1000, labels={"quantile": "0.5"}),
+        ),
+    ] = None
+    latency_ms_p99: Annotated[
+        float | None,
+        Figure(
+            "Time from commit to acknowledgement, last micro-batch.",
+            gauge("tailrace_latency_seconds", divide_by=1000, labels={"quantile": "0.99"}),
+        ),
+    ] = None
+    last_committed_at: Annotated[
+        datetime | None,
+        Figure(
+            "Commit time of the last transaction delivered.",
+            gauge("tailrace_last_commit_timestamp_seconds"),
+        ),
+    ] = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the pipeline delivers."""
+        return self.state == "running"
+
+
+def _copy_metrics(kind: str) -> Mapping[str, tuple[Metric, ...]]:
+    """The metrics of snapshots and of backfills: the same figures under two prefixes."""
+    prefix = f"tailrace_{kind}_"
+    return {
+        "state": (
+            gauge(f"{prefix}running", help=f"1 while the {kind} runs.", when="running"),
+            gauge(f"{prefix}failed", help=f"1 if the {kind} failed.", when="failed"),
+        ),
+        "share": (gauge(f"{prefix}share"),),
+        "rows": (gauge(f"{prefix}rows"),),
+        "bytes": (gauge(f"{prefix}bytes"),),
+        "seconds": (gauge(f"{prefix}seconds"),),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CopyFigures(Figures):
+    """A table that is read whole. Metrics show the last one of its table only: ids as labels would
+    grow without limit."""
+
+    METRICS: ClassVar[Mapping[str, tuple[Metric, ...]]] = {}
+
+    id: Annotated[str, Figure("Id of the snapshot or backfill.")] = ""
+    table: Annotated[str, Figure("Table, with its schema.")] = ""
+    state: Annotated[str, Figure("queued, running, retrying, complete, failed …")] = ""
+    rows: Annotated[int, Figure("Rows published.")] = 0
+    bytes: Annotated[int, Figure("Bytes of these rows, before compression.")] = 0
+    share: Annotated[float, Figure("Share of the table that is done, from 0 to 1.")] = 0.0
+    seconds: Annotated[float, Figure("Seconds since it began.")] = 0.0
+    error: Annotated[str, Figure("Why it failed or is retried.")] = ""
+
+    @property
+    def rows_per_s(self) -> float | None:
+        """Rows per second, on average."""
+        return self.rows / self.seconds if self.seconds else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """Estimate of the seconds left, from the share done so far."""
+        if self.state != "running" or not self.share:
+            return None
+        return self.seconds * (1 - self.share) / self.share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFigures(_CopyFigures):
+    """A snapshot on request."""
+
+    LABELS: ClassVar = {"table": "table"}
+    METRICS: ClassVar = _copy_metrics("snapshot")
+
+    format: Annotated[str, Figure("Message format: rows, or a system's own.")] = ""
+    requested_at: Annotated[float, Figure("When it was requested, in seconds since 1970.")] = 0.0
+    chunks: Annotated[int, Figure("Chunks published.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillFigures(_CopyFigures):
+    """A backfill of a pipeline."""
+
+    LABELS: ClassVar = {"pipeline": "pipeline", "table": "table"}
+    METRICS: ClassVar = _copy_metrics("backfill")
+
+    pipeline: Annotated[str, Figure("Pipeline that delivers the rows.")] = ""
+    rows_read: Annotated[int, Figure("Rows read from PostgreSQL.")] = 0
+    rows_expected: Annotated[int, Figure("PostgreSQL's estimate of the table's rows.")] = 0
+    page_rows: Annotated[int, Figure("Rows per page at present.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChangeFigures(Figures):
+    """A change of a table that produced no row events, and how pipelines react to it."""
+
+    kind: Annotated[str, Figure("Kind of the change.")]
+    table: Annotated[str, Figure("Table, with its schema.")]
+    subject: Annotated[str, Figure("What changed: a column, a type …")]
+    detail: Annotated[str, Figure("The change, as a sentence.")]
+    hint: Annotated[str, Figure("What to do about it.")]
+    lsn: Annotated[str, Figure("WAL position by which it had happened.")]
+    found_at: Annotated[str, Figure("When it was detected.")]
+    pipelines: Annotated[Mapping[str, str], Figure("Affected pipelines, with their policies.")]
+    waiting: Annotated[tuple[str, ...], Figure("Pipelines that have not reacted yet.")] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChangeCount(Figures):
+    """Schema changes of one kind that a pipeline has met, over all runs."""
+
+    LABELS: ClassVar = {"pipeline": "pipeline", "kind": "kind"}
+
+    pipeline: Annotated[str, Figure("Pipeline.")]
+    kind: Annotated[str, Figure("Kind of the change.")]
+    count: Annotated[
+        int,
+        Figure(
+            "Changes of tables that produced no row events.", counter("tailrace_schema_findings")
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFigures(Figures):
+    """The replication slot, as PostgreSQL described it at `checked_at`."""
+
+    active: Annotated[
+        bool, Figure("1 while a connection reads the slot.", gauge("bridge_slot_active"))
+    ] = False
+    kept_wal_bytes: Annotated[
+        int | None,
+        Figure(
+            "WAL that PostgreSQL keeps for the slot.",
+            gauge("bridge_wal_lag_bytes"),
+            gauge("tailrace_slot_kept_wal_bytes"),
+        ),
+    ] = None
+    lag_bytes: Annotated[
+        int | None,
+        Figure(
+            "WAL between the server's end and the position that capture has acknowledged.",
+            gauge("tailrace_slot_lag_bytes"),
+        ),
+    ] = None
+    checked_at: Annotated[str | None, Figure("When PostgreSQL was asked last.")] = None
+    error: Annotated[str | None, Figure("Why the figures are old, or the slot is lost.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFigures(Figures):
+    """The log on disk; only `error` if the log is missing or unreadable."""
+
+    end: Annotated[str, Figure("Position of the last change.")] = ""
+    end_lsn: Annotated[
+        LsnText | None, Figure("WAL position at which the log ends.", gauge("tailrace_log_end_lsn"))
+    ] = None
+    earliest: Annotated[str, Figure("Position before the first change.")] = ""
+    bytes: Annotated[
+        int | None, Figure("Size of the log on disk.", gauge("tailrace_log_bytes"))
+    ] = None
+    segments: Annotated[
+        int | None, Figure("Segments of the log.", gauge("tailrace_log_segments"))
+    ] = None
+    error: Annotated[str, Figure("Why there are no figures.")] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemFigures(Figures):
+    """Everything that a running system reports, at one moment."""
+
+    version: Annotated[
+        str,
+        Figure(
+            "Version of Tailrace.",
+            gauge("tailrace_info", help="Always 1.", value_label="version"),
+        ),
+    ] = ""
+    uptime_s: Annotated[float, Figure("Seconds since `tailrace run` started.")] = 0.0
+    processes: tuple[ProcessFigures, ...] = ()
+    capture: CaptureFigures = CaptureFigures()
+    pipelines: tuple[PipelineFigures, ...] = ()
+    snapshots: tuple[SnapshotFigures, ...] = ()
+    backfills: tuple[BackfillFigures, ...] = ()
+    schema_changes: tuple[SchemaChangeFigures, ...] = ()
+    schema_change_counts: tuple[SchemaChangeCount, ...] = ()
+    slot: SlotFigures = SlotFigures()
+    log: LogFigures = LogFigures()

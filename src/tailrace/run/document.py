@@ -1,0 +1,49 @@
+"""What `/ready` and `/status` answer, derived from the figures of a system."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace.observe.bridge import bridge_figures
+from tailrace.observe.figure import document
+
+if TYPE_CHECKING:
+    from tailrace.config import Config
+    from tailrace.observe.figures import SystemFigures
+
+
+def problems(system: SystemFigures) -> list[str]:
+    """Why the system is not ready, one sentence per reason; empty if it is ready."""
+    reasons = [
+        f"process {process.name}: {process.state}"
+        for process in system.processes
+        if not process.up or process.state.isupper()
+    ]
+    if not any(process.name == "capture" for process in system.processes):
+        reasons.append("process capture: down")
+    if not reasons and not system.capture.connected:
+        reasons.append("capture is not streaming")
+    for pipeline in system.pipelines:
+        if not pipeline.running:
+            code = f" ({pipeline.code})" if pipeline.code else ""
+            reasons.append(f"pipeline {pipeline.name}: {pipeline.state}{code}")
+    return reasons
+
+
+def status_document(system: SystemFigures, config: Config) -> dict[str, Any]:
+    """The body of `/status`: the bridge's fields, then one section per component."""
+    return document(bridge_figures(system)) | {
+        "version": system.version,
+        "source": {
+            "slot": config.source.slot,
+            "publication": config.source.publication,
+            **document(system.slot),
+        },
+        "processes": {each.name: document(each) for each in system.processes},
+        "capture": document(system.capture),
+        "log": document(system.log),
+        "pipelines": {each.name: document(each) for each in system.pipelines},
+        "snapshots": [document(each) for each in system.snapshots],
+        "backfills": [document(each) for each in system.backfills],
+        "schema_findings": [document(each) for each in system.schema_changes],
+    }

@@ -1,0 +1,172 @@
+"""The HTTP endpoints of `tailrace run`: health, status, metrics, backfills, shutdown.
+
+They have no login and listen on loopback by default. Those that change something refuse requests
+from foreign web pages (`tailrace.run.origin`). How they answer and listen is in
+`tailrace.observe.endpoints`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tailrace.backfill import queue as backfills
+from tailrace.errors import ConfigError, SinkError
+from tailrace.jetstream import client as jetstream
+from tailrace.jetstream.settings import JetStreamSettings
+from tailrace.observe.endpoints import application, reply
+from tailrace.observe.metrics import exposition
+from tailrace.run.document import problems, status_document
+from tailrace.run.origin import is_same_origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+    from tailrace.backfill.order import DesiredState
+    from tailrace.config import Config
+    from tailrace.run.overview import Overview
+
+_ENDPOINTS = {
+    "GET /health": "200 while this server answers",
+    "GET /ready": "200 if everything works, 503 with the problems otherwise",
+    "GET /status": "processes, pipelines, log and slot as JSON",
+    "GET /metrics": "the same for Prometheus",
+    "GET /streams/info?stream=NAME": "JetStream's description of a stream",
+    "GET /backfills": "all backfills",
+    "POST /backfills": "request a backfill: {pipeline, table, where, rate}",
+    "POST /backfills/ID/pause": "pause, resume or cancel a backfill",
+    "POST /shutdown": "stop all processes in order",
+}
+
+_ACTIONS: dict[str, DesiredState] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+
+
+class _BackfillRequest(BaseModel):
+    """The body of POST /backfills."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: str
+    table: str
+    where: str = ""
+    rate: float = 0.0
+
+
+class Endpoints:
+    """The routes, over an overview and a function that stops the system."""
+
+    def __init__(
+        self, config: Config, overview: Overview, shut_down: Callable[[], None] | None
+    ) -> None:
+        self._config = config
+        self._overview = overview
+        self._shut_down = shut_down
+
+    def application(self) -> Starlette:
+        """The ASGI application."""
+        return application(
+            [
+                Route("/health", self._health),
+                Route("/ready", self._ready),
+                Route("/status", self._status),
+                Route("/metrics", self._metrics),
+                Route("/streams/info", self._stream_info),
+                Route("/backfills", self._list_backfills),
+                Route("/backfills", self._request_backfill, methods=["POST"]),
+                Route("/backfills/{id}/{action}", self._control_backfill, methods=["POST"]),
+                Route("/shutdown", self._shutdown, methods=["POST"]),
+            ],
+            _ENDPOINTS,
+        )
+
+    async def _health(self, _request: Request) -> Response:
+        return reply({"status": "ok"})
+
+    async def _ready(self, _request: Request) -> Response:
+        reasons = problems(await run_in_threadpool(self._overview.read))
+        if reasons:
+            return reply({"status": "degraded", "problems": reasons}, 503)
+        return reply({"status": "ready"})
+
+    async def _status(self, _request: Request) -> Response:
+        figures = await run_in_threadpool(self._overview.read)
+        return reply(status_document(figures, self._config))
+
+    async def _metrics(self, request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        body, kind = await run_in_threadpool(exposition, self._overview.read, accept)
+        return Response(body, headers={"content-type": kind})
+
+    async def _stream_info(self, request: Request) -> Response:
+        sink = _first_nats_sink(self._config)
+        if sink is None:
+            raise HTTPException(404, "no pipeline has a NATS sink")
+        name = request.query_params.get("stream", sink.stream.name)
+        try:
+            info = await jetstream.stream_info(sink, name)
+        except SinkError as error:
+            raise HTTPException(502, f"{error.code}: {error}") from error
+        if info is None:
+            raise HTTPException(404, f"there is no stream {name!r}")
+        return reply(info)
+
+    async def _list_backfills(self, _request: Request) -> Response:
+        return reply(await run_in_threadpool(backfills.list_backfills, self._config))
+
+    async def _request_backfill(self, request: Request) -> Response:
+        self._refuse_foreign_pages(request)
+        try:
+            body = _BackfillRequest.model_validate_json(await request.body())
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "body"
+            raise HTTPException(400, f"{place}: {first['msg']}") from error
+        try:
+            order = await run_in_threadpool(
+                backfills.submit, self._config, body.pipeline, body.table,
+                where=body.where, rate=body.rate,
+            )  # fmt: skip
+        except ConfigError as error:
+            raise HTTPException(400, f"{error} {error.hint}".strip()) from error
+        return reply({"id": order.id, "table": str(order.table)}, 202)
+
+    async def _control_backfill(self, request: Request) -> Response:
+        self._refuse_foreign_pages(request)
+        action = _ACTIONS.get(request.path_params["action"])
+        if action is None:
+            raise HTTPException(404, "unknown action: use pause, resume or cancel")
+        try:
+            order = await run_in_threadpool(
+                backfills.set_desired_state, self._config, request.path_params["id"], action
+            )
+        except ConfigError as error:
+            raise HTTPException(404, str(error)) from error
+        return reply({"id": order.id, "desired_state": order.desired_state}, 202)
+
+    async def _shutdown(self, request: Request) -> Response:
+        self._refuse_foreign_pages(request)
+        if self._shut_down is None:
+            raise HTTPException(409, "`tailrace run` does not supervise this: stop each process")
+        structlog.get_logger().info("serve.shutdown_requested")
+        return reply({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
+
+    def _refuse_foreign_pages(self, request: Request) -> None:
+        if not is_same_origin(request.headers, self._config.http.host):
+            raise HTTPException(403, "requests from web pages of other sites are refused")
+
+
+def _first_nats_sink(config: Config) -> JetStreamSettings | None:
+    for pipeline in config.pipelines.values():
+        if isinstance(pipeline.sink, JetStreamSettings):
+            return pipeline.sink
+    return None

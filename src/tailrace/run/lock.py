@@ -1,0 +1,63 @@
+"""The lock of a data folder: at most one `tailrace run` per folder.
+
+The supervisor's processes inherit the lock. The kernel releases it when the last of them has ended,
+so a new supervisor waits for processes that outlived the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from tailrace import process
+from tailrace.errors import AlreadyRunningError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_FILE = "run.lock"
+_WAIT_S = 60.0
+"""How long the processes of a dead supervisor may take to end."""
+_POLL_S = 0.05
+
+
+@contextlib.contextmanager
+def data_folder_lock(where: Path, *, clock: Callable[[], float] = time.monotonic) -> Iterator[int]:
+    """Hold the lock; its file descriptor. Raises AlreadyRunningError."""
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        lock = (where / _FILE).open("a+")
+    except OSError as error:
+        raise StorageError(f"cannot use {where}: {error.strerror}") from error
+    with lock:
+        deadline = clock() + _WAIT_S
+        while not _acquire(lock):
+            if _owner_runs(lock) or clock() > deadline:
+                raise AlreadyRunningError(
+                    f"another `tailrace run` uses the data folder {where.parent}",
+                    hint="Stop it first, or set `data` to another folder.",
+                )
+            time.sleep(_POLL_S)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield lock.fileno()
+
+
+def _acquire(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _owner_runs(lock: TextIO) -> bool:
+    """Whether the supervisor itself still runs, not only processes that it has left."""
+    lock.seek(0)
+    pid = lock.read().strip()
+    return not pid.isdecimal() or process.alive(int(pid))

@@ -1,0 +1,35 @@
+"""The processes of `tailrace run`: capture, the pipelines, and the HTTP endpoints."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tailrace.postgres.bootstrap import log_exists
+from tailrace.run.child import Spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace.config import Config
+
+
+def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> list[Spec]:
+    """The processes of a config, in the order in which they start and stop."""
+    tailrace = (sys.executable, "-m", "tailrace.cli")
+    settings = ("-c", str(file))
+    specs = [Spec(name="capture", command=(*tailrace, "capture", *settings), reloads=False)]
+    if config.pipelines:
+        specs.append(
+            Spec(
+                name="pipelines",
+                command=(*tailrace, "pipelines", *settings),
+                # Spark finishes its current micro-batch.
+                stop_s=30.0,
+                # Capture creates the log when it reaches PostgreSQL for the first time.
+                ready=lambda: log_exists(config.log.path),
+            )
+        )
+    extra = ("--metrics-lines",) if metrics_lines else ()
+    command = (*tailrace, "serve", *settings, "--supervised", *extra)
+    return [*specs, Spec(name="serve", command=command, worker=False, stop_s=5.0)]

@@ -1,0 +1,82 @@
+"""How endpoints answer and listen, without a process behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from tailrace.errors import GapError, ProcessError
+from tailrace.observe.endpoints import application, listening, reply
+from tailrace.position import Lsn
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def gap(_request: Request) -> Response:
+    raise GapError("the slot is ahead")
+
+
+async def bug(_request: Request) -> Response:
+    raise KeyError("x")
+
+
+def get(path: str, method: str = "GET") -> httpx.Response:
+    app = application([Route("/gap", gap), Route("/bug", bug)], {"GET /gap": "fails"})
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, path)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("path", "error"), [("/gap", "GAP: the slot is ahead"), ("/bug", "UNEXPECTED: KeyError: 'x'")]
+)
+def test_an_error_is_json_with_its_code(path: str, error: str) -> None:
+    answer = get(path)
+    assert (answer.status_code, answer.json()) == (500, {"error": error})
+
+
+@pytest.mark.parametrize(("path", "method", "code"), [("/x", "GET", 404), ("/gap", "POST", 405)])
+def test_an_unknown_path_or_method_lists_the_endpoints(path: str, method: str, code: int) -> None:
+    answer = get(path, method)
+    assert answer.status_code == code
+    assert answer.json()["endpoints"] == {"GET /gap": "fails"}
+
+
+def test_lsns_times_and_dataclasses_are_json() -> None:
+    @dataclass
+    class Shown:
+        lsn: Lsn
+
+    content = {"at": datetime(2026, 1, 2, tzinfo=UTC), "lsn": Lsn(0x1A), "nested": Shown(Lsn(2))}
+    assert json.loads(bytes(reply(content).body)) == {
+        "at": "2026-01-02T00:00:00+00:00",
+        "lsn": "0/1A",
+        "nested": {"lsn": "0/2"},
+    }
+
+
+def test_a_port_in_use_is_an_error_with_a_hint() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ProcessError, match=f"cannot listen on 127.0.0.1:{port}") as caught:
+            listening("127.0.0.1", port)
+    assert "http.port" in caught.value.hint
+
+
+def test_port_0_does_not_listen() -> None:
+    with listening("127.0.0.1", 0) as off, pytest.raises(OSError, match="Invalid argument"):
+        off.accept()

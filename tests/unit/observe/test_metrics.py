@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from tailrace.observe.figures import PipelineFigures, SlotFigures, SnapshotFigures, SystemFigures
+from tailrace.observe.metrics import exposition, families
+
+
+def test_an_unknown_figure_has_no_sample() -> None:
+    [kept, *_] = [
+        family for family in families(SlotFigures, [SlotFigures()])
+        if family.name == "bridge_wal_lag_bytes"
+    ]  # fmt: skip
+    assert kept.samples == []
+
+
+def test_of_equal_labels_the_last_item_counts() -> None:
+    snapshots = [
+        SnapshotFigures(id="1", table="public.t", state="failed", rows=1),
+        SnapshotFigures(id="2", table="public.t", state="running", rows=2),
+        SnapshotFigures(id="3", table="public.u", state="complete", rows=3),
+    ]
+    found = {
+        (sample.name, sample.labels["table"]): sample.value
+        for family in families(SnapshotFigures, snapshots)
+        for sample in family.samples
+    }
+    assert found["tailrace_snapshot_rows", "public.t"] == 2
+    assert found["tailrace_snapshot_failed", "public.t"] == 0
+    assert found["tailrace_snapshot_running", "public.t"] == 1
+    assert found["tailrace_snapshot_rows", "public.u"] == 3
+
+
+def test_a_family_without_items_is_still_described() -> None:
+    names = {family.name for family in families(PipelineFigures, [])}
+    assert "tailrace_events" in names
+
+
+def test_the_figures_are_read_once_per_scrape() -> None:
+    reads = []
+
+    def read() -> SystemFigures:
+        reads.append(1)
+        return SystemFigures()
+
+    body, kind = exposition(read)
+    assert kind.startswith("text/plain")
+    assert b"# TYPE bridge_uptime_seconds gauge" in body
+    assert len(reads) == 1
+
+
+def test_openmetrics_on_request() -> None:
+    body, kind = exposition(SystemFigures, "application/openmetrics-text")
+    assert kind.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")

@@ -1,0 +1,155 @@
+"""One view of a system from status files: whose state counts, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace import config
+from tailrace.observe.figures import (
+    CaptureFigures,
+    PipelineFigures,
+    ProcessFigures,
+    SlotFigures,
+    SystemFigures,
+)
+from tailrace.run import status
+from tailrace.run.document import problems
+from tailrace.run.overview import Overview
+from tailrace.run.status import PipelinesStatus, RunStatus
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = os.getpid()
+
+
+class Folder:
+    """A data folder with status files."""
+
+    def __init__(self, data: Path) -> None:
+        self.config = config.Config.model_validate(
+            {
+                "data": str(data),
+                "log": {"path": str(data / "log")},
+                "pipelines": {"bridge": {"sink": {"type": "nats", "url": "nats://127.0.0.1:1"}}},
+            }
+        )
+        self.where = status.folder(data)
+        status.clear(self.where)
+
+    def write_run(self, **processes: ProcessFigures) -> None:
+        status.write(self.where, "run", RunStatus(started_at=100.0, processes=processes))
+
+    def write_capture(self, state: str, pid: int = OWN) -> None:
+        status.write(self.where, "capture", CaptureFigures(state=state, connected=True))
+        path = self.where / "capture.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": pid}))
+
+    def read(self) -> SystemFigures:
+        return Overview(self.config, SlotFigures, clock=lambda: 160.0).read()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("supervisor", "reported", "shown", "up"),
+    [
+        (ProcessFigures(state="failed", code="GAP"), "streaming", "GAP", False),
+        (ProcessFigures(state="backing-off"), "streaming", "backing-off", False),
+        (ProcessFigures(state="running", pid=OWN), None, "running", True),
+        (ProcessFigures(state="running", pid=OWN), "streaming", "streaming", True),
+        (ProcessFigures(state="running", pid=OWN), "stopping", "stopping", True),
+        (ProcessFigures(state="running", pid=OWN + 1), "streaming", "starting", True),
+    ],
+)
+def test_the_state_of_a_supervised_process(
+    folder: Folder, supervisor: ProcessFigures, reported: str | None, shown: str, up: bool
+) -> None:
+    folder.write_run(capture=supervisor)
+    if reported is not None:
+        folder.write_capture(reported)
+    [process] = folder.read().processes
+    assert (process.name, process.state, process.up) == ("capture", shown, up)
+
+
+def test_a_supervised_process_that_reports_no_more_is_down(folder: Folder) -> None:
+    dead = 2**22 + 1
+    folder.write_run(capture=ProcessFigures(state="running", pid=dead))
+    folder.write_capture("streaming", pid=dead)
+    system = folder.read()
+    assert (system.processes[0].state, system.processes[0].up) == ("down", False)
+    assert (system.capture.state, system.capture.connected) == ("down", False)
+
+
+def test_without_a_supervisor_processes_report_for_themselves(folder: Folder) -> None:
+    folder.write_capture("streaming")
+    [process] = folder.read().processes
+    assert (process.name, process.state, process.up, process.pid) == (
+        "capture", "streaming", True, OWN,
+    )  # fmt: skip
+
+
+def test_capture_is_connected_only_while_it_streams(folder: Folder) -> None:
+    folder.write_capture("reconnecting")
+    assert not folder.read().capture.connected
+    folder.write_capture("streaming")
+    assert folder.read().capture.connected
+
+
+def test_the_uptime_is_that_of_the_supervisor(folder: Folder) -> None:
+    assert folder.read().uptime_s == 0
+    folder.write_run()
+    assert folder.read().uptime_s == 60.0
+
+
+def test_pipelines_of_the_settings_come_first(folder: Folder) -> None:
+    reported = {"old": PipelineFigures(state="running", position="bad")}
+    status.write(folder.where, "pipelines", PipelinesStatus(state="running", pipelines=reported))
+    first, second = folder.read().pipelines
+    assert (first.name, first.state) == ("bridge", "starting")
+    assert (second.name, second.state, second.position) == ("old", "running", "")
+    assert second.lag_bytes is None
+
+
+def test_a_missing_log_is_an_error_in_the_figures(folder: Folder) -> None:
+    log = folder.read().log
+    assert "no log" in log.error
+    assert (log.bytes, log.segments, log.end_lsn) == (None, None, None)
+
+
+RUNNING = ProcessFigures(name="capture", state="streaming", up=True)
+CONNECTED = CaptureFigures(connected=True)
+
+
+@pytest.mark.parametrize(
+    ("system", "reasons"),
+    [
+        (SystemFigures(processes=(RUNNING,), capture=CONNECTED), []),
+        (SystemFigures(), ["process capture: down"]),
+        (SystemFigures(processes=(RUNNING,)), ["capture is not streaming"]),
+        (
+            SystemFigures(processes=(ProcessFigures(name="capture", state="GAP"),)),
+            ["process capture: GAP"],
+        ),
+        (
+            SystemFigures(
+                processes=(RUNNING,),
+                capture=CONNECTED,
+                pipelines=(
+                    PipelineFigures(name="a", state="running"),
+                    PipelineFigures(name="b", state="failed", code="POISONED"),
+                ),
+            ),
+            ["pipeline b: failed (POISONED)"],
+        ),
+    ],
+)
+def test_why_a_system_is_not_ready(system: SystemFigures, reasons: list[str]) -> None:
+    assert problems(system) == reasons
