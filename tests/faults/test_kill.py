@@ -95,6 +95,7 @@ def random_kills(rig: Rig, database: Database, seed: int, loops: int) -> int:
     return rows
 
 
+@pytest.mark.long
 def test_killed_at_random_moments(rig: Rig, seed: int) -> None:
     random_kills(rig, rig.database, seed, CI_LOOPS)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
 
+pytestmark = pytest.mark.long
+
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin/spark-class"
 
 

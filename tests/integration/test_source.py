@@ -258,6 +258,7 @@ def test_idle_queries_beat(shop: Captured, monkeypatch: pytest.MonkeyPatch) -> N
     assert list(reader.read(part)) == []
 
 
+@pytest.mark.long
 def test_five_lines_without_a_daemon(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
     output = tmp_path / "out"
@@ -293,6 +294,7 @@ def test_five_lines_without_a_daemon(database: Database, tmp_path: Path) -> None
         database.query("SELECT pg_drop_replication_slot('tailrace')")
 
 
+@pytest.mark.long
 def test_a_plain_session_finds_the_source_by_itself(shop: Captured, tmp_path: Path) -> None:
     program = f"""
 from pyspark.sql import SparkSession

@@ -68,6 +68,7 @@ def test_through_the_pipelines_own_stages(system: System) -> None:
     assert {message["subject"] for message in found} >= {f"{system.database.name}.items.read.901"}
 
 
+@pytest.mark.long
 def test_under_load(system: System) -> None:
     """Writers change, move, delete and insert rows while pages are read."""
     seed = random.randrange(1 << 32)

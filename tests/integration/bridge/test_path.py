@@ -37,7 +37,7 @@ CREATE TABLE test_types (
     created_at timestamptz
 )
 """
-pytestmark = pytest.mark.timeout(420)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(420)]
 METADATA = {"key_1": "value_1", "key_2": [[1, 2], [3, 4]], "key_3": {"key_4": None}}
 ROW = """
 INSERT INTO test_types VALUES (

@@ -36,7 +36,7 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.fixture(params=["broker", "kafka_server"])
+@pytest.fixture(params=["broker", pytest.param("kafka_server", marks=pytest.mark.long)])
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """Where clients connect."""
     found: str = request.getfixturevalue(request.param).bootstrap

@@ -143,6 +143,7 @@ class Writers:
             thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_replica_under_load_is_the_table(system: System) -> None:
     """GIVEN writers WHEN replicas are made again and again THEN each ends equal to the table."""

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from tailrace.encode.creek import schema as creek
 from tailrace.position import Lsn
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
+
+pytestmark = pytest.mark.long
 
 _RATE, _TOGETHER = 1000, 20
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
 from tailrace.errors import SinkUnreachableError
 from tests.integration.mirror.system import target_url
@@ -140,6 +141,7 @@ class Process:
         return self.process.wait(60)
 
 
+@pytest.mark.long
 def test_nothing_is_lost_doubled_or_torn(system: Mirrored, copy: Database, tmp_path: Path) -> None:
     """GIVEN mirrors in two targets, transactions published atomically, and money on the move WHEN
     mirrors and NATS are killed at random THEN no reader of a target ever sees a sum that never was,

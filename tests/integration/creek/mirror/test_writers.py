@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
 from tests.integration.creek.client.calls import connected, rest
 from tests.integration.creek.mirror.following import Following
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
+
+pytestmark = pytest.mark.long
 
 KEYS = 300
 SELECT = "SELECT id, name, big FROM account ORDER BY id"

@@ -146,6 +146,7 @@ def test_while_nobody_captures(system: System, captured: Captured) -> None:
     assert replayed(captured, found) == selected(system.database)
 
 
+@pytest.mark.long
 def test_under_load(system: System, captured: Captured) -> None:
     """Writers change, move, delete and insert rows while snapshots are taken."""
     seed = random.randrange(1 << 32)
