@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    import pytest
-
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
 
