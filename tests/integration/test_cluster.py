@@ -19,7 +19,7 @@ import yaml
 
 from tailrace.process import die_with_parent
 from tailrace.testing.process import free_port
-from tests.fix_pipeline import received
+from tests.jetstream import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -29,7 +29,7 @@ from tailrace.postgres.joining import Writer, wait_for_writers
 from tailrace.postgres.membership import join, leave
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.testing import EmbeddedNats
-from tests.fix_pipeline import received
+from tests.jetstream import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -27,8 +27,5 @@ def system(
     nats_server: EmbeddedNats,
     tmp_path: Path,
 ) -> Iterator[System]:
-    made = System(spark, capture(database), nats_server, tmp_path)
-    try:
+    with System(spark, capture(database), nats_server, tmp_path) as made:
         yield made
-    finally:
-        made.stop()

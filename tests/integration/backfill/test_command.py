@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tailrace.testing.process import free_port
-from tests.fix_pipeline import received
+from tests.jetstream import received
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
-from tests.fix_pipeline import Received, received
+from tests.jetstream import Received, received
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:

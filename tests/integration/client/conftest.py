@@ -27,8 +27,5 @@ def system(
     server: EmbeddedNats,
     tmp_path: Path,
 ) -> Iterator[System]:
-    made = System(spark, capture(database), server, tmp_path)
-    try:
+    with System(spark, capture(database), server, tmp_path) as made:
         yield made
-    finally:
-        made.stop()

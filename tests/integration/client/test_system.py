@@ -41,7 +41,8 @@ def test_rows_are_typed_as_postgres_drivers_do(
     system: System, encoding: str, compression: str
 ) -> None:
     """GIVEN a table of many types WHEN it is read by snapshot and by stream THEN rows are equal."""
-    system.encoding, system.compression = encoding, compression
+    system.pipeline["encoding"] = encoding
+    system.pipeline["snapshots"]["compression"] = compression
     system.database.execute(TYPED)
     system.database.execute(
         'CREATE SCHEMA sales; CREATE TABLE sales."odd.name" (id int PRIMARY KEY)'

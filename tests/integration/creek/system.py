@@ -16,7 +16,7 @@ import nats
 from tailrace.encode.creek import schema as creek
 from tailrace.testing.process import free_port
 from tests.creek import event
-from tests.fix_pipeline import received
+from tests.jetstream import received
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.encode.creek import schema as creek
 from tailrace.position import Lsn
-from tests.fix_pipeline import received
+from tests.jetstream import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fix_postgres import Database
-    from tests.integration.mirror.system import Mirrored
+    from tests.integration.client.system import System
 
 ACCOUNTS = 400
 TOTAL = ACCOUNTS * 100
@@ -142,14 +142,14 @@ class Process:
 
 
 @pytest.mark.long
-def test_nothing_is_lost_doubled_or_torn(system: Mirrored, copy: Database, tmp_path: Path) -> None:
+def test_nothing_is_lost_doubled_or_torn(system: System, copy: Database, tmp_path: Path) -> None:
     """GIVEN mirrors in two targets, transactions published atomically, and money on the move WHEN
     mirrors and NATS are killed at random THEN no reader of a target ever sees a sum that never was,
     and in the end source and targets are equal, row by row."""
     seed = random.randrange(1 << 30)
     print("seed", seed)
     luck = random.Random(seed)
-    system.atomic = True
+    system.pipeline["sink"] |= {"atomic": "transaction", "stream": {"atomic": True}}
     system.database.execute(f"""
         CREATE TABLE accounts (id int PRIMARY KEY, balance int, note text);
         ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;

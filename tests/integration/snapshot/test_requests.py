@@ -15,8 +15,8 @@ from tailrace.snapshot.service import maker
 from tailrace.snapshot.service.catalog import Catalog
 from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
-from tests.fix_pipeline import received
 from tests.integration.snapshot.system import System
+from tests.jetstream import received
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def system(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[System]:
-    with EmbeddedNats() as server:
-        made = System(spark, database, server, tmp_path)
+    with EmbeddedNats() as server, System(spark, database, server, tmp_path) as made:
         yield made
-        made.stop_service()
 
 
 def items(database: Database, count: int = 1000) -> list[dict[str, Any]]:
@@ -59,7 +57,7 @@ def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_a_table_on_request(system: System) -> None:
     expected = items(system.database)
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     assert (answer["table"], answer["schema"]) == ("items", "public")
     assert system.finished()["state"] == "complete"
@@ -73,7 +71,7 @@ def test_a_table_on_request(system: System) -> None:
     assert meta["batch_count"] == len(received(system.server.url, "INIT")) - 1
     assert 0 < Visibility.parse(meta["visibility"]).xmax <= now.xmax
     assert meta["supersedes"] is None
-    assert not list((system.folder / "snapshots" / "p").glob("*.json"))
+    assert not list((system.data / "snapshots" / "p").glob("*.json"))
     # Nothing holds the table any more, and the stream that consumers go on with is there.
     system.database.execute("SET lock_timeout TO '10s'; ALTER TABLE items ADD more int")
     assert received(system.server.url, "CDC") == []
@@ -81,7 +79,7 @@ def test_a_table_on_request(system: System) -> None:
 
 def test_requests_for_one_table_share_a_snapshot(system: System) -> None:
     items(system.database)
-    system.start()
+    system.start_service()
     answers = system.ask(*["items"] * 5)
     assert len({answer["snapshot_id"] for answer in answers}) == 1
     system.finished()
@@ -106,7 +104,7 @@ def test_who_asks_behind_the_metadata_gets_another_snapshot(
         raise TailraceError("died")
 
     monkeypatch.setattr(maker.Maker, "_complete", late)
-    system.start()
+    system.start_service()
     (first,) = system.ask("items")
     wait_for(lambda: answers, "the second answer")
     system.stop_service()
@@ -118,7 +116,7 @@ def test_who_asks_behind_the_metadata_gets_another_snapshot(
         return ended(self, record)
 
     monkeypatch.setattr(maker.Maker, "_ended", slow)
-    system.start()
+    system.start_service()
     answers += system.ask("items")
     asked.set()
     assert system.finished()["state"] == "complete"
@@ -131,8 +129,8 @@ def test_who_asks_behind_the_metadata_gets_another_snapshot(
 def test_as_copy_writes_it(system: System, compression: str) -> None:
     """For those who hand the rows to another COPY; whoever waits for rows does not see them."""
     items(system.database)
-    system.settings["pipelines"]["p"]["snapshots"]["compression"] = compression
-    system.start()
+    system.pipeline["snapshots"]["compression"] = compression
+    system.start_service()
     (rows,) = system.ask("items", body=b"please")
     (answer,) = system.ask("items", body=b'{"format": "copy"}')
     assert (rows["format"], answer["format"]) == ("rows", "copy")
@@ -165,7 +163,7 @@ def test_as_copy_writes_it(system: System, compression: str) -> None:
 def test_nobody_is_left_without_an_answer(system: System) -> None:
     items(system.database)
     system.database.execute("CREATE TABLE hidden (id int)")
-    system.start()
+    system.start_service()
     for answer in system.ask("nowhere", "hidden", "a.b.c"):
         assert answer["code"] == "BAD_CONFIG"
         assert "items" in answer["hint"]
@@ -180,7 +178,7 @@ def test_odd_names_columns_and_rows_of_the_publication(system: System) -> None:
         CREATE PUBLICATION pub FOR TABLE "Odd.One"."a *>b" (id, "sh""own") WHERE (id <= 4);
         """
     )
-    system.start()
+    system.start_service()
     (answer,) = system.ask("Odd%2EOne.a%20%2A%3Eb")
     assert system.finished()["state"] == "complete"
     rows, (meta,) = system.published()
@@ -191,7 +189,7 @@ def test_odd_names_columns_and_rows_of_the_publication(system: System) -> None:
 
 def test_an_empty_table_has_its_metadata(system: System) -> None:
     items(system.database, 0)
-    system.start()
+    system.start_service()
     system.ask("items")
     assert system.finished()["rows"] == 0
     rows, (meta,) = system.published()
@@ -204,9 +202,9 @@ def test_after_a_crash_it_goes_on_with_what_is_missing(system: System, wave: int
     expected = items(system.database)
     # What keeps a chunk from coming twice is not the server's window for repeated ids.
     stream = {"name": "INIT", "subjects": ["init.>"], "duplicate_window_s": 0.1}
-    system.settings["pipelines"]["p"]["snapshots"]["stream"] = stream
+    system.pipeline["snapshots"]["stream"] = stream
     system.cut_after = wave
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     deadline = time.monotonic() + 60
     while system.waves < wave:
@@ -214,7 +212,7 @@ def test_after_a_crash_it_goes_on_with_what_is_missing(system: System, wave: int
         time.sleep(0.05)
     system.stop_service()
     system.database.execute("UPDATE items SET name = 'later'; DELETE FROM items WHERE id % 2 = 0")
-    system.start()
+    system.start_service()
     assert system.finished()["id"] == answer["snapshot_id"]
     rows, (meta,) = system.published()
     assert by_id(rows[answer["snapshot_id"]]) == expected
@@ -227,15 +225,15 @@ def test_after_a_crash_other_settings(system: System, changed: dict[str, int]) -
     """What is stored under a chunk's number has the rows of that number."""
     expected = items(system.database)
     system.cut_after = 1
-    system.start()
+    system.start_service()
     system.ask("items")
     deadline = time.monotonic() + 60
     while system.waves < 1:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     system.stop_service()
-    system.settings["pipelines"]["p"]["snapshots"] |= changed
-    system.start()
+    system.pipeline["snapshots"] |= changed
+    system.start_service()
     assert system.finished()["state"] == "complete"
     rows, (meta,) = system.published(most_rows=170)
     assert by_id(rows[meta["snapshot_id"]]) == expected
@@ -254,7 +252,7 @@ def test_postgres_fails_right_behind_the_snapshot(
         return published(catalog, table)
 
     monkeypatch.setattr(Catalog, "published", failing)
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     assert system.finished()["state"] == "complete"
     rows, (meta,) = system.published()
@@ -265,7 +263,7 @@ def test_postgres_fails_right_behind_the_snapshot(
 def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
     items(system.database)
     system.cut_after = 1
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     deadline = time.monotonic() + 60
     while system.waves < 1:
@@ -276,7 +274,7 @@ def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'items'::regclass;"
         "DELETE FROM items WHERE id > 500"
     )
-    system.start()
+    system.start_service()
     record = system.finished()
     assert record["id"] != answer["snapshot_id"]
     rows, (meta,) = system.published()
@@ -303,7 +301,7 @@ def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
             answers.extend(system.ask("others"))
 
     system.before = empty
-    system.start()
+    system.start_service()
     (first,) = system.ask("items")
     while not answers or system.finished()["id"] != answers[0]["snapshot_id"]:
         time.sleep(0.1)
@@ -322,7 +320,7 @@ def test_a_table_that_joins_while_somebody_writes_to_it(system: System, joining:
         "CREATE TABLE others (id int); CREATE PUBLICATION pub FOR TABLE others;"
         "CREATE TABLE items (id int PRIMARY KEY)"
     )
-    system.start()
+    system.start_service()
     with system.database.connect() as writer:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO items VALUES (1)")
@@ -347,7 +345,7 @@ def test_a_table_that_joins_while_somebody_writes_to_it(system: System, joining:
 
 def test_a_fault_of_our_own_ends_one_snapshot_and_is_told(system: System) -> None:
     items(system.database)
-    system.start()
+    system.start_service()
     system.fault = ValueError("odd")
     (answer,) = system.ask("items")
     assert system.finished()["state"] == "failed"
@@ -372,7 +370,7 @@ def test_a_failure_that_nobody_has_a_name_for_is_not_tried_for_ever(
             raise TailraceError("odd")
 
     system.before = fail
-    system.start()
+    system.start_service()
     (first,) = system.ask("items")
     assert system.finished()["state"] == "failed"
     assert failing == 4
@@ -385,7 +383,7 @@ def test_a_failure_that_nobody_has_a_name_for_is_not_tried_for_ever(
 
 def test_nats_comes_back(system: System) -> None:
     expected = items(system.database)
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     system.server.kill()
     time.sleep(1)
@@ -399,11 +397,11 @@ def test_nats_comes_back(system: System) -> None:
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
     expected = items(system.database)
-    pipeline = system.settings["pipelines"]["p"]
+    pipeline = system.pipeline
     pipeline["encoding"] = encoding
     pipeline["snapshots"]["compression"] = "zstd"
     system.cut_after = 1
-    system.start()
+    system.start_service()
     decode = msgspec.json.decode if encoding == "json" else msgspec.msgpack.decode
     system.ask("items", decode=decode)
     deadline = time.monotonic() + 60
@@ -411,7 +409,7 @@ def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     system.stop_service()
-    system.start()
+    system.start_service()
     assert system.finished()["state"] == "complete"
     rows: list[dict[str, Any]] = []
     chunks = [
@@ -432,8 +430,8 @@ def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
 
 def test_few_rows_have_no_dictionary(system: System) -> None:
     expected = items(system.database, 5)
-    system.settings["pipelines"]["p"]["snapshots"]["compression"] = "zstd"
-    system.start()
+    system.pipeline["snapshots"]["compression"] = "zstd"
+    system.start_service()
     system.ask("items")
     assert system.finished()["state"] == "complete"
     (chunk, _meta) = received(system.server.url, "INIT")

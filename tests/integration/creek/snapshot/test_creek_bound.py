@@ -31,8 +31,8 @@ def captured(system: System, capture: Callable[..., Captured]) -> Captured:
         "INSERT INTO items SELECT g, 'v' || g FROM generate_series(1, 1000) g"
     )
     made = capture(system.database)
-    system.settings["source"]["publication"] = made.publication
-    system.settings["log"]["path"] = str(made.folder)
+    system.source["publication"] = made.publication
+    system.log = made.folder
     made.catch_up()
     return made
 
@@ -69,7 +69,7 @@ def test_a_change_that_is_in_the_stream_and_not_yet_visible(
 ) -> None:
     """P41: the snapshot has the old row, though it is taken long after the commit."""
     with running(captured), system.database.connect() as connection:
-        system.start()
+        system.start_service()
         request.getfixturevalue("hanging")
         thread = threading.Thread(
             target=lambda: connection.execute("UPDATE items SET v = 'new' WHERE id = 7")
@@ -105,10 +105,10 @@ def test_a_commit_that_hangs_from_before_the_pipeline_is_waited_for(
         )
         thread.start()
         wait_for(lambda: changes(captured), "the update is in the log")
-        checkpoints = system.folder / "checkpoints" / "p"
+        checkpoints = system.data / "checkpoints" / "p"
         checkpoints.mkdir(parents=True)
         (checkpoints / "tailrace-start").write_text(f"{captured.log.end().position}\n")
-        system.start()
+        system.start_service()
         topic = system.ask().text
         assert system.service is not None
         service = system.service
@@ -125,7 +125,7 @@ def test_nothing_comes_again_that_need_not(system: System, captured: Captured) -
     with running(captured):
         system.database.execute("UPDATE items SET v = 'new'")
         wait_for(lambda: len(changes(captured)) == 1000, "the updates are in the log")
-        system.start()
+        system.start_service()
         topic = system.ask().text
         system.over(topic)
     after = Lsn.parse(system.topic(topic).header["lsn"])
@@ -136,7 +136,7 @@ def test_while_nobody_captures(system: System, captured: Captured) -> None:
     """What is not in the log yet comes again."""
     before = captured.log.end().end_lsn
     system.database.execute("UPDATE items SET v = 'new' WHERE id <= 10")
-    system.start()
+    system.start_service()
     topic = system.ask().text
     assert system.over(topic)["state"] == "complete"
     with running(captured):
@@ -159,7 +159,7 @@ def test_under_load(system: System, captured: Captured) -> None:
     ]
     with ExitStack() as owned:
         owned.enter_context(running(captured))
-        system.start()
+        system.start_service()
         for writer in writers:
             writer.start()
             owned.callback(writer.join)
