@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.chance import register_profiles
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A plugin that others import stands before them: pytest rewrites its assertions as it loads it.
 pytest_plugins = [
     "tests.fix_postgres",
     "tests.fix_capture",
     "tests.fix_log",
+    "tests.fix_spark",
     "tests.fix_pipeline",
-    "tests.fix_broker",
     "tests.fix_kafka",
+    "tests.fix_broker",
     "tests.fix_certificates",
 ]
 
@@ -24,3 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Let go of a test's values before its fixtures end.
+
+    Clients of Kafka end with their last reference; the last test of a run would keep its own until
+    after the servers of the session have stopped.
+    """
+    getattr(item, "funcargs", {}).clear()
+    yield

@@ -1,4 +1,4 @@
-"""Fixtures for pipelines: a Spark session and a NATS server a session, deliveries on request."""
+"""Fixtures for pipelines: one NATS server per session, deliveries on request."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import tailrace
-from tailrace import config
 from tailrace.testing import EmbeddedNats
 from tests.system import System
 
@@ -76,17 +74,6 @@ def server() -> Iterator[EmbeddedNats]:
     """A NATS server of the test's own."""
     with EmbeddedNats() as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The product's own session, shared."""
-    from tailrace.pipeline import session  # noqa: PLC0415 - Spark, only where needed
-
-    made = session.build(config.Spark(master="local[4]", conf=session.STREAMING))
-    tailrace.register(made)
-    yield made
-    made.stop()
 
 
 @pytest.fixture
