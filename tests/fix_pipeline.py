@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tailrace.testing import EmbeddedNats
 from tests.system import System
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,14 +51,15 @@ class Delivery(System):
 
     def run(self, timeout_s: float = 90) -> Progress:
         """Deliver everything the log holds, or end in whatever state it comes to."""
-        deadline = time.monotonic() + timeout_s
         with self.running() as progress:
-            while progress.state in ("starting", "running", "retrying"):
-                if progress.position == str(self.captured.log.end().position):
-                    break
-                if time.monotonic() > deadline:
-                    raise TimeoutError(str(progress.fields()))
-                time.sleep(0.1)
+            wait_for(
+                lambda: (
+                    progress.state not in ("starting", "running", "retrying")
+                    or progress.position == str(self.captured.log.end().position)
+                ),
+                progress.fields,
+                timeout_s,
+            )
         return progress
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from tailrace.backfill import queue as desk
 from tailrace.errors import ConfigError
 from tests.integration.backfill.system import System, replayed
 from tests.integration.cases.running import write_items
-from tests.waiting import wait_for
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database
@@ -149,9 +148,9 @@ def test_a_hanging_commit_from_before_the_pipeline_is_waited_for(
         )
         system.start()
         name = system.fill("items")
-        time.sleep(2)
+        wait_for(lambda: system.record(name)["state"] == "running", "it runs")
+        holds(lambda: not system.record(name)["rows_read"], 2, "it waits for the commit")
         assert system.record(name)["state"] == "running"
-        assert not system.record(name)["rows_read"]
         connection.cancel()
         thread.join()
     assert system.over(name)["state"] == "complete"
@@ -167,8 +166,7 @@ def test_pause_resume_and_cancel(system: System) -> None:
     wait_for(lambda: system.record(name)["state"] == "paused", "it pauses")
     read = system.record(name)["rows_read"]
     assert read < 1000
-    time.sleep(1)
-    assert system.record(name)["rows_read"] == read
+    holds(lambda: system.record(name)["rows_read"] == read, 1, "it is paused")
     desk.wish(system.config, name, "run")
     assert system.over(name)["rows"] == 1000
     other = system.fill("items", rate=100.0)
@@ -279,5 +277,4 @@ def test_from_the_settings_once(system: System) -> None:
     wait_for(lambda: len(system.messages("items")) == 4, "the rows arrive")
     system.stop_service()
     system.start_service()
-    time.sleep(1)
-    assert len(system.messages("items")) == 4
+    holds(lambda: len(system.messages("items")) == 4, 1, "it is not filled again")

@@ -17,7 +17,7 @@ from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
 from tests.integration.snapshot.system import System
 from tests.jetstream import received
-from tests.waiting import wait_for
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,10 +206,7 @@ def test_after_a_crash_it_goes_on_with_what_is_missing(system: System, wave: int
     system.cut_after = wave
     system.start_service()
     (answer,) = system.ask("items")
-    deadline = time.monotonic() + 60
-    while system.waves < wave:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= wave, "the wave before the cut")
     system.stop_service()
     system.database.execute("UPDATE items SET name = 'later'; DELETE FROM items WHERE id % 2 = 0")
     system.start_service()
@@ -227,10 +224,7 @@ def test_after_a_crash_other_settings(system: System, changed: dict[str, int]) -
     system.cut_after = 1
     system.start_service()
     system.ask("items")
-    deadline = time.monotonic() + 60
-    while system.waves < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= 1, "the wave before the cut")
     system.stop_service()
     system.pipeline["snapshots"] |= changed
     system.start_service()
@@ -265,10 +259,7 @@ def test_without_its_snapshot_a_new_one_takes_its_place(system: System) -> None:
     system.cut_after = 1
     system.start_service()
     (answer,) = system.ask("items")
-    deadline = time.monotonic() + 60
-    while system.waves < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= 1, "the wave before the cut")
     system.stop_service()
     system.database.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'items'::regclass;"
@@ -296,15 +287,15 @@ def test_whoever_wants_to_empty_the_table_goes_first(system: System) -> None:
         if wave == 1:
             emptying.start()
             waiting = "SELECT FROM pg_locks WHERE relation = 'items'::regclass AND NOT granted"
-            while not system.database.query(waiting):
-                time.sleep(0.01)
+            wait_for(lambda: system.database.query(waiting), "the lock is asked for")
             answers.extend(system.ask("others"))
 
     system.before = empty
     system.start_service()
     (first,) = system.ask("items")
-    while not answers or system.finished()["id"] != answers[0]["snapshot_id"]:
-        time.sleep(0.1)
+    wait_for(
+        lambda: answers and system.finished()["id"] == answers[0]["snapshot_id"], "both snapshots"
+    )
     emptying.join()
     rows, metas = system.published()
     meta = next(meta for meta in metas if meta["table"] == "items")
@@ -326,7 +317,7 @@ def test_a_table_that_joins_while_somebody_writes_to_it(system: System, joining:
         writer.execute("INSERT INTO items VALUES (1)")
         system.database.execute(f"ALTER PUBLICATION pub ADD {joining}")
         (answer,) = system.ask("items")
-        time.sleep(1)
+        holds(lambda: system.waves == 0, 1, "it waits for the writer")
         writer.execute("INSERT INTO items VALUES (2)")
         assert answer["state"] == "queued"
         assert system.waves == 0
@@ -404,10 +395,7 @@ def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
     system.start_service()
     decode = msgspec.json.decode if encoding == "json" else msgspec.msgpack.decode
     system.ask("items", decode=decode)
-    deadline = time.monotonic() + 60
-    while system.waves < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= 1, "the wave before the cut")
     system.stop_service()
     system.start_service()
     assert system.finished()["state"] == "complete"
