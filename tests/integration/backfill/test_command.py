@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedNats
     from tests.fix_postgres import Database
 
+pytestmark = pytest.mark.long
+
 
 class Shop:
     """A running system, and the command beside it."""

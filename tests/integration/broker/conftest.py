@@ -22,11 +22,22 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """kafka-python leaves sockets to the garbage collector now and then, whoever runs by then."""
+    """kafka-python leaves sockets to the garbage collector now and then, in any later test.
+
+    Java's client starts a JVM per scenario: conformance runs with it always, the rest in
+    `make test-long`.
+    """
     ours = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(ours):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            if item.path.name != "test_conformance.py" and "java" in _parameters(item):
+                item.add_marker(pytest.mark.long)
+
+
+def _parameters(item: pytest.Item) -> list[object]:
+    call = getattr(item, "callspec", None)
+    return [] if call is None else list(call.params.values())
 
 
 @pytest.fixture(autouse=True)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 PASSWORD = "correct horse, battery=staple ü"
 WAYS = [
     ("SCRAM-SHA-256", False),
-    ("SCRAM-SHA-512", False),
-    ("SCRAM-SHA-256", True),
+    pytest.param("SCRAM-SHA-512", False, marks=pytest.mark.long),
+    pytest.param("SCRAM-SHA-256", True, marks=pytest.mark.long),
     ("SCRAM-SHA-512", True),
     ("PLAIN", True),
 ]
