@@ -31,8 +31,8 @@ quick: setup ## unit tests only, without Spark: about a minute
 test: setup ## all tests but the long ones, servers included: a quarter of an hour
 	$(PYTEST) -m "not (long or soak)" --durations=20 $(TEST_ARGS)
 
-test-long: setup ## what `test` leaves out, and every property with ten times the examples
-	$(PYTEST) -m "(long or hypothesis) and not soak" --hypothesis-profile=long --durations=20 $(TEST_ARGS)
+test-long: setup ## what `test` leaves out, and random tests with ten times the examples
+	$(PYTEST) -m "(long or hypothesis or fuzz) and not soak" --hypothesis-profile=long --durations=20 $(TEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +33,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed, and so shown with a failure; `TAILRACE_SEED` repeats a run."""
+    chosen = int(os.environ.get("TAILRACE_SEED") or random.randrange(2**32))
+    print(f"seed {chosen}: repeat with TAILRACE_SEED={chosen}")
+    return chosen
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

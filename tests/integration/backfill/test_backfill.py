@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +67,8 @@ def test_through_the_pipelines_own_stages(system: System) -> None:
 
 
 @pytest.mark.long
-def test_under_load(system: System) -> None:
+def test_under_load(system: System, seed: int) -> None:
     """Writers change, move, delete and insert rows while pages are read."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     items(system.database, 2000)
     system.pipeline["lanes"] = 2
     system.start()

@@ -146,10 +146,8 @@ class Writers:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_replica_under_load_is_the_table(system: System) -> None:
+def test_a_replica_under_load_is_the_table(system: System, seed: int) -> None:
     """GIVEN writers WHEN replicas are made again and again THEN each ends equal to the table."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     system.database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, v int8, big text);"
         "ALTER TABLE items ALTER big SET STORAGE EXTERNAL;"

@@ -59,11 +59,11 @@ def applied(running: Following, count: int) -> None:
     running.wait(lambda: running.status.changes >= count, f"{count} changes")
 
 
-def test_random_changes_before_and_behind_a_snapshot(feeding: Producer, place: Place) -> None:
+def test_random_changes_before_and_behind_a_snapshot(
+    feeding: Producer, place: Place, seed: int
+) -> None:
     """GIVEN transactions before, around and behind a snapshot WHEN the table is mirrored, stopped,
     and goes on THEN it is what the source is, and one snapshot was enough."""
-    seed = random.randrange(10**6)
-    print("seed", seed)
     source = Source(USERS, random.Random(seed))
     before = [source.transaction() for _ in range(30)]
     feeding.snapshot(USERS, source.listed(), **source.seen())

@@ -57,12 +57,13 @@ class Undone(Exception):  # noqa: N818 - on purpose
 
 
 @contextlib.contextmanager
-def load(database: Database) -> Iterator[None]:
+def load(database: Database, seed: int) -> Iterator[None]:
     """Three writers."""
     stopping = threading.Event()
-    seeds = [random.randrange(10**6) for _ in range(3)]
-    print("seeds", seeds)
-    threads = [threading.Thread(target=written, args=(database, seed, stopping)) for seed in seeds]
+    threads = [
+        threading.Thread(target=written, args=(database, seed + number, stopping))
+        for number in range(3)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -74,13 +75,13 @@ def load(database: Database) -> Iterator[None]:
 
 
 def test_started_under_load(
-    database: Database, producer: Callable[..., Producer], copy: Database, tmp_path: Path
+    database: Database, producer: Callable[..., Producer], copy: Database, tmp_path: Path, seed: int
 ) -> None:
     """GIVEN writers WHEN mirrors begin, and one is stopped and goes on THEN both are the source."""
     database.execute("CREATE TABLE account (id int PRIMARY KEY, name text, big text)")
     sqlite, _, postgresql = places(tmp_path, copy)
     url = f"{producer('public.account').nats}?creek=CREEK"
-    with load(database):
+    with load(database, seed):
         light = Following(url, "account", sqlite.url)
         try:
             light.follows()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -147,10 +146,8 @@ def test_while_nobody_captures(system: System, captured: Captured) -> None:
 
 
 @pytest.mark.long
-def test_under_load(system: System, captured: Captured) -> None:
+def test_under_load(system: System, captured: Captured, seed: int) -> None:
     """Writers change, move, delete and insert rows while snapshots are taken."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     stopping = threading.Event()
     topics = []
     writers = [
