@@ -373,6 +373,7 @@ def test_certificates_of_clients(database: Database, tmp_path: Path, certificate
     assert broker.stop() == 0
 
 
+@pytest.mark.long
 def test_beyond_loopback(database: Database, tmp_path: Path, certificates: Path) -> None:
     broker = BrokerProcess(database, tmp_path)
     broker.init()
