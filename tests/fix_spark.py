@@ -8,6 +8,8 @@ import pytest
 
 import tailrace
 from tailrace import config
+from tailrace.cli.java import require_java
+from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +23,11 @@ _running: list[SparkSession] = []
 def spark() -> Iterator[SparkSession]:
     """The product's own session, shared."""
     from tailrace.pipeline import session  # noqa: PLC0415 - Spark, only where needed
+
+    try:
+        require_java()
+    except ConfigError as error:
+        pytest.skip(f"Spark needs Java: {error}")
 
     made = session.build(config.Spark(master="local[4]", conf=session.STREAMING))
     tailrace.register(made)
