@@ -1,22 +1,23 @@
 # Every verb does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-PYTHON ?= python3.11
 LOOPS ?= 500
 KILLS ?= 40
 FUZZ ?= 1000000
 BIN := .venv/bin
 PATH_FAULTS := tests/faults/test_pipelines.py
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 TEST_ARGS ?=
+# The tests start hundreds of processes; compiling the package for each costs minutes.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/ready ## make .venv with everything pinned and hashed
+setup: .venv/ready ## create .venv with everything pinned and hashed
 
 .venv/ready: requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Tailrace needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	@python=$$(PYTHON="$(PYTHON)" .ci/requirements) && echo "Python: $$python" && "$$python" -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
@@ -24,8 +25,14 @@ setup: .venv/ready ## make .venv with everything pinned and hashed
 demo: setup ## embedded Postgres and NATS with live traffic, streamed and shown
 	$(BIN)/tailrace demo $(DEMO_ARGS)
 
-test: setup ## the whole test suite, servers included
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(TEST_ARGS)
+quick: setup ## unit tests only, without Spark: about a minute
+	$(PYTEST) -m "not (spark or long or soak)" tests/unit $(TEST_ARGS)
+
+test: setup ## all tests but the long ones, servers included: a quarter of an hour
+	$(PYTEST) -m "not (long or soak)" --durations=20 $(TEST_ARGS)
+
+test-long: setup ## what `test` leaves out, and random tests with ten times the examples
+	$(PYTEST) -m "(long or hypothesis or fuzz) and not soak" --hypothesis-profile=long --durations=20 $(TEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -40,10 +47,10 @@ format: setup ## rewrite the code in house format
 bench: setup ## all benchmarks, with their references, one after another
 	$(BIN)/python -m benchmarks all
 
-soak: setup ## long random runs: make soak LOOPS=500 KILLS=40 FUZZ=1000000
+soak: setup ## random runs of hours: make soak LOOPS=500 KILLS=40 FUZZ=1000000
 	TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0 tests/faults --ignore=$(PATH_FAULTS)
 	TAILRACE_LOOPS=$(KILLS) $(BIN)/python -m pytest -m soak -s --timeout=0 $(PATH_FAULTS)
-	TAILRACE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -s tests/fuzz
+	TAILRACE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -m "not soak" -s tests/fuzz
 
 docs: setup ## write the reference pages that come from code
 	$(BIN)/python -m docs.generate
@@ -56,4 +63,4 @@ lock: setup ## resolve and pin the dependencies again
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
-.PHONY: help setup demo test check format bench soak docs lock clean
+.PHONY: help setup demo quick test test-long check format bench soak docs lock clean

@@ -1,11 +1,54 @@
-"""The fixture plugins of all tests, one a dependency."""
+"""The fixture plugins of all tests, one per dependency, and what holds for every test."""
 
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chance import register_profiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A plugin that others import stands before them: pytest rewrites its assertions as it loads it.
 pytest_plugins = [
     "tests.fix_postgres",
     "tests.fix_capture",
     "tests.fix_log",
+    "tests.fix_spark",
     "tests.fix_pipeline",
-    "tests.fix_broker",
     "tests.fix_kafka",
+    "tests.fix_broker",
     "tests.fix_certificates",
 ]
+
+register_profiles()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that need Spark's JVM: starting it takes longer than most unit tests together."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed, and so shown with a failure; `TAILRACE_SEED` repeats a run."""
+    chosen = int(os.environ.get("TAILRACE_SEED") or random.randrange(2**32))
+    print(f"seed {chosen}: repeat with TAILRACE_SEED={chosen}")
+    return chosen
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Let go of a test's values before its fixtures end.
+
+    Clients of Kafka end with their last reference; the last test of a run would keep its own until
+    after the servers of the session have stopped.
+    """
+    getattr(item, "funcargs", {}).clear()
+    yield

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.testing.process import free_port
+from tests.fix_kafka import end_clients
 from tests.fix_postgres import Database
 from tests.waiting import wait_for
 
@@ -102,6 +103,7 @@ def broker(
     process.start()
     try:
         yield process
+        end_clients()
     finally:
         code = process.stop()
         postgres.drop_database(database.name)

@@ -8,10 +8,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_PAUSE_S = 0.02
 
-def wait_for(condition: Callable[[], object], what: str = "", timeout_s: float = 120) -> None:
-    """Until it holds; a test that waits too long fails and says for what."""
+
+def wait_for(
+    condition: Callable[[], object], what: str | Callable[[], object] = "", timeout_s: float = 120
+) -> None:
+    """Until it holds; a test that waits too long fails and says for what.
+
+    A function for `what` is asked at the end, for example for the output of a process.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"still waiting for {what or condition}"
-        time.sleep(0.02)
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"still waiting for {what() if callable(what) else what}")
+        time.sleep(_PAUSE_S)
+
+
+def holds(condition: Callable[[], object], seconds: float, what: str = "") -> None:
+    """Fail if it ceases to hold within so many seconds: for what must not happen."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert condition(), f"no longer: {what or condition}"
+        time.sleep(_PAUSE_S)

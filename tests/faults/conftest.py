@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,11 +35,3 @@ def rig(victim_database: Database, tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(victim_database, tmp_path)
     yield rig
     rig.end()
-
-
-@pytest.fixture
-def seed() -> int:
-    """Printed, and so shown with a failure; `TAILRACE_SEED` repeats a run."""
-    chosen = int(os.environ.get("TAILRACE_SEED") or random.randrange(2**32))
-    print(f"seed {chosen}: repeat with TAILRACE_SEED={chosen}")
-    return chosen

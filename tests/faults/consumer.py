@@ -10,10 +10,10 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.load import KEYS, ROLLED_BACK
-from tests.fix_pipeline import received
+from tests.jetstream import received
 
 if TYPE_CHECKING:
-    from tests.fix_pipeline import Received
+    from tests.jetstream import Received
 
 Tables = dict[str, dict[Any, dict[str, Any]]]
 

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,10 +182,12 @@ class System(Source):
 
     def flowing(self, name: str) -> None:
         """Wait until a pipeline's stream has more messages than now."""
-        before, deadline = self.stored(name), time.monotonic() + LONG_S
-        while self.stored(name) <= before:
-            assert time.monotonic() < deadline, f"{name} stands still: {self.progress(name)}"
-            time.sleep(0.2)
+        before = self.stored(name)
+        wait_for(
+            lambda: self.stored(name) > before,
+            lambda: f"{name} to move: {self.progress(name)}",
+            LONG_S,
+        )
 
     def committed(self) -> list[str]:
         """The ids of all that was ever committed, in order, by the oracle."""

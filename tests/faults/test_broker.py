@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
 
+pytestmark = pytest.mark.long
+
 PARTITIONS, PRODUCERS, CONSUMERS = 4, 8, 4
 TOPIC = "ledger"
 LONG_S = 120

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from tailrace.testing import EmbeddedPostgres
 
+pytestmark = pytest.mark.long
+
 CI_ROUNDS = 4
 ACCOUNTS = 200
 TOTAL = ACCOUNTS * 1000

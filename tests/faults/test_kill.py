@@ -34,6 +34,8 @@ POINTS = [
     "capture.before-status",  # C8
     "capture.after-status",
 ]
+SHORT = {"log.torn-write", "log.after-sync", "capture.before-status"}
+"""Before, while and after an entry becomes durable; the others run in `make test-long`."""
 CI_LOOPS = 30
 
 
@@ -42,7 +44,10 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in POINTS],
+)
 def test_killed_at_a_named_point(point: str, rig: Rig, seed: int) -> None:
     rng = random.Random(seed)
     with Writers(rig.database, seed=seed) as writers:
@@ -95,6 +100,7 @@ def random_kills(rig: Rig, database: Database, seed: int, loops: int) -> int:
     return rows
 
 
+@pytest.mark.long
 def test_killed_at_random_moments(rig: Rig, seed: int) -> None:
     random_kills(rig, rig.database, seed, CI_LOOPS)
 

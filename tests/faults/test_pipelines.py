@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from tailrace.testing import EmbeddedPostgres
 
+pytestmark = pytest.mark.long
+
 CI_LOOPS = 4
 SERVERS = ("nats", "postgres")
 KINDS = (*SERVERS, "capture", "driver", "jvm", "worker", "source")

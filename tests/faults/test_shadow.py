@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tailrace.testing.process import Server
     from tests.fix_postgres import Database
 
+pytestmark = pytest.mark.long
+
 TOPIC, PARTITIONS = "orders", 4
 OLD, NEW, READ = 60_000, 140_000, 50_000
 KILLS = ("capture", "kafka", "postgres", "driver", "worker", "jvm")

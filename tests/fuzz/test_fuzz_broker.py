@@ -21,6 +21,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tailrace.broker.api import API_VERSIONS, APIS, LOGIN
+from tests.chance import examples
 from tests.fix_broker import BrokerProcess
 from tests.fuzz.mutate import Mutator
 from tests.integration.broker.clients import Librdkafka, Login
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
 
-FRAMES = int(os.environ.get("TAILRACE_FUZZ", "2000"))
+pytestmark = pytest.mark.fuzz
+
+FRAMES = int(os.environ.get("TAILRACE_FUZZ") or examples(40))
 TOGETHER = 64
 GROWTH_MB = 64
 SOON = timedelta(milliseconds=1)

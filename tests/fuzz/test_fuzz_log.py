@@ -51,6 +51,7 @@ from tailrace.log.recovery import recover
 from tailrace.log.verify import verify
 from tailrace.position import ORIGIN, Lsn
 from tailrace.testing import MemoryStore
+from tests.chance import examples
 from tests.fix_log import TIME, TestLog, all_changes, random_log
 from tests.fuzz.mutate import Mutator
 
@@ -59,7 +60,9 @@ if TYPE_CHECKING:
 
     from tailrace.change import Change
 
-COUNT = int(os.environ.get("TAILRACE_FUZZ", "20_000"))
+pytestmark = pytest.mark.fuzz
+
+COUNT = int(os.environ.get("TAILRACE_FUZZ") or examples(400))
 WHOLE = max(COUNT // 20, 100)
 """Half of them damaged, half forged."""
 SEED = int(os.environ.get("TAILRACE_SEED", random.SystemRandom().getrandbits(32)))

@@ -32,14 +32,17 @@ from tailrace.wire.pgoutput import (
 )
 from tailrace.wire.pgtime import PgTime
 from tailrace.wire.replication import Keepalive, StatusUpdate, XLogData
+from tests.chance import examples
 from tests.fuzz.mutate import Mutator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.fuzz
+
 T = TypeVar("T")
 
-COUNT = int(os.environ.get("TAILRACE_FUZZ", "20_000"))
+COUNT = int(os.environ.get("TAILRACE_FUZZ") or examples(400))
 SEED = int(os.environ.get("TAILRACE_SEED", random.SystemRandom().getrandbits(32)))
 
 LSN = Lsn.parse("16/B374D848")

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from tailrace.capture.capture import Capture
@@ -15,6 +14,7 @@ from tailrace.log.format.segment import list_segments, read_header
 from tailrace.log.store import LocalStore
 from tailrace.testing import EmbeddedPostgres
 from tests.fix_capture import Captured
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +72,9 @@ def test_heartbeats_are_captured(database: Database, capture: MakeCapture) -> No
     thread = threading.Thread(target=Capture(captured.config, stopping=stop.is_set).run)
     thread.start()
     try:
-        deadline = time.monotonic() + 30
-        while not any(captured.folder.glob("durable")) or len(captured.changes()) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(
+            lambda: any(captured.folder.glob("durable")) and len(captured.changes()) >= 3, "beats"
+        )
     finally:
         stop.set()
         thread.join()

@@ -19,7 +19,8 @@ import yaml
 
 from tailrace.process import die_with_parent
 from tailrace.testing.process import free_port
-from tests.fix_pipeline import received
+from tests.jetstream import received
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
+
+pytestmark = pytest.mark.long
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin/spark-class"
 
@@ -54,11 +57,8 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def wait_for(log: Path, words: str, times: int = 1) -> None:
-    deadline = time.monotonic() + 90
-    while log.read_text().count(words) < times:
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
+def logged(log: Path, words: str, times: int = 1) -> None:
+    wait_for(lambda: log.read_text().count(words) >= times, log.read_text)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         stack.enter_context(
             running([*master, "--port", str(port), "--webui-port", "0"], master_log)
         )
-        wait_for(master_log, "New state: ALIVE")
+        logged(master_log, "New state: ALIVE")
         for number in range(2):
             worker = [str(SPARK_CLASS), f"{deploy}.worker.Worker", address]
             where = ["--host", "127.0.0.1", "--webui-port", "0", "-d", str(tmp_path / f"w{number}")]
@@ -80,7 +80,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             stack.enter_context(
                 running([*worker, *where, *limits], tmp_path / f"worker{number}.log")
             )
-        wait_for(master_log, "Registering worker", 2)
+        logged(master_log, "Registering worker", 2)
         yield address
 
 

@@ -82,6 +82,7 @@ class Household:
         assert list(self._temporary.iterdir()) == []
 
 
+@pytest.mark.long
 def test_committed_and_received_changes_agree_and_nothing_is_left(tmp_path: Path) -> None:
     """GIVEN a demo WHEN capture is killed on the way THEN all is received, once."""
     with start(tmp_path, "--seconds=5", "--rate=10") as process:
@@ -108,6 +109,7 @@ def test_committed_and_received_changes_agree_and_nothing_is_left(tmp_path: Path
     household.assert_gone()
 
 
+@pytest.mark.long
 def test_a_signal_ends_the_demo_in_order(tmp_path: Path) -> None:
     """GIVEN somebody else in the database WHEN Ctrl-C comes THEN their changes count as well."""
     with start(tmp_path, "--rate=20") as process:
@@ -129,6 +131,7 @@ def test_a_signal_ends_the_demo_in_order(tmp_path: Path) -> None:
     household.assert_gone()
 
 
+@pytest.mark.long
 def test_a_signal_while_spark_starts_leaves_nothing(tmp_path: Path) -> None:
     with start(tmp_path) as process:
         list(read_to(process, "Spark is starting"))

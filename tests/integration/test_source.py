@@ -263,6 +263,7 @@ def test_an_idle_query_sends_a_heartbeat(shop: Captured) -> None:
     assert list(reader.read(part)) == []
 
 
+@pytest.mark.long
 def test_the_five_line_example_runs_without_a_daemon(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
     output = tmp_path / "out"
@@ -298,6 +299,7 @@ def test_the_five_line_example_runs_without_a_daemon(database: Database, tmp_pat
         database.query("SELECT pg_drop_replication_slot('tailrace')")
 
 
+@pytest.mark.long
 def test_a_plain_spark_session_finds_the_source(shop: Captured, tmp_path: Path) -> None:
     program = f"""
 from pyspark.sql import SparkSession

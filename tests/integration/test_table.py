@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,7 +28,8 @@ from tailrace.postgres.joining import Writer, wait_for_writers
 from tailrace.postgres.membership import join, leave
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.testing import EmbeddedNats
-from tests.fix_pipeline import received
+from tests.jetstream import received
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -331,11 +331,7 @@ class Engine:
         return asyncio.run(ask())
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 120
-        while not condition():
-            output = (self.folder / "output").read_text(errors="replace")
-            assert time.monotonic() < deadline, output[-4000:]
-            time.sleep(0.1)
+        wait_for(condition, (self.folder / "output").read_text)
 
 
 @pytest.fixture

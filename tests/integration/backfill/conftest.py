@@ -27,8 +27,5 @@ def system(
     nats_server: EmbeddedNats,
     tmp_path: Path,
 ) -> Iterator[System]:
-    system = System(spark, capture(database), nats_server, tmp_path)
-    try:
-        yield system
-    finally:
-        system.stop()
+    with System(spark, capture(database), nats_server, tmp_path) as made:
+        yield made

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from nats.js.errors import NotFoundError
 
-from tailrace import checkpoint, config
+from tailrace import checkpoint
 from tailrace.backfill import queue
 from tailrace.backfill.order import FINISHED
 from tailrace.backfill.service import BackfillService
-from tailrace.pipeline.running import Runner
-from tests.fix_pipeline import received
-from tests.integration.cases.running import Running
+from tests import system
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -21,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tailrace.pipeline.running import Runner
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
 
@@ -28,62 +26,31 @@ _PATIENCE_S = 150.0
 Row = dict[str, Any]
 
 
-class System:
+class System(system.System):
     """A database whose changes go to its own stream, from the pipeline's start."""
 
     def __init__(
         self, spark: SparkSession, captured: Captured, server: EmbeddedNats, folder: Path
     ) -> None:
-        self._spark = spark
-        self.captured = captured
-        self.database = captured.database
-        self.server = server
-        self.pipeline: dict[str, Any] = {"backfill": {"page_rows": 100}}
-        self._folder = folder
-        self._capture: Running | None = None
-        self._runner: Runner | None = None
+        super().__init__(captured.database, server, folder / "data", spark=spark, captured=captured)
+        self.pipeline = {
+            "encoding": "json",
+            "start": "latest",
+            "backfill": {"page_rows": 100},
+            "sink": self.sink(),
+        }
         self.service: BackfillService | None = None
 
-    @property
-    def config(self) -> config.Config:
-        name = self.database.name
-        sink = {
-            "type": "nats",
-            "url": self.server.url,
-            "stream": {"name": f"S{name}", "subjects": [f"{name}.>"]},
-            "subject": f"{name}.{{table}}.{{operation}}",
-        }
-        return config.Config.model_validate(
-            {
-                "source": {
-                    "dsn": self.database.dsn,
-                    "slot": self.captured.slot,
-                    "publication": self.captured.publication,
-                },
-                "log": {"path": self.captured.folder},
-                "data": self._folder / "data",
-                "pipelines": {
-                    "test": {"encoding": "json", "start": "latest", **self.pipeline, "sink": sink}
-                },
-            }
-        )
-
     def start(self) -> None:
-        self._capture = Running(self.captured)
+        self.start_capture()
         self.start_pipeline()
         self.start_service()
 
-    def start_pipeline(self) -> None:
-        self._runner = Runner(self._spark, self.config, "test")
-        self._runner.start()
-        checkpoints = self.config.data / "checkpoints" / "test"
+    def start_pipeline(self) -> Runner:
+        runner = super().start_pipeline()
+        checkpoints = self.data / "checkpoints" / self.name
         wait_for(lambda: checkpoint.start(checkpoints), "the pipeline to start")
-
-    def stop_pipeline(self) -> None:
-        if self._runner is not None:
-            self._runner.stop()
-            self._runner.join(30)
-            self._runner = None
+        return runner
 
     def start_service(self) -> None:
         self.service = BackfillService(self.config, "test")
@@ -97,9 +64,7 @@ class System:
 
     def stop(self) -> None:
         self.stop_service()
-        self.stop_pipeline()
-        if self._capture is not None:
-            self._capture.stop()
+        super().stop()
 
     def fill(self, table: str, **settings: Any) -> str:
         return queue.submit(self.config, "test", table, **settings).id
@@ -109,11 +74,8 @@ class System:
 
     def finished(self, name: str) -> dict[str, Any]:
         """The progress of a backfill when it has finished."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while (record := self.record(name))["state"] not in FINISHED:
-            assert time.monotonic() < deadline, record
-            time.sleep(0.05)
-        return record
+        wait_for(lambda: self.record(name)["state"] in FINISHED, f"the end of {name}", _PATIENCE_S)
+        return self.record(name)
 
     def delivered(self) -> None:
         """Wait until the stream has every committed change."""
@@ -124,7 +86,7 @@ class System:
         wait_for(
             lambda: any(
                 message.subject == subject and message.json["data"]["id"] == marker
-                for message in received(self.server.url, f"S{self.database.name}")
+                for message in self.received()
             ),
             "every change to arrive",
         )
@@ -132,7 +94,7 @@ class System:
     def messages(self, table: str) -> list[Row]:
         """The messages of a table, in the stream's order."""
         try:
-            found = received(self.server.url, f"S{self.database.name}")
+            found = self.received()
         except NotFoundError:
             return []
         return [each.json for each in found if each.subject.split(".")[1] == table]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +11,7 @@ from tailrace.backfill import queue
 from tailrace.errors import ConfigError
 from tests.integration.backfill.system import System, replayed
 from tests.integration.cases.running import write_items
-from tests.waiting import wait_for
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database
@@ -68,10 +66,9 @@ def test_rows_pass_where_select_and_route(system: System) -> None:
     assert {message["subject"] for message in found} >= {f"{system.database.name}.items.read.901"}
 
 
-def test_under_load(system: System) -> None:
+@pytest.mark.long
+def test_under_load(system: System, seed: int) -> None:
     """Transactions update, move, delete and insert rows while pages are read."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     items(system.database, 2000)
     system.pipeline["lanes"] = 2
     system.start()
@@ -148,9 +145,9 @@ def test_waits_for_an_invisible_commit_from_before_the_pipeline(
         )
         system.start()
         name = system.fill("items")
-        time.sleep(2)
+        wait_for(lambda: system.record(name)["state"] == "running", "it runs")
+        holds(lambda: not system.record(name)["rows_read"], 2, "it waits for the commit")
         assert system.record(name)["state"] == "running"
-        assert not system.record(name)["rows_read"]
         connection.cancel()
         thread.join()
     assert system.finished(name)["state"] == "complete"
@@ -166,8 +163,7 @@ def test_pause_resume_and_cancel(system: System) -> None:
     wait_for(lambda: system.record(name)["state"] == "paused", "the pause")
     read = system.record(name)["rows_read"]
     assert read < 1000
-    time.sleep(1)
-    assert system.record(name)["rows_read"] == read
+    holds(lambda: system.record(name)["rows_read"] == read, 1, "it is paused")
     queue.set_desired_state(system.config, name, "run")
     assert system.finished(name)["rows"] == 1000
     other = system.fill("items", rate=100.0)
@@ -278,5 +274,4 @@ def test_configured_backfills_run_once(system: System) -> None:
     wait_for(lambda: len(system.messages("items")) == 4, "the rows arrive")
     system.stop_service()
     system.start_service()
-    time.sleep(1)
-    assert len(system.messages("items")) == 4
+    holds(lambda: len(system.messages("items")) == 4, 1, "it is not filled again")

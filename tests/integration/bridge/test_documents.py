@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -24,6 +23,7 @@ from tailrace.schemas import publisher as schemas
 from tailrace.schemas import store
 from tailrace.schemas.documents import document_at
 from tailrace.testing import EmbeddedNats
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -316,15 +316,14 @@ def test_documents_follow_a_running_capture(
 
 
 def _wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            if condition():
-                return
-        except (nats.errors.Error, nats.js.errors.Error, KeyError):
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    """Until it holds; what it looks at may not be there yet."""
+
+    def found() -> bool:
+        with contextlib.suppress(nats.errors.Error, nats.js.errors.Error, KeyError):
+            return bool(condition())
+        return False
+
+    wait_for(found, "the documents", timeout_s)
 
 
 STEPS = (

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
-from tests.fix_pipeline import Received, received
+from tests.jetstream import Received, received
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ CREATE TABLE test_types (
     created_at timestamptz
 )
 """
-pytestmark = pytest.mark.timeout(420)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(420)]
 METADATA = {"key_1": "value_1", "key_2": [[1, 2], [3, 4]], "key_3": {"key_4": None}}
 ROW = """
 INSERT INTO test_types VALUES (

@@ -22,11 +22,22 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignore sockets that kafka-python leaves to the garbage collector."""
+    """Ignore sockets that kafka-python leaves to the garbage collector, in any later test.
+
+    Java's client starts a JVM per scenario: conformance runs with it always, the rest in
+    `make test-long`.
+    """
     folder = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(folder):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            if item.path.name != "test_conformance.py" and "java" in _parameters(item):
+                item.add_marker(pytest.mark.long)
+
+
+def _parameters(item: pytest.Item) -> list[object]:
+    call = getattr(item, "callspec", None)
+    return [] if call is None else list(call.params.values())
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +47,7 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.fixture(params=["broker", "kafka_server"])
+@pytest.fixture(params=["broker", pytest.param("kafka_server", marks=pytest.mark.long)])
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """The address of the broker, or of Kafka."""
     found: str = request.getfixturevalue(request.param).bootstrap

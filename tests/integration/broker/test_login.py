@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 PASSWORD = "correct horse, battery=staple ü"
 LOGINS = [
     ("SCRAM-SHA-256", False),
-    ("SCRAM-SHA-512", False),
-    ("SCRAM-SHA-256", True),
+    pytest.param("SCRAM-SHA-512", False, marks=pytest.mark.long),
+    pytest.param("SCRAM-SHA-256", True, marks=pytest.mark.long),
     ("SCRAM-SHA-512", True),
     ("PLAIN", True),
 ]
@@ -373,6 +373,7 @@ def test_client_certificates_are_required(
     assert broker.stop() == 0
 
 
+@pytest.mark.long
 def test_other_addresses_need_tls_and_users(
     database: Database, tmp_path: Path, certificates: Path
 ) -> None:

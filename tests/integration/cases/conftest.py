@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Database
 
 
-@pytest.fixture(params=["database", "database16"], ids=["pg18", "pg16"])
+@pytest.fixture(
+    params=["database", pytest.param("database16", marks=pytest.mark.long)], ids=["pg18", "pg16"]
+)
 def db(request: pytest.FixtureRequest) -> Database:
     """An empty database on PostgreSQL 18, then on 16."""
     database: Database = request.getfixturevalue(request.param)

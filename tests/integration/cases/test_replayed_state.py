@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 
 from tailrace.change import Op
 from tests.integration.cases.replay import Replay
@@ -80,14 +78,6 @@ def run(session: psycopg.Connection, statements: Iterator[str]) -> None:
             session.execute(statement.encode())
         except psycopg.errors.IntegrityError:
             session.execute("ROLLBACK TO s")
-
-
-@pytest.fixture
-def seed() -> int:
-    """TAILRACE_SEED repeats a run; the one in use shows when a test fails."""
-    seed = int(os.environ.get("TAILRACE_SEED") or random.SystemRandom().randrange(2**32))
-    print(f"TAILRACE_SEED={seed}")
-    return seed
 
 
 def test_replayed_changes_are_the_tables(db: Database, capture: Capturing, seed: int) -> None:

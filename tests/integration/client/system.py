@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import nats
-import nats.errors
-
-from tailrace import client, config
+from tailrace import client
 from tailrace.change import Op
-from tailrace.pipeline.running import Runner
 from tailrace.schemas.publisher import Publisher
-from tests.integration.cases.running import Running
 from tests.integration.snapshot.serving import Serving
+from tests.jetstream import requested, stored
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -36,71 +31,28 @@ class System(Serving):
     def __init__(
         self, spark: SparkSession, captured: Captured, server: EmbeddedNats, folder: Path
     ) -> None:
-        super().__init__(spark)
-        self.captured = captured
-        self.database = captured.database
-        self.server = server
-        self.encoding = "msgpack"
-        self.compression = "none"
-        self._folder = folder
-        self._capture: Running | None = None
-        self._runner: Runner | None = None
+        super().__init__(captured.database, server, folder / "data", spark=spark, captured=captured)
+        self.pipeline = {
+            "encoding": "msgpack",
+            "sink": {"type": "nats", "url": server.url},
+            "snapshots": {"chunk_rows": 50, "stretch_bytes": 8192, "compression": "none"},
+        }
 
-    @property
-    def config(self) -> config.Config:
-        return config.Config.model_validate(
-            {
-                "source": {
-                    "dsn": self.database.dsn,
-                    "slot": self.captured.slot,
-                    "publication": self.captured.publication,
-                },
-                "log": {"path": self.captured.folder},
-                "data": self._folder / "data",
-                "pipelines": {
-                    "test": {
-                        "encoding": self.encoding,
-                        "sink": {"type": "nats", "url": self.server.url},
-                        "snapshots": {
-                            "chunk_rows": 50,
-                            "stretch_bytes": 8192,
-                            "compression": self.compression,
-                        },
-                    }
-                },
-            }
-        )
-
-    def start(self) -> System:
+    def start(self) -> Self:
         self.publish_schemas()
-        self._capture = Running(self.captured)
-        self._runner = Runner(self._spark, self.config, "test")
-        self._runner.start()
+        self.start_capture()
+        self.start_pipeline()
         self.start_service()
         wait_for(lambda: self.stored() is not None, "the pipeline creates its stream")
         return self
 
     def publish_schemas(self) -> None:
-        Publisher(self.config, self.config.pipelines["test"]).publish()
+        Publisher(self.config, self.config.pipelines[self.name]).publish()
 
     def start_service(self) -> None:
-        self.serve(self.config, "test")
-        asyncio.run(self._listening())
-
-    async def _listening(self) -> None:
-        connection = await nats.connect(self.server.url)
-        try:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    await connection.request("snapshot.request.nowhere", b"", timeout=20)
-                except nats.errors.NoRespondersError:
-                    assert time.monotonic() < deadline
-                    await asyncio.sleep(0.1)
-                else:
-                    return
-        finally:
-            await connection.close()
+        """Start it, and wait until it answers."""
+        super().start_service()
+        requested(self.server.url, [("snapshot.request.nowhere", b"")], timeout_s=20)
 
     def forget_snapshots(self, table: str) -> None:
         """End the sessions that hold snapshots of a table open, and with them a lock on it."""
@@ -109,28 +61,9 @@ class System(Serving):
             " AND mode = 'AccessShareLock' AND pid <> pg_backend_pid()"
         )
 
-    def stop(self) -> None:
-        self.stop_service()
-        if self._runner is not None:
-            self._runner.stop()
-            self._runner.join(30)
-        if self._capture is not None:
-            self._capture.stop()
-
     def stored(self, stream: str = "CDC") -> int | None:
         """The number of messages in a stream; None if the stream is missing."""
-
-        async def ask() -> int | None:
-            connection = await nats.connect(self.server.url)
-            try:
-                info = await connection.jetstream().stream_info(stream)
-                return int(info.state.messages)
-            except nats.js.errors.NotFoundError:
-                return None
-            finally:
-                await connection.close()
-
-        return asyncio.run(ask())
+        return stored(self.server.url, stream)
 
     def consume(self, consumer: Callable[[client.Client], Awaitable[T]]) -> T:
         """Run a coroutine with a connected client."""

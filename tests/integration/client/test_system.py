@@ -41,7 +41,8 @@ def test_snapshot_and_stream_have_the_types_of_postgres_drivers(
     system: System, encoding: str, compression: str
 ) -> None:
     """GIVEN a table of many types WHEN it is read by snapshot and by stream THEN rows are equal."""
-    system.encoding, system.compression = encoding, compression
+    system.pipeline["encoding"] = encoding
+    system.pipeline["snapshots"]["compression"] = compression
     system.database.execute(TYPED)
     system.database.execute(
         'CREATE SCHEMA sales; CREATE TABLE sales."odd.name" (id int PRIMARY KEY)'
@@ -143,11 +144,10 @@ class Writers:
             thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
-def test_replica_under_load_equals_the_table(system: System) -> None:
+def test_replica_under_load_equals_the_table(system: System, seed: int) -> None:
     """GIVEN writers WHEN replicas are taken repeatedly THEN each ends equal to the table."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     system.database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, v int8, big text);"
         "ALTER TABLE items ALTER big SET STORAGE EXTERNAL;"

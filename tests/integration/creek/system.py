@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,7 +15,7 @@ import nats
 from tailrace.encode.creek import schema as creek
 from tailrace.testing.process import free_port
 from tests.creek import event
-from tests.fix_pipeline import received
+from tests.jetstream import received
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -113,10 +112,5 @@ class Producer:
 
     def caught_up(self, table: str, count: int) -> list[dict[str, Any]]:
         """The events of a table once there are so many; more would be too many."""
-        deadline = time.monotonic() + 60
-        while True:
-            found = self.events(table)
-            if len(found) >= count:
-                return found
-            assert time.monotonic() < deadline, (len(found), count)
-            time.sleep(0.2)
+        wait_for(lambda: len(self.events(table)) >= count, f"{count} events of {table}")
+        return self.events(table)

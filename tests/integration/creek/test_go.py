@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
 
+pytestmark = pytest.mark.long
+
 _HERE = Path(__file__).parent / "go"
 # Creek's client as the guide describes it, later ones look for streams of other names; and the
 # versions of the libraries that it asks for.

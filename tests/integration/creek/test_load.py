@@ -8,16 +8,19 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from tailrace.encode.creek import schema as creek
 from tailrace.position import Lsn
-from tests.fix_pipeline import received
+from tests.jetstream import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
+
+pytestmark = pytest.mark.long
 
 _RATE, _TOGETHER = 1000, 20
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedKafka
     from tests.integration.kafka.reading import Bench
 
+pytestmark = pytest.mark.long
+
 BATCH = 300
 BATCHES = 8
 ALL = list(range(BATCH * BATCHES))

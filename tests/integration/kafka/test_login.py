@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 MODULES = "org.apache.kafka.common.security"
 PLAIN = f'{MODULES}.plain.PlainLoginModule required user_tail="race" user_few="few";'

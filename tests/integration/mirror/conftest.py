@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.mirror.system import Mirrored
+from tests.integration.client.system import System
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +26,6 @@ def system(
     capture: Callable[..., Captured],
     server: EmbeddedNats,
     tmp_path: Path,
-) -> Iterator[Mirrored]:
-    system = Mirrored(spark, capture(database), server, tmp_path)
-    try:
+) -> Iterator[System]:
+    with System(spark, capture(database), server, tmp_path) as system:
         yield system
-    finally:
-        system.stop()

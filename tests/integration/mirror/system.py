@@ -8,30 +8,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tailrace import client
-from tailrace.config import Config
 from tailrace.mirror import Mirror, Phase, Status, target_of
-from tests.integration.client.system import System
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.fix_postgres import Database
-
-
-class Mirrored(System):
-    """A system whose pipeline publishes transactions atomically if `atomic` is set."""
-
-    atomic = False
-
-    @property
-    def config(self) -> Config:
-        settings = super().config.model_dump()
-        if self.atomic:
-            sink = settings["pipelines"]["test"]["sink"]
-            sink["atomic"] = "transaction"
-            sink["stream"]["atomic"] = True
-        return Config.model_validate(settings)
+    from tests.integration.client.system import System
 
 
 class Running:
@@ -88,7 +72,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def mirror(system: Mirrored, table: str, to: str, **options: Any) -> Iterator[Running]:
+def mirror(system: System, table: str, to: str, **options: Any) -> Iterator[Running]:
     """A mirror until the block ends. Raises the error that ended it."""
     running = Running(system.server.url, table, to, **options)
     try:

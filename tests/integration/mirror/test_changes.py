@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 from functools import partial
 from typing import TYPE_CHECKING
 
 import duckdb
-import nats
 import psycopg
 
 from tests.integration.mirror.reading import Rows, places
 from tests.integration.mirror.system import mirror
+from tests.jetstream import purge
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fix_postgres import Database
+    from tests.integration.client.system import System
     from tests.integration.mirror.reading import Place
-    from tests.integration.mirror.system import Mirrored, Running
+    from tests.integration.mirror.system import Running
 
 SETUP = """
 CREATE TABLE users (id int PRIMARY KEY, name text, credit numeric, large text, raw bytea, ok bool);
@@ -46,7 +46,7 @@ class Copies:
     """Mirrors of one table in all targets, compared with the table."""
 
     def __init__(
-        self, system: Mirrored, table: tuple[str, str], running: list[tuple[Place, Running]]
+        self, system: System, table: tuple[str, str], running: list[tuple[Place, Running]]
     ) -> None:
         self._system = system
         self._table = table
@@ -82,7 +82,7 @@ def _plain(rows: Rows) -> list[tuple[str | None, ...]]:
 
 @contextlib.contextmanager
 def copies(
-    system: Mirrored, schema: str, table: str, where: list[Place], **options: object
+    system: System, schema: str, table: str, where: list[Place], **options: object
 ) -> Iterator[Copies]:
     with contextlib.ExitStack() as owned:
         name = '"{}"."{}"'.format(schema, table.replace('"', '""'))
@@ -95,7 +95,7 @@ def copies(
         yield Copies(system, (schema, table), running)
 
 
-def test_every_kind_of_change(system: Mirrored, copy: Database, tmp_path: Path) -> None:
+def test_every_kind_of_change(system: System, copy: Database, tmp_path: Path) -> None:
     """GIVEN tables with keys, without, with odd names, empty WHEN they change in every possible way
     THEN all targets end with the rows of the source."""
     database = system.database
@@ -157,7 +157,7 @@ def test_every_kind_of_change(system: Mirrored, copy: Database, tmp_path: Path) 
     before = system.stored() or 0
     database.execute("UPDATE users SET name = 'missed'; INSERT INTO users VALUES (9, 'too')")
     wait_for(lambda: (system.stored() or 0) == before + 2, "the changes are in the stream")
-    _purge(system)
+    purge(system.server.url, "CDC")
     with copies(system, "public", "users", where) as users:
         users.wait_until_equal(USERS, "new snapshot")
         for _, running in users.running:
@@ -165,18 +165,7 @@ def test_every_kind_of_change(system: Mirrored, copy: Database, tmp_path: Path) 
             assert any("position lost" in text for text in running.events)
 
 
-def _purge(system: Mirrored) -> None:
-    """Empty the stream of changes."""
-
-    async def purge() -> None:
-        connection = await nats.connect(system.server.url)
-        await connection.jetstream().purge_stream("CDC")
-        await connection.close()
-
-    asyncio.run(purge())
-
-
-def test_table_alterations(system: Mirrored, copy: Database, tmp_path: Path) -> None:
+def test_table_alterations(system: System, copy: Database, tmp_path: Path) -> None:
     """GIVEN mirrors WHEN columns are added, renamed, dropped, retyped, or the table created again
     THEN the targets follow, with a new snapshot where there is no event."""
     database = system.database

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fix_postgres import Database
-    from tests.integration.mirror.system import Mirrored
+    from tests.integration.client.system import System
 
 DOCUMENTS = [
     '{"a": [1, 1.5, null, true, "né"], "": {}}', "[]", '"text"', "12", "-0.25", "false",
@@ -31,11 +31,11 @@ def create_types(database: Database) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
 def test_mirror_has_every_value_of_every_type(
-    system: Mirrored, copy: Database, tmp_path: Path, encoding: str
+    system: System, copy: Database, tmp_path: Path, encoding: str
 ) -> None:
     """GIVEN values of all types WHEN the table is mirrored into PostgreSQL THEN it has the same
     values of the same types, column by column, whether they came by snapshot or by stream."""
-    system.encoding = encoding
+    system.pipeline["encoding"] = encoding
     types = create_types(system.database)
     create_types(copy)
     columns = [f"c{number}" for number in range(len(types))]
@@ -83,7 +83,7 @@ def _types(database: Database) -> list[tuple[str, str]]:
     return [(name, kind) for name, kind in found]
 
 
-def _compare_sqlite(path: Path, system: Mirrored, types: dict[str, str]) -> None:
+def _compare_sqlite(path: Path, system: System, types: dict[str, str]) -> None:
     """Numbers are numbers; types that SQLite does not have are the text of the messages."""
     connection = sqlite3.connect(path)
     exact = ("bool", "int2", "int4", "int8", "oid", "numeric", "text", "bytea", "uuid", "mood")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -49,6 +50,11 @@ def subject(settings: NatsSink) -> bytes:
 
 def batch(settings: NatsSink, numbers: range | list[int], **given: Any) -> pa.RecordBatch:
     return rows(numbers, **({"destination": subject(settings)} | given))
+
+
+def forget_ids(settings: NatsSink) -> None:
+    """Wait until the server has forgotten the ids of messages; it tells nobody when it has."""
+    time.sleep(settings.stream.duplicate_window_s * 5)
 
 
 def held(settings: NatsSink, url: str = "") -> list[tuple[bytes, bytes, bytes]]:

@@ -25,6 +25,8 @@ from tests.unit.sinks.rows import message_id, position, rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.long
+
 TOTAL, STEP = 20_000, 4000
 T = TypeVar("T")
 

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import UnexpectedError
 from tailrace.pipeline.publish import publish
 from tailrace.snapshot.service.service import SnapshotService
+from tests.system import System
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
-
-    from tailrace.config import Config
     from tailrace.snapshot.job import Published, SnapshotJob, Wave
 
 
-class Serving:
-    """Counts the waves of stretches.
+class Serving(System):
+    """Serves snapshots on request, and counts the waves of stretches.
 
     After wave `cut_after`, before the record is saved, it stops as if the process had been killed.
     `fault` is raised in place of the next wave. `before` is called before each wave.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
         self.waves = 0
         self.cut_after = -1
         self.fault: Exception | None = None
         self.before: Callable[[int], None] = lambda _: None
         self.service: SnapshotService | None = None
 
-    def serve(self, config: Config, name: str) -> None:
-        self.service = SnapshotService(config, name, self._publish)
+    def start_service(self) -> None:
+        self.service = SnapshotService(self.config, self.name, self._publish)
         self.service.start()
 
     def _publish(self, job: SnapshotJob, wave: Wave) -> Published:
@@ -42,7 +40,8 @@ class Serving:
             raise fault
         self.before(self.waves)
         self.waves += 1
-        result = publish(self._spark, job, wave)
+        assert self.spark is not None
+        result = publish(self.spark, job, wave)
         if self.waves == self.cut_after:
             assert self.service is not None
             self.service.stop()
@@ -54,3 +53,7 @@ class Serving:
             self.service.stop()
             self.service.join(30)
             self.service = None
+
+    def stop(self) -> None:
+        self.stop_service()
+        super().stop()

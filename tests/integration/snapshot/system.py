@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import nats
 
-from tailrace import config
 from tailrace.observe.figure import document
-from tests.fix_pipeline import received
 from tests.integration.snapshot.serving import Serving
+from tests.jetstream import connected, requested
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from nats.aio.client import Client
     from pyspark.sql import SparkSession
 
     from tailrace.testing import EmbeddedNats
@@ -27,30 +25,17 @@ if TYPE_CHECKING:
 class System(Serving):
     """A database, a NATS server and the snapshot service."""
 
-    def __init__(
-        self, spark: SparkSession, database: Database, server: EmbeddedNats, folder: Path
-    ) -> None:
-        super().__init__(spark)
-        self.database = database
-        self.server = server
-        self.folder = folder
-        self.settings: dict[str, Any] = {
-            "source": {"dsn": database.dsn, "publication": "pub"},
-            "data": str(folder),
-            "pipelines": {
-                "p": {
-                    "encoding": "json",
-                    "sink": {"type": "nats", "url": server.url},
-                    "snapshots": {
-                        "chunk_rows": 100,
-                        "stretch_bytes": 8192,
-                    },
-                }
-            },
-        }
+    name = "p"
 
-    def start(self) -> None:
-        self.serve(config.Config.model_validate(self.settings), "p")
+    def __init__(
+        self, spark: SparkSession, database: Database, server: EmbeddedNats, data: Path
+    ) -> None:
+        super().__init__(database, server, data, spark=spark)
+        self.pipeline = {
+            "encoding": "json",
+            "sink": {"type": "nats", "url": server.url},
+            "snapshots": {"chunk_rows": 100, "stretch_bytes": 8192},
+        }
 
     def ask(
         self,
@@ -59,49 +44,26 @@ class System(Serving):
         body: bytes = b"",
     ) -> list[dict[str, Any]]:
         """The replies to requests that are sent together."""
-
-        async def request() -> list[bytes]:
-            client = await nats.connect(self.server.url)
-            try:
-                subjects = [f"snapshot.request.{table}" for table in tables]
-                deadline = time.monotonic() + 20
-                while True:
-                    try:
-                        requests = [
-                            client.request(subject, body, timeout=20) for subject in subjects
-                        ]
-                        return [answer.data for answer in await asyncio.gather(*requests)]
-                    except nats.errors.NoRespondersError:
-                        assert time.monotonic() < deadline
-                        await asyncio.sleep(0.1)
-            finally:
-                await client.close()
-
-        return [decode(data) for data in asyncio.run(request())]
+        requests = [(f"snapshot.request.{table}", body) for table in tables]
+        return [decode(reply.data) for reply in requested(self.server.url, requests, timeout_s=20)]
 
     def finished(self) -> dict[str, object]:
         """The last snapshot, when it has finished."""
+        wait_for(lambda: self._last()["state"] in {"complete", "failed"}, "the snapshot ends")
+        return self._last()
+
+    def _last(self) -> dict[str, object]:
         assert self.service is not None
-        deadline = time.monotonic() + 120
-        while True:
-            record = document(self.service.progress()[-1])
-            if record["state"] in {"complete", "failed"}:
-                return record
-            assert time.monotonic() < deadline, record
-            time.sleep(0.05)
+        return document(self.service.progress()[-1])
 
     def dictionaries(self) -> dict[str, bytes]:
         """The bucket of dictionaries."""
 
-        async def read() -> dict[str, bytes]:
-            client = await nats.connect(self.server.url)
-            try:
-                bucket = await client.jetstream().key_value("dictionaries")
-                return {key: (await bucket.get(key)).value or b"" for key in await bucket.keys()}
-            finally:
-                await client.close()
+        async def read(client: Client) -> dict[str, bytes]:
+            bucket = await client.jetstream().key_value("dictionaries")
+            return {key: (await bucket.get(key)).value or b"" for key in await bucket.keys()}
 
-        return asyncio.run(read())
+        return connected(self.server.url, read)
 
     def published(
         self, max_rows: int = 100
@@ -110,7 +72,7 @@ class System(Serving):
         rows: dict[str, list[dict[str, Any]]] = {}
         metas = []
         seen = set()
-        for message in received(self.server.url, "INIT"):
+        for message in self.received("INIT"):
             assert message.subject not in seen or message.subject.startswith("init.meta.")
             seen.add(message.subject)
             if message.subject.startswith("init.meta."):

@@ -13,6 +13,7 @@ from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.postgres.publication import TableName
 from tailrace.snapshot.export import imported
 from tailrace.snapshot.keeper import keep
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,14 +208,11 @@ def test_a_keeper_stays_while_a_session_reads_and_then_ends(database: Database) 
         " WHERE l.relation = 'kept'::regclass AND a.application_name LIKE 'tailrace keeper%'"
     )
     with imported(database.dsn, snapshot) as connection:
-        time.sleep(3)
+        holds(lambda: database.query(holders) == [(1,)], 3, "the keeper is there")
         database.execute("DELETE FROM kept")
         assert connection.execute("SELECT count(*) FROM public.kept").fetchall() == [(1,)]
         assert database.query(holders) == [(1,)]
-    deadline = time.monotonic() + 60
-    while database.query(holders) != [(0,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: database.query(holders) == [(0,)], "the keeper goes")
 
 
 def test_a_keeper_returns_errors(database: Database) -> None:

@@ -15,9 +15,9 @@ from tailrace.snapshot.service import maker
 from tailrace.snapshot.service.catalog import PublishedTables
 from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
-from tests.fix_pipeline import received
 from tests.integration.snapshot.system import System
-from tests.waiting import wait_for
+from tests.jetstream import received
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def system(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[System]:
-    with EmbeddedNats() as server:
-        system = System(spark, database, server, tmp_path)
+    with EmbeddedNats() as server, System(spark, database, server, tmp_path) as system:
         yield system
-        system.stop_service()
 
 
 def items(database: Database, count: int = 1000) -> list[dict[str, Any]]:
@@ -59,7 +57,7 @@ def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_a_table_on_request(system: System) -> None:
     expected = items(system.database)
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     assert (answer["table"], answer["schema"]) == ("items", "public")
     assert system.finished()["state"] == "complete"
@@ -73,7 +71,7 @@ def test_a_table_on_request(system: System) -> None:
     assert meta["batch_count"] == len(received(system.server.url, "INIT")) - 1
     assert 0 < Visibility.parse(meta["visibility"]).xmax <= now.xmax
     assert meta["supersedes"] is None
-    assert not list((system.folder / "snapshots" / "p").glob("*.json"))
+    assert not list((system.data / "snapshots" / "p").glob("*.json"))
     # The table is unlocked, and the stream of changes exists.
     system.database.execute("SET lock_timeout TO '10s'; ALTER TABLE items ADD more int")
     assert received(system.server.url, "CDC") == []
@@ -81,7 +79,7 @@ def test_a_table_on_request(system: System) -> None:
 
 def test_requests_for_one_table_share_a_snapshot(system: System) -> None:
     items(system.database)
-    system.start()
+    system.start_service()
     answers = system.ask(*["items"] * 5)
     assert len({answer["snapshot_id"] for answer in answers}) == 1
     system.finished()
@@ -106,7 +104,7 @@ def test_a_request_after_the_metadata_gets_another_snapshot(
         raise UnexpectedError("killed")
 
     monkeypatch.setattr(maker.Maker, "_complete", late)
-    system.start()
+    system.start_service()
     (first,) = system.ask("items")
     wait_for(lambda: answers, "the second answer")
     system.stop_service()
@@ -118,7 +116,7 @@ def test_a_request_after_the_metadata_gets_another_snapshot(
         return has_tail(self, record)
 
     monkeypatch.setattr(maker.Maker, "_has_tail", slow)
-    system.start()
+    system.start_service()
     answers += system.ask("items")
     requested.set()
     assert system.finished()["state"] == "complete"
@@ -131,8 +129,8 @@ def test_a_request_after_the_metadata_gets_another_snapshot(
 def test_format_copy(system: System, compression: str) -> None:
     """COPY text for another COPY; its messages are separate from those of format `rows`."""
     items(system.database)
-    system.settings["pipelines"]["p"]["snapshots"]["compression"] = compression
-    system.start()
+    system.pipeline["snapshots"]["compression"] = compression
+    system.start_service()
     (rows,) = system.ask("items", body=b"please")
     (answer,) = system.ask("items", body=b'{"format": "copy"}')
     assert (rows["format"], answer["format"]) == ("rows", "copy")
@@ -165,7 +163,7 @@ def test_format_copy(system: System, compression: str) -> None:
 def test_requests_for_unknown_tables_are_refused(system: System) -> None:
     items(system.database)
     system.database.execute("CREATE TABLE hidden (id int)")
-    system.start()
+    system.start_service()
     for answer in system.ask("nowhere", "hidden", "a.b.c"):
         assert answer["code"] == "BAD_CONFIG"
         assert "items" in answer["hint"]
@@ -180,7 +178,7 @@ def test_quoted_names_and_the_publications_columns_and_row_filter(system: System
         CREATE PUBLICATION pub FOR TABLE "Odd.One"."a *>b" (id, "sh""own") WHERE (id <= 4);
         """
     )
-    system.start()
+    system.start_service()
     (answer,) = system.ask("Odd%2EOne.a%20%2A%3Eb")
     assert system.finished()["state"] == "complete"
     rows, (meta,) = system.published()
@@ -191,7 +189,7 @@ def test_quoted_names_and_the_publications_columns_and_row_filter(system: System
 
 def test_an_empty_table_has_metadata(system: System) -> None:
     items(system.database, 0)
-    system.start()
+    system.start_service()
     system.ask("items")
     assert system.finished()["rows"] == 0
     rows, (meta,) = system.published()
@@ -204,17 +202,14 @@ def test_resumes_after_a_crash_with_the_missing_chunks(system: System, wave: int
     expected = items(system.database)
     # The duplicate window is too short to reject repeated chunks.
     stream = {"name": "INIT", "subjects": ["init.>"], "duplicate_window_s": 0.1}
-    system.settings["pipelines"]["p"]["snapshots"]["stream"] = stream
+    system.pipeline["snapshots"]["stream"] = stream
     system.cut_after = wave
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
-    deadline = time.monotonic() + 60
-    while system.waves < wave:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= wave, "the wave before the cut")
     system.stop_service()
     system.database.execute("UPDATE items SET name = 'later'; DELETE FROM items WHERE id % 2 = 0")
-    system.start()
+    system.start_service()
     assert system.finished()["id"] == answer["snapshot_id"]
     rows, (meta,) = system.published()
     assert by_id(rows[answer["snapshot_id"]]) == expected
@@ -227,15 +222,12 @@ def test_resumes_after_a_crash_with_other_settings(system: System, changed: dict
     """A chunk that is stored under a number holds the rows of that number."""
     expected = items(system.database)
     system.cut_after = 1
-    system.start()
+    system.start_service()
     system.ask("items")
-    deadline = time.monotonic() + 60
-    while system.waves < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= 1, "the wave before the cut")
     system.stop_service()
-    system.settings["pipelines"]["p"]["snapshots"] |= changed
-    system.start()
+    system.pipeline["snapshots"] |= changed
+    system.start_service()
     assert system.finished()["state"] == "complete"
     rows, (meta,) = system.published(max_rows=170)
     assert by_id(rows[meta["snapshot_id"]]) == expected
@@ -254,7 +246,7 @@ def test_postgres_fails_right_after_the_snapshot(
         return published(catalog, table)
 
     monkeypatch.setattr(PublishedTables, "published", failing)
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     assert system.finished()["state"] == "complete"
     rows, (meta,) = system.published()
@@ -265,18 +257,15 @@ def test_postgres_fails_right_after_the_snapshot(
 def test_a_new_snapshot_replaces_one_that_is_lost(system: System) -> None:
     items(system.database)
     system.cut_after = 1
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
-    deadline = time.monotonic() + 60
-    while system.waves < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= 1, "the wave before the cut")
     system.stop_service()
     system.database.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'items'::regclass;"
         "DELETE FROM items WHERE id > 500"
     )
-    system.start()
+    system.start_service()
     record = system.finished()
     assert record["id"] != answer["snapshot_id"]
     rows, (meta,) = system.published()
@@ -298,15 +287,15 @@ def test_truncate_ends_the_snapshot(system: System) -> None:
         if wave == 1:
             emptying.start()
             waiting = "SELECT FROM pg_locks WHERE relation = 'items'::regclass AND NOT granted"
-            while not system.database.query(waiting):
-                time.sleep(0.01)
+            wait_for(lambda: system.database.query(waiting), "the lock is asked for")
             answers.extend(system.ask("others"))
 
     system.before = empty
-    system.start()
+    system.start_service()
     (first,) = system.ask("items")
-    while not answers or system.finished()["id"] != answers[0]["snapshot_id"]:
-        time.sleep(0.1)
+    wait_for(
+        lambda: answers and system.finished()["id"] == answers[0]["snapshot_id"], "both snapshots"
+    )
     emptying.join()
     rows, metas = system.published()
     meta = next(meta for meta in metas if meta["table"] == "items")
@@ -324,13 +313,13 @@ def test_a_table_is_published_while_a_transaction_writes_to_it(
         "CREATE TABLE others (id int); CREATE PUBLICATION pub FOR TABLE others;"
         "CREATE TABLE items (id int PRIMARY KEY)"
     )
-    system.start()
+    system.start_service()
     with system.database.connect() as writer:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO items VALUES (1)")
         system.database.execute(f"ALTER PUBLICATION pub ADD {joining}")
         (answer,) = system.ask("items")
-        time.sleep(1)
+        holds(lambda: system.waves == 0, 1, "it waits for the writer")
         writer.execute("INSERT INTO items VALUES (2)")
         assert answer["state"] == "queued"
         assert system.waves == 0
@@ -349,7 +338,7 @@ def test_a_table_is_published_while_a_transaction_writes_to_it(
 
 def test_a_bug_fails_one_snapshot_and_clients_get_the_error(system: System) -> None:
     items(system.database)
-    system.start()
+    system.start_service()
     system.fault = ValueError("odd")
     (answer,) = system.ask("items")
     assert system.finished()["state"] == "failed"
@@ -375,7 +364,7 @@ def test_an_unexpected_error_is_not_retried_for_ever(
             raise UnexpectedError("odd")
 
     system.before = fail
-    system.start()
+    system.start_service()
     (first,) = system.ask("items")
     assert system.finished()["state"] == "failed"
     assert failing == 4
@@ -388,7 +377,7 @@ def test_an_unexpected_error_is_not_retried_for_ever(
 
 def test_nats_restarts(system: System) -> None:
     expected = items(system.database)
-    system.start()
+    system.start_service()
     (answer,) = system.ask("items")
     system.server.kill()
     time.sleep(1)
@@ -402,19 +391,16 @@ def test_nats_restarts(system: System) -> None:
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
     expected = items(system.database)
-    pipeline = system.settings["pipelines"]["p"]
+    pipeline = system.pipeline
     pipeline["encoding"] = encoding
     pipeline["snapshots"]["compression"] = "zstd"
     system.cut_after = 1
-    system.start()
+    system.start_service()
     decode = msgspec.json.decode if encoding == "json" else msgspec.msgpack.decode
     system.ask("items", decode=decode)
-    deadline = time.monotonic() + 60
-    while system.waves < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: system.waves >= 1, "the wave before the cut")
     system.stop_service()
-    system.start()
+    system.start_service()
     assert system.finished()["state"] == "complete"
     rows: list[dict[str, Any]] = []
     chunks = [
@@ -435,8 +421,8 @@ def test_compressed_with_a_dictionary(system: System, encoding: str) -> None:
 
 def test_few_rows_have_no_dictionary(system: System) -> None:
     expected = items(system.database, 5)
-    system.settings["pipelines"]["p"]["snapshots"]["compression"] = "zstd"
-    system.start()
+    system.pipeline["snapshots"]["compression"] = "zstd"
+    system.start_service()
     system.ask("items")
     assert system.finished()["state"] == "complete"
     (chunk, _meta) = received(system.server.url, "INIT")

@@ -24,6 +24,7 @@ from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.snapshot.table import Table
 from tailrace.visibility import Visibility
 from tailrace.wire import pgoutput
+from tests.chance import examples
 from tests.fix_log import START, TIME, Step, TestLog, Unit, truncate
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def consume(rows: Counter[Row], change: Change, *, keyed: bool) -> None:
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(1.5))
 @given(seed=st.integers(0, 1 << 32))
 def test_a_consumer_that_starts_empty_has_every_row(
     tmp_path_factory: pytest.TempPathFactory, keyed: bool, seed: int

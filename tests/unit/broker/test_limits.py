@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.broker.limits import MemoryBudget, Reservation
@@ -80,7 +80,6 @@ def test_a_reservation_changes_its_size() -> None:
     run(work())
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_cancelled_reservations_are_released(seed: int, size: int) -> None:
     chance = random.Random(seed)

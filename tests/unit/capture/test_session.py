@@ -221,7 +221,9 @@ def impatient(tmp_path: Path) -> Iterator[DemoEnvironment]:
 def test_only_what_is_durable_is_acknowledged(stage: DemoEnvironment) -> None:
     stage.disk.release.clear()
     stage.server.say(*transaction(2000), keepalive(3000, reply=True))
-    stage.until(lambda: stage.server.handed_out == 5 and len(stage.server.statuses) >= 2)
+    stage.until(lambda: stage.server.handed_out == 5 and len(stage.server.statuses) >= 1)
+    stage.server.say(keepalive(3001, reply=True))
+    stage.until(lambda: len(stage.server.statuses) >= 2)
     assert {flushed for _, flushed in stage.server.statuses} == {START}
     stage.disk.release.set()
     stage.until(lambda: stage.server.flushed >= 2005)
@@ -276,6 +278,8 @@ def test_keepalive_is_durable_before_it_is_acknowledged(stage: DemoEnvironment) 
 def test_keepalive_inside_a_transaction_is_no_progress(stage: DemoEnvironment) -> None:
     frames = transaction(2000)
     stage.server.say(*frames[:2], keepalive(5000, reply=True))
+    stage.until(lambda: len(stage.server.statuses) >= 1)
+    stage.server.say(keepalive(5001, reply=True))
     stage.until(lambda: len(stage.server.statuses) >= 2)
     assert {flushed for _, flushed in stage.server.statuses} == {START}
     stage.server.say(*frames[2:])

@@ -19,6 +19,7 @@ from tailrace.position import Lsn, Position
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.wire import pgoutput
 from tailrace.wire.pgtime import PgTime
+from tests.chance import examples, seeds
 from tests.columns import columnar, plain
 from tests.fix_log import TIME, Session, Workload, fragment_entries, whole_entry
 
@@ -58,7 +59,7 @@ def agree(entries: list[Entry]) -> None:
         assert columnar(entries, enough_bytes=enough_bytes) == expected
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40, short=10))
 def test_random_streams(seed: int) -> None:
     rng = random.Random(seed)
     workload, session = Workload(rng), Session()
@@ -101,7 +102,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(streams())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(2))
 def test_any_row_of_any_states(messages: list[bytes]) -> None:
     agree([entry_of(messages)])
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.decode.typed import arrow_type, to_arrow
@@ -154,7 +154,6 @@ def test_decimals_of_odd_scales(precision: int, scale: int, expected: pa.DataTyp
     assert arrow_type(Type(kind=Kind.NUMERIC, precision=precision, scale=scale)) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.datetimes() | st.just("infinity"), min_size=1))
 def test_timestamps_come_back(values: list[datetime | str | None]) -> None:
     texts = [None if value is None else str(value) for value in values]

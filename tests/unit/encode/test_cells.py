@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.decode.types import Kind, Type
@@ -63,14 +63,12 @@ def columns_of(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str | N
 
 
 @both
-@settings(deadline=None)
 @given(texts=columns_of(TEXT))
 def test_text(encoding: Encoding, texts: list[str | None]) -> None:
     assert read_back(encoding, Type(kind=Kind.TEXT), texts) == texts
 
 
 @both
-@settings(deadline=None)
 @given(lengths=st.lists(st.sampled_from([0, 1, 31, 32, 255, 256, 65535, 65536]), min_size=1))
 def test_text_of_every_header(encoding: Encoding, lengths: list[int]) -> None:
     texts = ["x" * length for length in lengths]
@@ -78,7 +76,6 @@ def test_text_of_every_header(encoding: Encoding, lengths: list[int]) -> None:
 
 
 @both
-@settings(deadline=None)
 @given(
     st.lists(
         st.integers(-(1 << 63), (1 << 63) - 1)
@@ -92,7 +89,6 @@ def test_integers(encoding: Encoding, numbers: list[int]) -> None:
     assert read_back(encoding, Type(kind=Kind.INT8), texts) == [None, *numbers]
 
 
-@settings(deadline=None)
 @given(st.integers(-(1 << 63), (1 << 64) - 1))
 def test_constants_are_read_back(number: int) -> None:
     value = {"a": [number, None, True, False, "é" * 40], "b": {}, "c": [""] * 20}
@@ -100,7 +96,6 @@ def test_constants_are_read_back(number: int) -> None:
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(st.floats(), min_size=1))
 def test_floats(encoding: Encoding, numbers: list[float]) -> None:
     spelled = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
@@ -115,7 +110,6 @@ def test_floats(encoding: Encoding, numbers: list[float]) -> None:
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(st.none() | st.binary(max_size=50), min_size=1))
 def test_bytea(encoding: Encoding, values: list[bytes | None]) -> None:
     texts = [None if value is None else f"\\x{value.hex()}" for value in values]
@@ -126,7 +120,6 @@ def test_bytea(encoding: Encoding, values: list[bytes | None]) -> None:
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(st.none() | st.booleans(), min_size=1))
 def test_bools(encoding: Encoding, values: list[bool | None]) -> None:
     texts = [None if value is None else "ft"[value] for value in values]
@@ -137,7 +130,6 @@ ODD_TIMES = ["infinity", "-infinity", "0044-03-15 12:00:00 BC", "10000-01-01 00:
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(st.datetimes() | st.sampled_from(ODD_TIMES), min_size=1))
 def test_timestamps(encoding: Encoding, values: list[object]) -> None:
     texts = [str(value) for value in values]
@@ -186,7 +178,6 @@ def boxes(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(st.none() | boxes(st.none() | TEXT), min_size=1, max_size=8))
 def test_arrays_of_text(encoding: Encoding, values: list[Any]) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.TEXT))
@@ -196,7 +187,6 @@ def test_arrays_of_text(encoding: Encoding, values: list[Any]) -> None:
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(boxes(st.none() | st.integers(-(1 << 63), (1 << 63) - 1)), min_size=1, max_size=8))
 def test_arrays_of_integers(encoding: Encoding, values: list[Any]) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.INT8))
@@ -236,7 +226,6 @@ def test_arrays_of_boxes_have_semicolons(encoding: Encoding) -> None:
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(st.none() | st.dictionaries(TEXT, st.none() | TEXT, max_size=20), min_size=1))
 def test_hstore(encoding: Encoding, values: list[dict[str, str | None] | None]) -> None:
     texts = [None if value is None else hstore_text(value) for value in values]
@@ -297,7 +286,6 @@ def same_number(number: float, text: str) -> bool:
     return math.isfinite(number) and Decimal(repr(number)) == Decimal(text)
 
 
-@settings(deadline=None)
 @given(st.lists(NUMERALS, min_size=1))
 def test_no_number_of_a_document_loses_a_digit(numerals: list[str]) -> None:
     found = read_back("msgpack", Type(kind=Kind.JSON), list(numerals))
@@ -307,7 +295,6 @@ def test_no_number_of_a_document_loses_a_digit(numerals: list[str]) -> None:
     assert all(map(exact, as_jsonb, found))
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | DOCUMENTS, min_size=1, max_size=8))
 def test_documents(values: list[Any]) -> None:
     texts = [None if value is None else json_text(value) for value in values]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.change import UNCHANGED, Op
@@ -63,7 +63,6 @@ def test_an_empty_group(encoding: Encoding, shape: str) -> None:
     assert (batch.num_rows, batch.schema) == (0, MESSAGES)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20))
 def test_ids_are_those_of_positions(positions: list[tuple[int, int]]) -> None:
     made = items(
@@ -82,7 +81,6 @@ def test_ids_are_those_of_positions(positions: list[tuple[int, int]]) -> None:
 
 @both
 @every_shape
-@settings(deadline=None)
 @given(cuts=st.lists(st.integers(1, 5), min_size=1, max_size=6))
 def test_the_same_change_has_the_same_bytes(
     encoding: Encoding, shape: str, cuts: list[int]

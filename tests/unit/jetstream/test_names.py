@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.change import Op
@@ -17,14 +17,12 @@ NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 ODD = st.text(".*>%$ \t\n\x7f\u00a0é2E", min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(NAMES | ODD)
 def test_a_name_is_one_token(name: str) -> None:
     assert not re.search(r"[\s.*>\x00-\x20\x7f]", token(name))
     assert not token(name).startswith("$")
 
 
-@settings(deadline=None)
 @given(NAMES | ODD)
 def test_a_token_decodes_to_its_name(name: str) -> None:
     unescaped = re.sub(
@@ -33,7 +31,6 @@ def test_a_token_decodes_to_its_name(name: str) -> None:
     assert unescaped.decode() == name
 
 
-@settings(deadline=None)
 @given(st.tuples(NAMES | ODD, NAMES | ODD), st.tuples(NAMES | ODD, NAMES | ODD))
 def test_no_two_tables_share_a_subject(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (table_path(*one) == table_path(*other)) == (one == other)
@@ -63,7 +60,6 @@ def test_an_unknown_placeholder_is_an_error() -> None:
 TABLES = st.tuples(st.just("public") | NAMES | ODD, NAMES | ODD)
 
 
-@settings(deadline=None)
 @given(TABLES)
 def test_keys_are_valid_in_buckets(table: tuple[str, str]) -> None:
     key = table_key(*table)
@@ -72,7 +68,6 @@ def test_keys_are_valid_in_buckets(table: tuple[str, str]) -> None:
     assert not key.endswith(".")
 
 
-@settings(deadline=None)
 @given(TABLES, TABLES)
 def test_no_two_tables_share_a_key(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (table_key(*one) == table_key(*other)) == (one == other)

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import MalformedError
@@ -37,7 +37,6 @@ def encoded(event: Event) -> bytes:
     return b"MSG %s 1 %s%d\r\n%s\r\n" % (event.subject, reply, len(body), body)
 
 
-@settings(deadline=None)
 @given(st.lists(controls | messages), st.lists(st.integers(0, 400)))
 def test_any_split_of_the_bytes_gives_the_same_events(events: list[Event], cuts: list[int]) -> None:
     data = b"".join(map(encoded, events))
@@ -53,7 +52,6 @@ def test_any_split_of_the_bytes_gives_the_same_events(events: list[Event], cuts:
     assert rest == b""
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_parsed_malformed_or_incomplete(data: bytes) -> None:
     with contextlib.suppress(MalformedError):

@@ -24,6 +24,7 @@ from tailrace.testing import MemoryStore, PowerCutError
 
 if TYPE_CHECKING:
     from tailrace.change import Change
+from tests.chance import seeds
 from tests.fix_log import (
     IDENTITY,
     NOW,
@@ -43,7 +44,7 @@ COUNT = int(os.environ.get("TAILRACE_POWER_CUTS", "1000"))
 BATCH = 100
 
 
-@pytest.mark.parametrize("batch", range(-(-COUNT // BATCH)))
+@pytest.mark.parametrize("batch", seeds(-(-COUNT // BATCH), short=2))
 def test_nothing_appended_is_lost_and_nothing_torn_is_seen(batch: int) -> None:
     if SEED is not None:
         Simulation(int(SEED)).run()

@@ -21,6 +21,7 @@ from tailrace.log.format.segment import list_segments, read_header, walk
 from tailrace.log.reader import AtLsn, AtTime, Earliest, Latest, Log
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.testing import MemoryStore
+from tests.chance import examples, seeds
 from tests.fix_log import (
     SECOND,
     START,
@@ -91,7 +92,7 @@ def test_a_log_without_a_mark_says_what_to_do(made: TestLog) -> None:
     assert "tailrace capture" in caught.value.hint
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.4))
 @given(logs(), st.data())
 def test_any_range_is_what_a_filter_finds(made: TestLog, data: st.DataObject) -> None:
     places = positions(made)
@@ -159,7 +160,7 @@ def test_a_fragment_without_a_change_keeps_its_schemas_for_who_waits_before_it()
     assert list(read_changes(made.log(), after)) == made.changes()[2:]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, short=3))
 def test_every_segment_decodes_alone(seed: int) -> None:
     made = random_log(random.Random(seed), entries=20, segment_bytes=400)
     changes = made.changes()
@@ -293,7 +294,7 @@ def test_earliest_and_latest(made: TestLog) -> None:
     assert log.resolve(Latest()) == log.end().position
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.4))
 @given(logs(), st.data())
 def test_starting_at_an_lsn_is_starting_at_the_first_commit_from_there(
     made: TestLog, data: st.DataObject
@@ -305,7 +306,7 @@ def test_starting_at_an_lsn_is_starting_at_the_first_commit_from_there(
     assert same(found, [change for change in changes if change.position.lsn >= lsn])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.4))
 @given(logs(), st.data())
 def test_starting_at_a_time_is_starting_at_the_first_transaction_from_then(
     made: TestLog, data: st.DataObject
@@ -381,7 +382,7 @@ def test_a_mark_older_than_the_log_waits_for_capture() -> None:
     assert "tailrace capture" in caught.value.hint
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, short=3))
 def test_a_segment_cut_between_two_entries_is_noticed(seed: int) -> None:
     made = random_log(random.Random(seed), entries=20, segment_bytes=900)
     files = made.store.files()
@@ -417,7 +418,7 @@ def test_changes_of_one_read_decode_with_one_decoder(made: TestLog) -> None:
 
 
 @given(logs(), st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6))
 def test_extents_cover_the_log_and_are_read_as_by_a_newcomer(made: TestLog, rows: int) -> None:
     reader = made.log()
     after, found, counted = reader.resolve(Earliest()), [], 0

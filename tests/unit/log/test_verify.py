@@ -15,6 +15,7 @@ from tailrace.log.format.segment import list_segments, read_header, walk
 from tailrace.log.verify import Defect, Report, Severity, verify
 from tailrace.position import Lsn, Position
 from tailrace.testing import MemoryStore
+from tests.chance import seeds
 from tests.fix_log import TestLog, insert, random_log, relation, transaction
 
 Files = dict[str, bytes]
@@ -96,7 +97,7 @@ def test_segments_after_a_damaged_one_are_checked_too() -> None:
     assert [finding.file for finding in found] == [names[1], names[4]]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, short=2))
 def test_logs_cut_by_retention_are_clean(seed: int) -> None:
     made = random_log(random.Random(seed), entries=20, segment_bytes=300)
     for name in list_segments(made.store)[:-1]:

@@ -9,11 +9,15 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
+
+pytestmark = pytest.mark.long
 
 GUIDE = Path(__file__).parents[4] / "docs/guides/creek-client.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

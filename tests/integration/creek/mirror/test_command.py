@@ -42,6 +42,7 @@ def running(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_repeatedly_killed_mirror_equals_the_source(
     feeding: Producer, copy: Database, tmp_path: Path, kind: str

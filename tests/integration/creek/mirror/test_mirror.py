@@ -59,11 +59,11 @@ def applied(running: Following, count: int) -> None:
     running.wait(lambda: running.status.changes >= count, f"{count} changes")
 
 
-def test_random_changes_before_and_after_a_snapshot(feeding: Producer, place: Place) -> None:
+def test_random_changes_before_and_after_a_snapshot(
+    feeding: Producer, place: Place, seed: int
+) -> None:
     """GIVEN transactions before, during and after a snapshot WHEN the mirror runs, is stopped and
     resumes THEN it equals the source, and one snapshot was enough."""
-    seed = random.randrange(10**6)
-    print("seed", seed)
     source = RandomTable(USERS, random.Random(seed))
     before = [source.transaction() for _ in range(30)]
     feeding.snapshot(USERS, source.listed(), **source.header())

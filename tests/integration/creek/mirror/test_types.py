@@ -6,6 +6,8 @@ import asyncio
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.corpus import prepared
 from tests.integration.creek.client.calls import rest, run_connected
 from tests.integration.creek.mirror.following import Following
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from tailrace.client.creek import Creek
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
+
+pytestmark = pytest.mark.long
 
 DOMAINS = {"positive": "integer", "labels": "text[]"}
 """The stream has the base types of domains."""

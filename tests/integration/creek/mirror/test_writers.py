@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
 from tests.integration.creek.client.calls import rest, run_connected
 from tests.integration.creek.mirror.following import Following
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    import pytest
-
     from tests.fix_postgres import Database
     from tests.integration.creek.system import Producer
+
+pytestmark = pytest.mark.long
 
 KEYS = 300
 SELECT = "SELECT id, name, big FROM account ORDER BY id"
@@ -59,12 +60,13 @@ class RolledBack(Exception):  # noqa: N818 - on purpose
 
 
 @contextlib.contextmanager
-def load(database: Database) -> Iterator[None]:
+def load(database: Database, seed: int) -> Iterator[None]:
     """Three writers."""
     stopping = threading.Event()
-    seeds = [random.randrange(10**6) for _ in range(3)]
-    print("seeds", seeds)
-    threads = [threading.Thread(target=write, args=(database, seed, stopping)) for seed in seeds]
+    threads = [
+        threading.Thread(target=write, args=(database, seed + number, stopping))
+        for number in range(3)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -76,13 +78,13 @@ def load(database: Database) -> Iterator[None]:
 
 
 def test_mirror_that_starts_under_load_equals_the_source(
-    database: Database, producer: Callable[..., Producer], copy: Database, tmp_path: Path
+    database: Database, producer: Callable[..., Producer], copy: Database, tmp_path: Path, seed: int
 ) -> None:
     """GIVEN writers WHEN mirrors start, and one stops and resumes THEN both equal the source."""
     database.execute("CREATE TABLE account (id int PRIMARY KEY, name text, big text)")
     sqlite, _, postgresql = places(tmp_path, copy)
     url = f"{producer('public.account').nats}?creek=CREEK"
-    with load(database):
+    with load(database, seed):
         light = Following(url, "account", sqlite.url)
         try:
             light.follows()

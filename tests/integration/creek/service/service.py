@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import nats
 import nats.errors
 
-from tailrace import config
 from tailrace.creek import service
 from tailrace.encode.creek import schema as creek
 from tailrace.log.reader import Earliest
 from tailrace.wire import pgoutput
-from tests.fix_pipeline import received
+from tests.jetstream import connected
+from tests.system import System
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nats.aio.client import Client
     from nats.aio.msg import Msg
 
     from tailrace.schema import TypeName
@@ -39,27 +38,22 @@ PIPELINE: dict[str, Any] = {
 }
 
 
-class Service:
+class Service(System):
     """What `tailrace serve` runs for a creek pipeline, and the other side of it."""
 
+    name = "creek"
+
     def __init__(self, captured: Captured, server: EmbeddedNats, **source: str) -> None:
-        self.captured = captured
-        self.database = captured.database
-        self.server = server
+        data = captured.folder.parent / f"data-{captured.database.name}"
+        super().__init__(captured.database, server, data, captured=captured)
+        self.source = captured.config.source.model_dump() | source
         sink = {
             "type": "nats",
             "url": server.url,
             "stream": {"name": f"{NAMESPACE}_wal", "subjects": [f"{NAMESPACE}.*.wal.>"]},
             "subject": f"{NAMESPACE}.{{database}}.wal.{{schema}}.{{table}}",
         }
-        self.config = config.Config.model_validate(
-            {
-                "source": captured.config.source.model_dump() | source,
-                "log": captured.config.log.model_dump(),
-                "data": captured.folder.parent / f"data-{self.database.name}",
-                "pipelines": {"creek": PIPELINE | {"sink": sink}},
-            }
-        )
+        self.pipeline = PIPELINE | {"sink": sink}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -81,21 +75,19 @@ class Service:
             thread.join(30)
             assert not thread.is_alive()
         self._threads = []
+        super().stop()
 
     def ask(self, body: bytes | str, subject: str = "_schema") -> Msg | None:
         """The first reply, within a second; None if there is no listener."""
         payload = body.encode() if isinstance(body, str) else body
 
-        async def request() -> Msg | None:
-            client = await nats.connect(self.server.url)
+        async def request(client: Client) -> Msg | None:
             try:
                 return await client.request(f"{NAMESPACE}.{subject}", payload, timeout=1.0)
             except nats.errors.NoRespondersError:
                 return None
-            finally:
-                await client.close()
 
-        return asyncio.run(request())
+        return connected(self.server.url, request)
 
     def schema(self, fingerprint: str, subject: str = "_schema") -> dict[str, Any] | None:
         """The document of a fingerprint; None if there is none."""
@@ -113,7 +105,7 @@ class Service:
         subject = creek.subject(NAMESPACE, self.database.name, "schema", schema, table)
         return [
             msgspec.json.decode(creek.unpacked(message.payload) or b"")
-            for message in received(self.server.url, f"{NAMESPACE}_schema")
+            for message in self.received(f"{NAMESPACE}_schema")
             if message.subject == subject
         ]
 
@@ -127,15 +119,11 @@ class Service:
     def streams(self) -> set[str]:
         """What streams there are."""
 
-        async def read() -> set[str]:
-            client = await nats.connect(self.server.url)
-            try:
-                found = await client.jetstream().streams_info()
-                return {each.config.name or "" for each in found}
-            finally:
-                await client.close()
+        async def read(client: Client) -> set[str]:
+            found = await client.jetstream().streams_info()
+            return {each.config.name or "" for each in found}
 
-        return asyncio.run(read())
+        return connected(self.server.url, read)
 
     def _exists(self) -> bool:
         return f"{NAMESPACE}_schema" in self.streams()

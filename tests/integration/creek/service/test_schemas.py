@@ -19,6 +19,7 @@ from tailrace.postgres.connection import connect
 from tailrace.testing.proxy import TcpProxy
 from tests.integration.cases.running import running, settle
 from tests.integration.creek.service.service import NAMESPACE, Service, fingerprints
+from tests.jetstream import purge
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -387,14 +388,7 @@ def test_a_purged_stream_is_filled_again(captured: Captured, serve: Callable[...
     served = serve(captured)
     [message] = served.eventually_published("users")
 
-    async def purge() -> None:
-        client = await nats.connect(served.server.url)
-        try:
-            await client.jetstream().purge_stream(f"{NAMESPACE}_schema")
-        finally:
-            await client.close()
-
-    asyncio.run(purge())
+    purge(served.server.url, f"{NAMESPACE}_schema")
     captured.database.execute("CREATE TABLE nudge (id int PRIMARY KEY)")
     captured.database.execute("ALTER PUBLICATION tailrace ADD TABLE nudge")
     again = served.eventually_published("users")

@@ -20,7 +20,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def system(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[System]:
-    with EmbeddedNats() as server:
-        made = System(spark, database, server, tmp_path)
+    with EmbeddedNats() as server, System(spark, database, server, tmp_path) as made:
         yield made
-        made.stop_service()

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import nats
 
-from tailrace import config
 from tailrace.encode.creek import schema as creek
 from tailrace.observe.figure import document
 from tests.creek import read, reader_schema
-from tests.fix_pipeline import received
 from tests.integration.snapshot.serving import Serving
+from tests.jetstream import connected, requested
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nats.aio.client import Client
     from pyspark.sql import SparkSession
 
     from tailrace.testing import EmbeddedNats
-    from tests.fix_pipeline import Received
     from tests.fix_postgres import Database
+    from tests.jetstream import Received
 
 STREAM = "CREEK_snap"
 REQUEST = "CREEK._snapshot"
@@ -87,38 +84,26 @@ class Topic:
 class System(Serving):
     """Serves Creek's requests."""
 
+    name = "p"
+
     def __init__(
-        self, spark: SparkSession, database: Database, server: EmbeddedNats, folder: Path
+        self, spark: SparkSession, database: Database, server: EmbeddedNats, data: Path
     ) -> None:
-        super().__init__(spark)
-        self.database = database
-        self.server = server
-        self.folder = folder
-        self.snapshots: dict[str, Any] = {
-            "request": REQUEST,
-            "stretch_bytes": 8192,
-            "stream": {"name": STREAM, "subjects": ["CREEK.*.snap.>"]},
-        }
-        self.settings: dict[str, Any] = {
-            "source": {"dsn": database.dsn, "publication": "pub"},
-            "log": {"path": str(folder / "log")},
-            "data": str(folder),
-            "pipelines": {
-                "p": {
-                    "shape": "creek",
-                    "sink": {
-                        "type": "nats",
-                        "url": server.url,
-                        "stream": {"name": "CREEK_wal", "subjects": ["CREEK.*.wal.>"]},
-                        "subject": "CREEK.{database}.wal.{schema}.{table}",
-                    },
-                    "snapshots": self.snapshots,
-                }
+        super().__init__(database, server, data, spark=spark)
+        self.pipeline = {
+            "shape": "creek",
+            "sink": {
+                "type": "nats",
+                "url": server.url,
+                "stream": {"name": "CREEK_wal", "subjects": ["CREEK.*.wal.>"]},
+                "subject": "CREEK.{database}.wal.{schema}.{table}",
+            },
+            "snapshots": {
+                "request": REQUEST,
+                "stretch_bytes": 8192,
+                "stream": {"name": STREAM, "subjects": ["CREEK.*.snap.>"]},
             },
         }
-
-    def start(self) -> None:
-        self.serve(config.Config.model_validate(self.settings), "p")
 
     def ask(self, table: str = "items", *, timeout_s: float = 1, **names: str) -> Answer:
         """A request as Creek's clients send it, with as much patience."""
@@ -131,29 +116,11 @@ class System(Serving):
 
     def say_all(self, bodies: list[bytes], *, timeout_s: float = 1) -> list[Answer]:
         """The answers to requests that go out together."""
-
-        async def request() -> list[Answer]:
-            client = await nats.connect(self.server.url)
-            try:
-                deadline = time.monotonic() + 20
-                while True:
-                    try:
-                        asked = [
-                            client.request(REQUEST, each, timeout=timeout_s) for each in bodies
-                        ]
-                        answers = await asyncio.gather(*asked)
-                    except nats.errors.NoRespondersError:
-                        assert time.monotonic() < deadline
-                        await asyncio.sleep(0.1)
-                    else:
-                        return [
-                            Answer(answer.data.decode(), dict(answer.headers or {}))
-                            for answer in answers
-                        ]
-            finally:
-                await client.close()
-
-        return asyncio.run(request())
+        requests = [(REQUEST, body) for body in bodies]
+        return [
+            Answer(reply.data.decode(), dict(reply.headers or {}))
+            for reply in requested(self.server.url, requests, timeout_s=timeout_s)
+        ]
 
     def over(self, topic: str) -> dict[str, object]:
         """The snapshot on a topic, once it is over."""
@@ -175,31 +142,15 @@ class System(Serving):
 
     def topic(self, name: str) -> Topic:
         """What is on a topic."""
-        found = received(self.server.url, STREAM)
-        return Topic([message for message in found if message.subject == name])
+        return Topic([message for message in self.received(STREAM) if message.subject == name])
 
     def limit(self, messages: int) -> None:
         """Let the stream take so many messages."""
-        asyncio.run(self._alter(messages))
 
-    async def _alter(self, messages: int) -> None:
-        client = await nats.connect(self.server.url)
-        try:
+        async def alter(client: Client) -> None:
             jetstream = client.jetstream()
             settings = (await jetstream.stream_info(STREAM)).config
             settings.max_msgs = messages
             await jetstream.update_stream(settings)
-        finally:
-            await client.close()
 
-    def purge(self) -> None:
-        """Have the stream lose everything."""
-
-        async def purge() -> None:
-            client = await nats.connect(self.server.url)
-            try:
-                await client.jetstream().purge_stream(STREAM)
-            finally:
-                await client.close()
-
-        asyncio.run(purge())
+        connected(self.server.url, alter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,8 @@ def captured(system: System, capture: Callable[..., Captured]) -> Captured:
         "INSERT INTO items SELECT g, 'v' || g FROM generate_series(1, 1000) g"
     )
     made = capture(system.database)
-    system.settings["source"]["publication"] = made.publication
-    system.settings["log"]["path"] = str(made.folder)
+    system.source["publication"] = made.publication
+    system.log = made.folder
     made.catch_up()
     return made
 
@@ -69,7 +68,7 @@ def test_a_change_that_is_in_the_stream_and_not_yet_visible(
 ) -> None:
     """P41: the snapshot has the old row, though it is taken long after the commit."""
     with running(captured), system.database.connect() as connection:
-        system.start()
+        system.start_service()
         request.getfixturevalue("hanging")
         thread = threading.Thread(
             target=lambda: connection.execute("UPDATE items SET v = 'new' WHERE id = 7")
@@ -105,10 +104,10 @@ def test_a_hanging_commit_older_than_the_pipeline_is_waited_for(
         )
         thread.start()
         wait_for(lambda: changes(captured), "the update is in the log")
-        checkpoints = system.folder / "checkpoints" / "p"
+        checkpoints = system.data / "checkpoints" / "p"
         checkpoints.mkdir(parents=True)
         (checkpoints / "tailrace-start").write_text(f"{captured.log.end().position}\n")
-        system.start()
+        system.start_service()
         topic = system.ask().text
         assert system.service is not None
         service = system.service
@@ -125,7 +124,7 @@ def test_visible_changes_are_not_repeated(system: System, captured: Captured) ->
     with running(captured):
         system.database.execute("UPDATE items SET v = 'new'")
         wait_for(lambda: len(changes(captured)) == 1000, "the updates are in the log")
-        system.start()
+        system.start_service()
         topic = system.ask().text
         system.over(topic)
     after = Lsn.parse(system.topic(topic).header["lsn"])
@@ -136,7 +135,7 @@ def test_while_capture_is_stopped(system: System, captured: Captured) -> None:
     """What is not in the log yet comes again."""
     before = captured.log.end().end_lsn
     system.database.execute("UPDATE items SET v = 'new' WHERE id <= 10")
-    system.start()
+    system.start_service()
     topic = system.ask().text
     assert system.over(topic)["state"] == "complete"
     with running(captured):
@@ -146,10 +145,9 @@ def test_while_capture_is_stopped(system: System, captured: Captured) -> None:
     assert replayed(captured, found) == selected(system.database)
 
 
-def test_under_load(system: System, captured: Captured) -> None:
+@pytest.mark.long
+def test_under_load(system: System, captured: Captured, seed: int) -> None:
     """Writers change, move, delete and insert rows while snapshots are taken."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
     stopping = threading.Event()
     topics = []
     writers = [
@@ -158,7 +156,7 @@ def test_under_load(system: System, captured: Captured) -> None:
     ]
     with ExitStack() as owned:
         owned.enter_context(running(captured))
-        system.start()
+        system.start_service()
         for writer in writers:
             writer.start()
             owned.callback(writer.join)

@@ -46,7 +46,7 @@ def test_rows_and_failures(system: System) -> None:
         "CREATE PUBLICATION pub FOR TABLE items"
     )
     asyncio.run(streams(system.server.url))
-    system.start()
+    system.start_service()
     system.ask("hidden")
     found = sorted(rows(system, "public.items"), key=lambda row: int(row["id"]))
     assert found == [{"id": number, "v": f"v{number}"} for number in range(1, 1001)]

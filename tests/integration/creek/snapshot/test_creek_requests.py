@@ -32,7 +32,7 @@ def tables(database: Database) -> None:
 )  # fmt: skip
 def test_malformed(system: System, body: bytes) -> None:
     tables(system.database)
-    system.start()
+    system.start_service()
     answer = system.say(body)
     assert answer.status == "400"
     assert answer.error["code"] == "MALFORMED"
@@ -41,8 +41,8 @@ def test_malformed(system: System, body: bytes) -> None:
 
 def test_tables_that_are_not_published_or_not_selected(system: System) -> None:
     tables(system.database)
-    system.settings["pipelines"]["p"]["tables"] = ["public.items"]
-    system.start()
+    system.pipeline["tables"] = ["public.items"]
+    system.start_service()
     asked = ["nowhere", "hidden", "others", "items; --", "a\nb\0", "x" * 500_000]
     for answer in map(system.ask, asked):
         assert (answer.status, answer.error["code"]) == ("404", "BAD_CONFIG")
@@ -57,12 +57,12 @@ def test_another_database_is_for_another_producer(
 ) -> None:
     tables(system.database)
     tables(database16)
-    system.start()
+    system.start_service()
     answer = system.ask(database="elsewhere")
     assert (answer.status, answer.error["code"]) == ("404", "BAD_CONFIG")
     other = System(spark, database16, system.server, tmp_path / "other")
     try:
-        other.start()
+        other.start_service()
         for asked in (system, other, system, other):
             expected = f"CREEK.{asked.database.name}.snap.public.items."
             wait_for(lambda: asked.ask().text.startswith(expected), "the request to be answered")  # noqa: B023
@@ -74,7 +74,7 @@ def test_another_database_is_for_another_producer(
 def test_while_postgres_is_unreachable(system: System, postgres: EmbeddedPostgres) -> None:
     """Tables known as published are answered for; others are unknown."""
     tables(system.database)
-    system.start()
+    system.start_service()
     system.over(system.ask().text)
     postgres.stop()
     try:
@@ -87,8 +87,8 @@ def test_while_postgres_is_unreachable(system: System, postgres: EmbeddedPostgre
 
 
 def test_before_postgres_has_ever_answered(system: System) -> None:
-    system.settings["source"]["dsn"] = "host=127.0.0.1 port=1 dbname=nowhere"
-    system.start()
+    system.source["dsn"] = "host=127.0.0.1 port=1 dbname=nowhere"
+    system.start_service()
     answer = system.ask()
     assert (answer.status, answer.error["code"]) == ("503", "UNREACHABLE")
 
@@ -96,7 +96,7 @@ def test_before_postgres_has_ever_answered(system: System) -> None:
 def test_while_the_table_is_locked(system: System) -> None:
     """It is known from the start."""
     tables(system.database)
-    system.start()
+    system.start_service()
     assert system.ask("hidden").status == "404"
     with system.database.connect() as holder:
         holder.execute("BEGIN")

@@ -18,6 +18,8 @@ from tailrace.encode.creek import schema as creek
 from tailrace.errors import UnexpectedError
 from tailrace.snapshot.service.maker import Maker
 from tailrace.visibility import Visibility
+from tests.integration.creek.snapshot.system import STREAM
+from tests.jetstream import purge
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_header_all_rows_and_the_end(system: System) -> None:
     expected = items(system.database)
     system.database.execute("ANALYZE items")
-    system.start()
+    system.start_service()
     topic = system.ask().text
     name = system.database.name
     assert re.fullmatch(
@@ -67,7 +69,7 @@ def test_a_header_all_rows_and_the_end(system: System) -> None:
     assert header["tx_id"] == seen.xmax & 0xFFFFFFFF
     assert datetime.fromisoformat(header["at"]) <= datetime.now(UTC)
     assert datetime.fromisoformat(header["since"]) <= datetime.fromisoformat(header["at"])
-    assert not list((system.folder / "snapshots" / "p").glob("*.json"))
+    assert not list((system.data / "snapshots" / "p").glob("*.json"))
     # Nothing holds the table any more.
     system.database.execute("SET lock_timeout TO '10s'; ALTER TABLE items ADD more int")
 
@@ -89,7 +91,7 @@ def test_values_of_many_types_and_odd_names(system: System) -> None:
             WHERE (id < '00000000-0000-0000-0000-000000000003')
         """
     )
-    system.start()
+    system.start_service()
     topic = system.ask("a *>b", namespace="Odd.One").text
     assert ".snap.Odd%2EOne.a%20%2A%3Eb." in topic
     system.over(topic)
@@ -113,7 +115,7 @@ def test_empty_and_partitioned_tables(system: System) -> None:
         "INSERT INTO parts SELECT g, 'v' || g FROM generate_series(0, 999) g; ANALYZE low, high;"
         "CREATE PUBLICATION pub FOR TABLE nothing, bare, parts WITH (publish_via_partition_root)"
     )
-    system.start()
+    system.start_service()
     nothing, parts = system.ask("nothing").text, system.ask("parts").text
     system.over(nothing)
     assert system.topic(nothing).rows == []
@@ -129,7 +131,7 @@ def test_empty_and_partitioned_tables(system: System) -> None:
 
 def test_requests_for_one_table_share_a_topic(system: System) -> None:
     items(system.database)
-    system.start()
+    system.start_service()
     names = {"database": system.database.name, "namespace": "public", "table": "items"}
     topics = {answer.text for answer in system.say_all([msgspec.json.encode(names)] * 20)}
     assert len(topics) == 1
@@ -142,15 +144,15 @@ def test_requests_for_one_table_share_a_topic(system: System) -> None:
 def test_after_a_crash_no_row_is_sent_twice(system: System, wave: int) -> None:
     """What keeps a row from coming twice is not the server's window for repeated ids."""
     expected = items(system.database)
-    system.snapshots["stream"]["duplicate_window_s"] = 0.1
+    system.pipeline["snapshots"]["stream"]["duplicate_window_s"] = 0.1
     system.cut_after = wave
-    system.start()
+    system.start_service()
     topic = system.ask().text
     system.cut(topic, after=wave)
     before = system.topic(topic).messages
     assert 1 < len(before) < len(expected)
     system.database.execute("UPDATE items SET name = 'later'; DELETE FROM items WHERE id % 2 = 0")
-    system.start()
+    system.start_service()
     assert system.over(topic)["rows"] == len(expected)
     assert by_id(system.topic(topic).rows) == expected
     assert system.topic(topic).messages[: len(before)] == before
@@ -162,8 +164,8 @@ def test_a_crash_between_a_message_and_its_record(
 ) -> None:
     """Neither the header nor EOF is sent twice; after EOF the snapshot is not needed."""
     expected = items(system.database)
-    system.snapshots["stream"]["duplicate_window_s"] = 0.1
-    system.snapshots["parallel"] = 64
+    system.pipeline["snapshots"]["stream"]["duplicate_window_s"] = 0.1
+    system.pipeline["snapshots"]["parallel"] = 64
     send = Maker._send
 
     def cut(maker: Maker, message: SnapshotMessage) -> None:
@@ -174,7 +176,7 @@ def test_a_crash_between_a_message_and_its_record(
             raise UnexpectedError("cut")
 
     monkeypatch.setattr(Maker, "_send", cut)
-    system.start()
+    system.start_service()
     topic = system.ask().text
     assert system.service is not None
     system.service.join(60)
@@ -183,7 +185,7 @@ def test_a_crash_between_a_message_and_its_record(
     assert len(before) == (1 if left == "head" else len(expected) + 2)
     if left == "everything":
         end_snapshots(system.database)
-    system.start()
+    system.start_service()
     assert system.over(topic)["state"] == "complete"
     assert system.topic(topic).messages[: len(before)] == before
     assert by_id(system.topic(topic).rows) == expected
@@ -198,18 +200,18 @@ def end_snapshots(database: Database) -> None:
 def test_without_its_snapshot_a_topic_ends_with_an_error(system: System) -> None:
     expected = items(system.database)
     system.cut_after = 1
-    system.start()
+    system.start_service()
     topic = system.ask().text
     system.cut(topic, after=1)
     end_snapshots(system.database)
-    system.start()
+    system.start_service()
     assert system.over(topic)["state"] == "failed"
     *_, last = system.topic(topic).messages
     assert last.headers["Tailrace-Error"] == "REFUSED"
     content = msgspec.json.decode(creek.unpacked(last.payload) or b"")
     assert "is gone" in content["error"]
     assert content["code"] == "REFUSED"
-    assert not list((system.folder / "snapshots" / "p").glob("*.json"))
+    assert not list((system.data / "snapshots" / "p").glob("*.json"))
     again = system.ask().text
     assert again != topic
     system.over(again)
@@ -220,11 +222,11 @@ def test_the_publication_changes_during_a_snapshot(system: System) -> None:
     """The header has named a schema, and the rest would have another."""
     items(system.database)
     system.cut_after = 1
-    system.start()
+    system.start_service()
     topic = system.ask().text
     system.cut(topic, after=1)
     system.database.execute("ALTER PUBLICATION pub SET TABLE items (id, name)")
-    system.start()
+    system.start_service()
     assert system.over(topic)["state"] == "failed"
     assert system.topic(topic).messages[-1].headers["Tailrace-Error"] == "SCHEMA_CHANGED"
     again = system.ask().text
@@ -245,7 +247,7 @@ def test_a_truncate_does_not_wait_for_the_snapshot(system: System) -> None:
             wait_for(lambda: system.database.query(waiting), "TRUNCATE to wait for its lock")
 
     system.before = empty
-    system.start()
+    system.start_service()
     topic = system.ask().text
     assert system.over(topic)["state"] == "failed"
     emptying.join()
@@ -257,7 +259,7 @@ def test_a_truncate_does_not_wait_for_the_snapshot(system: System) -> None:
 
 def test_a_bug_is_reported_to_the_client(system: System) -> None:
     items(system.database)
-    system.start()
+    system.start_service()
     system.fault = ValueError("odd")
     topic = system.ask().text
     assert system.over(topic)["state"] == "failed"
@@ -271,7 +273,7 @@ def test_a_bug_is_reported_to_the_client(system: System) -> None:
 def test_a_row_that_nats_refuses(system: System) -> None:
     items(system.database, 10)
     system.database.execute("UPDATE items SET name = repeat('x', 2000000) WHERE id = 5")
-    system.start()
+    system.start_service()
     topic = system.ask().text
     assert system.over(topic)["state"] == "failed"
     assert system.topic(topic).messages[-1].headers["Tailrace-Error"] == "POISONED"
@@ -280,9 +282,9 @@ def test_a_row_that_nats_refuses(system: System) -> None:
 def test_a_stream_that_is_full_in_the_middle_of_a_stretch(system: System) -> None:
     """What came in before is known by its ids, long after the server has forgotten them."""
     expected = items(system.database)
-    system.snapshots["stretch_bytes"] = 1 << 20
-    system.snapshots["stream"] |= {"duplicate_window_s": 0.1, "max_messages": 300}
-    system.start()
+    system.pipeline["snapshots"]["stretch_bytes"] = 1 << 20
+    system.pipeline["snapshots"]["stream"] |= {"duplicate_window_s": 0.1, "max_messages": 300}
+    system.start_service()
     topic = system.ask().text
     assert system.service is not None
     service = system.service
@@ -296,11 +298,11 @@ def test_a_stream_that_is_full_in_the_middle_of_a_stretch(system: System) -> Non
 def test_a_stream_that_has_lost_its_first_messages(system: System) -> None:
     items(system.database)
     system.cut_after = 2
-    system.start()
+    system.start_service()
     topic = system.ask().text
     system.cut(topic, after=2)
-    system.purge()
-    system.start()
+    purge(system.server.url, STREAM)
+    system.start_service()
     assert system.over(topic)["state"] == "failed"
     (message,) = system.topic(topic).messages
     assert message.headers["Tailrace-Error"] == "SINK_REFUSED"
@@ -316,7 +318,7 @@ def test_nats_restarts(system: System) -> None:
             system.server.start()
 
     system.before = kill
-    system.start()
+    system.start_service()
     topic = system.ask().text
     assert system.over(topic)["state"] == "complete"
     assert by_id(system.topic(topic).rows) == expected

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.generate import REFERENCE
@@ -300,7 +300,6 @@ STATES = st.sampled_from([b"1", None, UNCHANGED])
 
 
 @both
-@settings(deadline=None)
 @given(data=st.data(), width=st.integers(1, 18), count=st.integers(1, 6))
 def test_states_never_mix(encoding: Encoding, data: st.DataObject, width: int, count: int) -> None:
     """Any pattern of value, NULL, unchanged; some columns absent."""

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import (
@@ -81,7 +81,6 @@ mostly_plain = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(mostly_plain, max_size=40), st.lists(st.integers(0, 10**6), max_size=12))
 def test_any_split_of_the_bytes_counts_the_same(kinds: list[str], cuts: list[int]) -> None:
     answers = [answer(number, kind) for number, kind in enumerate(kinds)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.jetstream.bulk import atomic_batches as transactions
@@ -36,7 +36,6 @@ def collected(batch: pa.RecordBatch, cuts: list[int]) -> list[Run]:
 sizes = st.lists(st.integers(1, 5) | st.sampled_from([MAX_ROWS, MAX_ROWS + 1, 2500]), max_size=6)
 
 
-@settings(deadline=None)
 @given(sizes, st.lists(st.integers(0, 10**5), max_size=5))
 def test_transactions_stay_whole_and_in_order(sizes: list[int], cuts: list[int]) -> None:
     batch = of_sizes(sizes)

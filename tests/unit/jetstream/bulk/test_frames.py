@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.jetstream.bulk import frames
@@ -64,7 +64,6 @@ def batch_of(found: list[tuple[str, str, bytes]], lsns: list[int]) -> pa.RecordB
     return pa.record_batch(columns, schema=MESSAGES)
 
 
-@settings(deadline=None)
 @given(st.lists(messages, max_size=20), st.integers(0, 10**12), st.integers(0, 5))
 def test_every_row_is_read_back_as_it_was(
     found: list[tuple[str, str, bytes]], first: int, skipped: int
@@ -83,7 +82,6 @@ def test_every_row_is_read_back_as_it_was(
     assert frames.byte_bounds(framed)[-1] - frames.byte_bounds(framed)[0] == len(bytes_of(framed))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 10**9))
 def test_atomic_batches_are_numbered_and_committed(sizes: list[int], first: int) -> None:
     batch = rows(range(sum(sizes)))

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.config import Spark
 from tailrace.pipeline.expressions.analysis import CELLS, SETTINGS
 from tailrace.pipeline.expressions.compile import compile  # noqa: A004
-from tailrace.pipeline.session import build
 from tests.unit.pipeline.expressions.cells import TABLE, expressions
 
 if TYPE_CHECKING:
@@ -21,8 +19,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    session = build(Spark(master="local[2]"), name="expressions").newSession()
+def spark(spark: SparkSession) -> SparkSession:
+    """A session of the shared one's context."""
+    session = spark.newSession()
     for name, value in SETTINGS.items():
         session.conf.set(name, value)
     return session

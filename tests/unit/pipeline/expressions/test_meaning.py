@@ -22,6 +22,7 @@ from tailrace.pipeline.expressions.analysis import (
 )
 from tailrace.pipeline.expressions.compile import combine, compile  # noqa: A004
 from tailrace.pipeline.expressions.names import Typed
+from tests.chance import examples
 from tests.unit.pipeline.expressions.cells import (
     FINGERPRINT,
     NAMES,
@@ -376,7 +377,7 @@ STRINGS = st.lists(
 
 
 @pytest.mark.parametrize("escaped", ["false", "true"])
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(0.04), suppress_health_check=list(HealthCheck))
 @given(strings=STRINGS)
 def test_what_spark_evaluates_is_what_the_user_wrote(
     spark: SparkSession, escaped: str, strings: list[tuple[str, str]]
@@ -437,7 +438,7 @@ PARSED = TABLE.__class__(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(0.8), suppress_health_check=list(HealthCheck))
 @given(text=TRUTHS)
 @example(text="(p = NOT -a IS NULL)")
 def test_spark_reads_the_same_tree_in_our_words_and_in_the_users(
