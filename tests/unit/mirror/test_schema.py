@@ -92,8 +92,7 @@ def test_missing_document() -> None:
 
 def layout(key: Any, *, document_key: Any, before: Layout | None = None) -> tuple[str, ...]:
     source = FakeSource(schema_=schema(ID, NAME, key=document_key))
-    found = asyncio.run(TableSchemas(source, "users", key).layout(before=before))
-    return found.key
+    return asyncio.run(TableSchemas(source, "users", key).layout(before=before)).key
 
 
 def test_key_of_the_user_then_of_the_document_then_of_the_target() -> None:
