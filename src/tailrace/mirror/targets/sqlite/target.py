@@ -286,7 +286,7 @@ class Sqlite:
     def _begin_transaction(self) -> None:
         if not self._db.in_transaction:
             self._lock.acquire()
-            # IMMEDIATE takes the write lock now; a deferred transaction may fail at its first write.
+            # IMMEDIATE takes the write lock now: a deferred one may fail at the first write.
             self._db.execute("BEGIN IMMEDIATE")
 
     def rollback(self) -> None:
