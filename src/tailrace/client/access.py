@@ -80,6 +80,7 @@ class Access:
         typer = self._row_typers.get(table)
         if typer is None:
             schema = None
+            # A pipeline without documents is readable: its values keep the types of messages.
             with contextlib.suppress(SinkRefusedError):
                 schema = await self.schema(table)
             typer = self._row_typers[table] = RowTyper(schema)

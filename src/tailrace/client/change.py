@@ -79,6 +79,7 @@ class Change:
     @property
     def position(self) -> Position:
         """Position in the order of all changes. Rows of one snapshot share one position."""
+        # The last part of a message id is the number of the change in its transaction.
         ordinal = self.id.rpartition("-")[2] if self.op is not Op.READ else "0"
         return Position(self.lsn, int(ordinal))
 

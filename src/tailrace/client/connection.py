@@ -167,6 +167,7 @@ async def open_connection(
         "tls": tls,
     }
     await _connect(client, _options(connection, url) | _given(login))
+    # From here on: nats-py reads both options when a connection breaks, not when it is created.
     client.options["allow_reconnect"] = True
     client.options["max_reconnect_attempts"] = -1
     try:
@@ -210,6 +211,7 @@ def _options(connection: Connection, url: str) -> dict[str, Any]:
 
 async def _connect(client: Nats, options: dict[str, Any]) -> None:
     try:
+        # A limit for the whole attempt: TCP, TLS and login.
         await asyncio.wait_for(client.connect(**options), 2 * REQUEST_TIMEOUT_S)
     except BaseException as error:
         # nats-py leaves the socket open when the server refuses the login.

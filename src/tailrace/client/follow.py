@@ -75,6 +75,7 @@ class Follow(PlainIteration[Change]):
                 info = await self._access.connection.stream_info(self._access.stream)
                 return Start(sequence=info["state"]["last_seq"] + 1)
             case "earliest" | Position():
+                # JetStream cannot search by position: the changes before it are skipped here.
                 return Start()
             case datetime():
                 if self._start.tzinfo is None:
@@ -90,6 +91,7 @@ class Follow(PlainIteration[Change]):
                 )
 
 
+# JetStream itself removes copies within its duplicate window. These are for retries after it.
 _MAX_REMEMBERED = 65_536
 
 

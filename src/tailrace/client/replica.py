@@ -245,6 +245,7 @@ def _read(table: Table, meta: Meta, row: dict[str, Any], number: int) -> Change:
 
 def in_snapshot(changes: list[Change], lsn: Lsn, visibility: Visibility) -> list[bool]:
     """Which changes the snapshot contains."""
+    # Once all changes are newer than the snapshot, no arrays are needed.
     if not any(change.lsn < lsn for change in changes):
         return [False] * len(changes)
     before = np.array([change.lsn < lsn for change in changes])
@@ -262,6 +263,7 @@ def retains_since(info: dict[str, Any], since: datetime, now: datetime) -> bool:
     has removed messages because it was full is still full, unless messages were purged by hand.
     """
     state, limits = info["state"], info["config"]
+    # Nothing was ever removed.
     if state["first_seq"] <= 1:
         return True
     if state["messages"] and datetime.fromisoformat(state["first_ts"]) <= since:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BATCH_CHANGES = 10_000
 """Changes per batch; a batch ends with the first request that reaches this number."""
+# JetStream stores the rest of an atomic batch within milliseconds, unless it was killed.
 _RECHECK_S = 0.02
 _BATCH_ID, _BATCH_COMMIT = "Nats-Batch-Id", "Nats-Batch-Commit"
 

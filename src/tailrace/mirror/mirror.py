@@ -172,6 +172,7 @@ class Mirror:
         ):
             async for chunk in chunks:
                 if chunk.snapshot_id != loading:
+                    # The worker must not load an old chunk into the new table.
                     await queue.join()
                     await self._begin(chunk)
                     loading, status.rows = chunk.snapshot_id, 0
@@ -225,6 +226,7 @@ class Mirror:
             self.status.report("following", Phase.FOLLOWING)
             self._has_followed, self._uncommitted = True, 0
             while True:
+                # Alterations without an event show only in the schema document.
                 if self._clock() >= check_at:
                     await self._schemas.check(self._layout)
                     check_at = self._clock() + _SCHEMA_CHECK_S
@@ -261,6 +263,7 @@ class Mirror:
         assert self._layout is not None
         while changes:
             relation = changes[0].relation
+            # Documents of older pipelines have no OID: the first change has it.
             if self._layout.relation is None and relation is not None:
                 await self._alter(replace(self._layout, relation=relation))
             if any(change.relation not in (None, self._layout.relation) for change in changes):

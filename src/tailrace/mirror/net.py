@@ -70,6 +70,7 @@ class NetChanges:
                     self._put(self._key(change, change.data), None)
                 case Op.TRUNCATE:
                     self._truncated = True
+                    # Changes before a TRUNCATE have no effect.
                     self._rows.clear()
                 case Op.MESSAGE:
                     pass
@@ -79,6 +80,7 @@ class NetChanges:
         effect = Effect(truncated=self._truncated)
         for key, row in self._rows.values():
             if row is None:
+                # After a TRUNCATE the target has no row to delete.
                 if not self._truncated:
                     effect.removed.append(key)
             elif row.base is None:

@@ -128,6 +128,7 @@ def _compare(before: Layout, after: Layout, schema: Schema) -> None:
         raise TableChanged(f"column {change.retyped[0].name} has another type")
     if change.moved:
         raise TableChanged(f"column {change.moved[0].name} was dropped and created again")
+    # A rename looks like a drop and an addition, and the values stay.
     if change.dropped and change.added:
         raise TableChanged(
             f"column {change.dropped[0]} may have been renamed to {change.added[0].name}"
@@ -135,6 +136,7 @@ def _compare(before: Layout, after: Layout, schema: Schema) -> None:
     columns = {column.name: column for column in schema.columns}
     for added in change.added:
         column = columns[added.name]
+        # NOT NULL without a default: an identity column, or a default that was dropped since.
         if column.column_default is not None or not column.is_nullable:
             raise TableChanged(f"column {column.name} was added, possibly with a default")
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Chunks of up to a megabyte: enough to keep the worker busy, and little memory.
 _MAX_ITEMS = 2
 _SWITCH_INTERVAL_S = 0.0002
 

@@ -87,7 +87,7 @@ def test_durable_name_remembers_acknowledgements(server: EmbeddedNats) -> None:
 
 
 def test_unacknowledged_changes_come_first_after_a_crash(server: EmbeddedNats) -> None:
-    """GIVEN a consumer that dies WHEN newer changes are pending THEN the stream's order is kept."""
+    """GIVEN a consumer that dies WHEN newer changes are pending THEN the order is the stream's."""
 
     async def consume() -> None:
         await create_stream(server.url)

@@ -72,9 +72,9 @@ class Bank:
                 if row is not None:
                     connection.execute("INSERT INTO accounts VALUES (%s, %s, %s)", [one, *row])
             case _:
-                found = connection.execute(add, [amount, one]).rowcount
-                gone = connection.execute(add, [-amount, other]).rowcount
-                if found != gone:
+                added = connection.execute(add, [amount, one]).rowcount
+                removed = connection.execute(add, [-amount, other]).rowcount
+                if added != removed:
                     raise psycopg.DataError("one of them is not there")
 
     def stop(self) -> None:

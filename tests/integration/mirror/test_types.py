@@ -63,8 +63,8 @@ def test_mirror_has_every_value_of_every_type(
         running.follows()
         light.follows()
         insert(1000)
-        for each in (running, light):
-            each.wait(lambda each=each: each.status.changes == most, "changes")
+        for copied in (running, light):
+            copied.wait(lambda copied=copied: copied.status.changes == most, "changes")
     for name, kind in zip(columns, types, strict=True):
         query = f"SELECT id, {name}::text FROM every ORDER BY id"
         if kind == "json":
@@ -76,11 +76,11 @@ def test_mirror_has_every_value_of_every_type(
 
 
 def _types(database: Database) -> list[tuple[str, str]]:
-    found = database.query(
+    columns = database.query(
         "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute"
         " WHERE attrelid = 'every'::regclass AND attnum > 0 ORDER BY attname"
     )
-    return [(name, kind) for name, kind in found]
+    return [(name, kind) for name, kind in columns]
 
 
 def _compare_sqlite(path: Path, system: System, types: dict[str, str]) -> None:
@@ -93,6 +93,6 @@ def _compare_sqlite(path: Path, system: System, types: dict[str, str]) -> None:
             there = connection.execute(f"SELECT id, {name} FROM every ORDER BY id").fetchall()
             assert there == system.database.query(f"SELECT id, {shown} FROM every ORDER BY id")
     [column] = [name for name, kind in types.items() if kind == "float8"]
-    found = connection.execute(f"SELECT {column} FROM every ORDER BY id LIMIT 4").fetchall()
-    assert found == [("NaN",), (float("inf"),), (float("-inf"),), (0.0,)]
+    values = connection.execute(f"SELECT {column} FROM every ORDER BY id LIMIT 4").fetchall()
+    assert values == [("NaN",), (float("inf"),), (float("-inf"),), (0.0,)]
     connection.close()

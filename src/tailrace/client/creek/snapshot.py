@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _BATCH = 2000
 _FAILED = "Tailrace-Error"
+# Only for tables whose rows can have the bytes of the end.
 _AFTER_END_S = 3.0
 """How long to wait for more rows after a message that may be a row or the end."""
 

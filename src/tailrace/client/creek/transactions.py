@@ -68,6 +68,7 @@ class CreekTransactions(Transactions):
     async def _change(self, message: StreamMessage) -> Change:
         fingerprint, schema, body = await self._decoder.split(message)
         content = schema.decode(body, "message")
+        # By identity: the session caches schemas, and most messages share one.
         if schema is not self._last_schema:
             if schema not in self._table_schemas:
                 self._table_schemas[schema] = table_schema(self._table, schema.after, schema.before)

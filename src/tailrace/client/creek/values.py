@@ -33,6 +33,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAY_US = 86_400_000_000
 _CYCLE_DAYS = 146_097
 """Days in 400 years, after which the calendar repeats."""
+# As array_out() in PostgreSQL: quotes around braces, commas, white space, NULL and empty elements.
 _QUOTED = re.compile(r'[{}",\\ \t\n\r\v\f]|\A\Z|\Anull\Z', re.IGNORECASE)
 _ESCAPED = re.compile(r'(["\\])')
 
@@ -60,6 +61,7 @@ def value_reader(tree: Any, pg_type: str, form: ValueForm) -> ValueReader | None
             reader = _timestamp_reader(pg_type, form)
         case {"logicalType": "uuid"}:
             reader = _or_text(UUID) if python else None
+        # Creek writes json and jsonb as bytes, bytea as text.
         case "bytes":
             reader = bytes.decode if python else _json
         case "float":

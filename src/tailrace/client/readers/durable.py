@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from tailrace.client.connection import Connection
     from tailrace.client.readers.reader import Start
 
+# JetStream stops delivering at this number of unacknowledged messages: enough for consumers that
+# acknowledge whole batches, and a limit for those that never do.
 _MAX_ACK_PENDING = 10_000
+# Acknowledgements are sent without waiting for the server. These are the last ones, in case one is
+# lost and JetStream redelivers its message.
 _MAX_REMEMBERED = 100_000
 
 
@@ -141,6 +145,7 @@ class DurableReader:
                     f"consumer {self._name!r} of stream {self._stream} was deleted",
                     hint="Start again with a new snapshot: its acknowledgements are lost.",
                 )
+            # Acknowledgements that nats-py has buffered must arrive before the count is read.
             await self._connection.flush()
             try:
                 info = await self._info()

@@ -61,8 +61,11 @@ class OrderedReader:
             # A single subject goes into the singular field: servers before 2.10 have no list.
             filter_subject=self._subjects[0] if len(self._subjects) == 1 else None,
             filter_subjects=[*self._subjects] if len(self._subjects) > 1 else None,
+            # Acknowledgements would make JetStream redeliver out of order.
             ack_policy=AckPolicy.NONE,
             inactive_threshold=_INACTIVE_S,
+            # The reader can create the consumer again at any time, so it needs neither disk nor
+            # replicas.
             mem_storage=True,
             num_replicas=1,
             **start.settings(),  # type: ignore[arg-type]
@@ -94,6 +97,7 @@ class OrderedReader:
         delivered = await self._consumer.next()
         messages = self._until_gap(delivered)
         if self._consumer.gap_possible or len(messages) < len(delivered):
+            # Created again by the next call, after the last message before the gap.
             await self._delete_consumer()
         elif not delivered:
             await self._skip_unmatched()
@@ -104,6 +108,7 @@ class OrderedReader:
         messages = []
         for message in delivered:
             metadata = message.metadata
+            # The consumer numbers its messages 1, 2, 3: another number means a lost message.
             if metadata.sequence.consumer != self._delivered + 1:
                 break
             self._delivered += 1

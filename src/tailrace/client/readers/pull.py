@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
     from tailrace.client.connection import Connection
 
+# A request that expires tells the reader that the stream is idle, so that it can advance over
+# messages of other tables. Shorter requests would load the server, longer ones delay that.
 _EXPIRES_S = 20.0
+# JetStream sends heartbeats while a request is open and idle. Without them a server that was killed
+# looks like an idle stream until TCP notices, which may take minutes.
 _HEARTBEAT_S = 5.0
 _NS = 1_000_000_000
 _EXPIRED = {"404", "408"}
@@ -99,13 +103,16 @@ class PullConsumer:
 
     async def _on_message(self, message: Msg) -> None:
         """A message of the stream, or the status of a request: 100 is a heartbeat."""
+        # Only messages of the stream have an acknowledgement subject as their reply.
         if message.reply.startswith("$JS.ACK."):
             self._messages.append(message)
             self._outstanding = max(self._outstanding - 1, 0)
+        # The status of an older request, from before an interruption, is not about this one.
         elif message.subject == f"{self._inbox}.{self._request_number}":
             status = (message.headers or {}).get("Status", "")
             if status != "100":
                 self._outstanding = 0
+                # Any other status, 409 for example: the consumer was deleted or its leader moved.
                 self.gap_possible = self.gap_possible or status not in _EXPIRED
         self._wake.set()
 

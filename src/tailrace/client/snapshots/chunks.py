@@ -69,6 +69,8 @@ class Chunks(PlainIteration[Chunk]):
         timed = TimedReader(reader)
         try:
             while True:
+                # Metadata and chunks are read by one consumer, so they arrive in the stream's
+                # order: when the metadata arrive, all chunks are here.
                 chunks, final = [], False
                 for message in await self._next_messages(timed, snapshot_id):
                     if message.subject == metadata:

@@ -33,7 +33,9 @@ REPEAT_S = 15.0
 MAX_SNAPSHOTS = 3
 """Snapshots that may fail before a call gives up."""
 _POLL_S = 0.25
+# The service looks the table up in PostgreSQL before it answers.
 _ANSWER_S = 4 * REQUEST_TIMEOUT_S
+# A restart of `tailrace run` takes up to half a minute, most of it for Spark.
 _MAX_AWAY_S = 120.0
 
 

@@ -8,7 +8,7 @@ A bootstrap is one transaction, from `begin` to `finish`. Until it commits, read
 see the old table. `apply` may be called several times before `commit`, which ends a transaction
 that holds whole transactions of the source.
 
-All calls block. One thread at a time makes them.
+All calls block. Only one thread at a time calls a target.
 """
 
 from __future__ import annotations

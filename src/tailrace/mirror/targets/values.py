@@ -38,6 +38,7 @@ def plain(kind: Kind, values: list[Any]) -> list[Any]:
         case Kind.JSON:
             return [None if value is None else _json_text(value) for value in values]
         case Kind.TEXT:
+            # The common case, without a copy.
             if all(type(value) is str or value is None for value in values):
                 return values
             return [text(value) for value in values]

@@ -55,7 +55,7 @@ def test_examples_print_what_the_guide_shows(
         if kind == "python":
             program = text.replace("nats://localhost:4222", url)
             program = program.replace('"shop"', f'"{database.name}"')
-            again = program if "kept" in program else again
+            again = program if "write_text" in program else again
         elif kind == "sql":
             with database.connect() as connection:
                 for statement in text.split(";\n"):

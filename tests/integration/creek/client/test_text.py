@@ -111,5 +111,5 @@ def test_arrays(session: psycopg.Connection, values: tuple[list[Any], Any, str])
     assert written is not None
     check_round_trip(session, f"{kind}[]", [written(elements)])
     if kind == "text":
-        found = session.execute(b"SELECT %s::text[]", [written(elements)]).fetchall()
-        assert found == [(elements,)]
+        read_back = session.execute(b"SELECT %s::text[]", [written(elements)]).fetchall()
+        assert read_back == [(elements,)]

@@ -46,8 +46,8 @@ def test_mirror_has_every_value_of_every_type(
         running.follows()
         light.follows()
         insert_rows(database, types, count, 1000)
-        for each in (running, light):
-            each.wait(lambda each=each: each.status.changes == count, "changes")
+        for copied in (running, light):
+            copied.wait(lambda copied=copied: copied.status.changes == count, "changes")
     finally:
         running.stop()
         light.stop()

@@ -54,11 +54,11 @@ def row_of(raw: dict[str, Any], form: Any = "python") -> dict[str, Any]:
 
 def value(name: str, raw: Any, form: Any = "python") -> Any:
     """Encode and decode one column; all others are NULL, and stay NULL."""
-    found = row_of({name: raw}, form)
-    own = found.pop(name)
-    assert set(found) | {name} == FIELDS.keys()
-    assert set(found.values()) == {None}
-    return own
+    row = row_of({name: raw}, form)
+    decoded = row.pop(name)
+    assert set(row) | {name} == FIELDS.keys()
+    assert set(row.values()) == {None}
+    return decoded
 
 
 def micros(at: datetime) -> int:
@@ -76,17 +76,17 @@ SINGLE = st.floats(width=32, allow_nan=False)
 
 @given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(), st.booleans())
 def test_types_that_avro_has(number: int, double: float, text: str, truth: bool) -> None:
-    found = row_of({"int8": number, "float8": double, "text": text, "bool": truth})
-    assert (found["int8"], found["float8"], found["text"]) == (number, double, text)
-    assert found["bool"] is truth
+    row = row_of({"int8": number, "float8": double, "text": text, "bool": truth})
+    assert (row["int8"], row["float8"], row["text"]) == (number, double, text)
+    assert row["bool"] is truth
 
 
 @given(SINGLE)
 def test_single_precision_has_its_shortest_digits(number: float) -> None:
-    found = value("float4", number)
-    assert np.float32(found) == np.float32(number)
-    assert len(repr(found)) <= len(repr(number))
-    assert value("reals", [number]) == [found]
+    decoded = value("float4", number)
+    assert np.float32(decoded) == np.float32(number)
+    assert len(repr(decoded)) <= len(repr(number))
+    assert value("reals", [number]) == [decoded]
 
 
 @given(st.datetimes(), st.dates(), st.times(), st.uuids(), DECIMALS)
@@ -94,7 +94,7 @@ def test_types_that_python_has(
     at: datetime, day: date, clock: time, identifier: Any, number: Decimal
 ) -> None:
     zoned = at.replace(tzinfo=UTC)
-    found = row_of(
+    row = row_of(
         {
             "timestamp": micros(at),
             "timestamptz": micros(at),
@@ -108,21 +108,21 @@ def test_types_that_python_has(
             "numerics": [unscaled(number)],
         }
     )
-    assert found["timestamp"] == at
-    assert found["timestamp"].tzinfo is None
-    assert found["timestamptz"] == zoned
-    assert found["timestamptz"].tzinfo is UTC
-    assert (found["date"], found["time"], found["uuid"]) == (day, clock, identifier)
-    assert found["numeric(12,2)"] == found["numeric"] == number
-    assert str(found["numeric(12,2)"]) == f"{number:.2f}".replace("-0.00", "0.00")
-    assert (found["stamps"], found["dates"], found["numerics"]) == ([zoned], [day], [number])
+    assert row["timestamp"] == at
+    assert row["timestamp"].tzinfo is None
+    assert row["timestamptz"] == zoned
+    assert row["timestamptz"].tzinfo is UTC
+    assert (row["date"], row["time"], row["uuid"]) == (day, clock, identifier)
+    assert row["numeric(12,2)"] == row["numeric"] == number
+    assert str(row["numeric(12,2)"]) == f"{number:.2f}".replace("-0.00", "0.00")
+    assert (row["stamps"], row["dates"], row["numerics"]) == ([zoned], [day], [number])
 
 
 @given(st.lists(st.text()), st.lists(st.integers(-(2**31), 2**31 - 1)), st.text(), st.binary())
 def test_json_bytes_and_arrays(
     texts: list[str], numbers: list[int], text: str, data: bytes
 ) -> None:
-    found = row_of(
+    row = row_of(
         {
             "texts": texts,
             "int4s": numbers,
@@ -131,8 +131,8 @@ def test_json_bytes_and_arrays(
             "inet": text,
         }
     )
-    assert (found["texts"], found["int4s"], found["json"]) == (texts, numbers, text)
-    assert (found["bytea"], found["inet"]) == (data, text)
+    assert (row["texts"], row["int4s"], row["json"]) == (texts, numbers, text)
+    assert (row["bytea"], row["inet"]) == (data, text)
     assert isinstance(value("jsonb", text.encode(), "message"), Json)
 
 

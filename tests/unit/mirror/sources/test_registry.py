@@ -62,7 +62,9 @@ def test_entry_point_adds_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     entry_point = EntryPoint(name="fake", value="fake_package:SOURCE", group=registry.GROUP)
     monkeypatch.setattr(EntryPoint, "load", lambda _: source)
     monkeypatch.setattr(
-        registry, "entry_points", lambda **given: EntryPoints([entry_point]).select(**given)
+        registry,
+        "entry_points",
+        lambda **query: EntryPoints([entry_point]).select(**query),
     )
     monkeypatch.setattr(registry, "_SOURCES", dict(registry._SOURCES))
 

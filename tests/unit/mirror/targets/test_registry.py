@@ -69,22 +69,22 @@ def test_registered_target_is_opened_with_the_address_and_the_table() -> None:
 
 
 def test_entry_point_adds_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
+    lookups: list[dict[str, Any]] = []
     module = type(sys)("fake_package")
     module.TARGET = FAKE  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_package", module)
     entry_point = EntryPoint(name="fake", value="fake_package:TARGET", group=registry.GROUP)
 
-    def entry_points(**given: Any) -> EntryPoints:
-        asked.append(given)
-        return EntryPoints([entry_point]).select(**given)
+    def entry_points(**parameters: Any) -> EntryPoints:
+        lookups.append(parameters)
+        return EntryPoints([entry_point]).select(**parameters)
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
     target_of("sqlite:///x.db", "users")
-    assert asked == []
+    assert lookups == []
     assert isinstance(target_of("fake://host", "users"), Recorder)
     assert isinstance(target_of("fake://host", "users"), Recorder)
-    assert asked == [{"group": "tailrace.mirror_targets", "name": "fake"}]
+    assert lookups == [{"group": "tailrace.mirror_targets", "name": "fake"}]
 
 
 def test_entry_point_that_is_not_a_target_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,9 @@ def test_entry_point_that_is_not_a_target_type_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "fake_package", module)
     entry_point = EntryPoint(name="fake", value="fake_package:TARGET", group=registry.GROUP)
     monkeypatch.setattr(
-        registry, "entry_points", lambda **given: EntryPoints([entry_point]).select(**given)
+        registry,
+        "entry_points",
+        lambda **query: EntryPoints([entry_point]).select(**query),
     )
     with pytest.raises(ConfigError, match="must be a TargetType, got str"):
         target_of("fake://host", "users")

@@ -183,6 +183,7 @@ class Duckdb:
         layout = self._layout
         with self._translated_errors():
             self._begin_transaction()
+            # First: the rows that moves and patches read are deleted below.
             partial = [*effect.moves, *effect.patches]
             rows = plain_rows(layout, effect.rows) + self._completed(partial)
             if effect.truncated:
@@ -312,6 +313,7 @@ class Duckdb:
         """Discard the changes since the last commit."""
         if self._in_transaction:
             self._in_transaction = False
+            # After some errors DuckDB has no transaction left to roll back.
             with contextlib.suppress(duckdb.Error):
                 self._db.rollback()
         self._lock.release()

@@ -80,15 +80,15 @@ class Session:
 
         A type that this database does not have becomes text, because its values are text.
         """
-        given = column.data_type
-        if given not in self._types:
+        data_type = column.data_type
+        if data_type not in self._types:
             # A savepoint: before PostgreSQL 16 to_regtype fails for text that is not a type name.
             with contextlib.suppress(psycopg.Error), self.connection.transaction():
-                row = self.run(_TYPE_SQL, [given]).fetchone()
+                row = self.run(_TYPE_SQL, [data_type]).fetchone()
                 if row is not None:
-                    self._types[given] = str(row[0]), kind_of(str(row[1]))
-            self._types.setdefault(given, ("text", Kind.TEXT))
-        return self._types[given]
+                    self._types[data_type] = str(row[0]), kind_of(str(row[1]))
+            self._types.setdefault(data_type, ("text", Kind.TEXT))
+        return self._types[data_type]
 
     def declaration(self, column: Column) -> str:
         """A column in CREATE TABLE."""

@@ -35,6 +35,7 @@ class StagingTables:
     ) -> None:
         """Replace the rows of a temporary table."""
         self._create(layout)
+        # ON COMMIT DELETE ROWS has emptied the table at the last commit.
         if table in self._filled:
             self._session.run(f"TRUNCATE {table}")
         self._filled.add(table)

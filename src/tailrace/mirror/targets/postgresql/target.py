@@ -174,6 +174,7 @@ class Postgresql:
         """Apply the net effect of changes."""
         layout, session = self._layout, self._session
         with self._translated_errors():
+            # First: the rows that moves read may be deleted or overwritten below.
             self._stage_moves(effect.moves)
             if effect.truncated:
                 # Not TRUNCATE: it is not MVCC-safe, older snapshots would see an empty table.
@@ -211,8 +212,8 @@ class Postgresql:
         by_columns: dict[frozenset[str], list[dict[str, Any]]] = {}
         for _, row in patches:
             by_columns.setdefault(frozenset(row), []).append(row)
-        for given, rows in by_columns.items():
-            names = [column.name for column in self._layout.only(given)]
+        for present, rows in by_columns.items():
+            names = [column.name for column in self._layout.only(present)]
             others = [name for name in names if name not in self._layout.key]
             self._staging.fill(BATCH, self._layout, names, transpose(rows, names))
             cursor = self._session.run(

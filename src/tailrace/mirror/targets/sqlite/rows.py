@@ -43,8 +43,8 @@ def can_alter(before: Layout, after: Layout) -> bool:
 def stored_columns(columns: Sequence[Column], values: Sequence[list[Any]]) -> list[list[Any]]:
     """Columns as SQLite stores them. SQLite turns NaN into NULL, so NaN becomes text."""
     converted = []
-    for column, given in zip(columns, values, strict=True):
-        stored = plain(column.kind, given)
+    for column, column_values in zip(columns, values, strict=True):
+        stored = plain(column.kind, column_values)
         if column.kind is Kind.FLOAT:
             stored = ["NaN" if isinstance(v, float) and math.isnan(v) else v for v in stored]
         converted.append(stored)

@@ -129,7 +129,7 @@ class Sqlite:
     def finish(self, state: str) -> None:
         """Index the loaded rows, or replace the old rows with them, and commit.
 
-        A table that ALTER TABLE can turn into the new layout keeps its indexes and triggers.
+        A table that ALTER TABLE can change to the new layout keeps its indexes and triggers.
         """
         with self._translated_errors():
             if self._stored is None:
@@ -137,6 +137,7 @@ class Sqlite:
             elif can_alter(self._stored.layout, self._layout):
                 names = name_list(self._layout.names)
                 self._alter(self._stored.layout, self._layout)
+                # SQLite deletes without visiting the rows if there is no WHERE and no trigger.
                 self._db.execute(f"DELETE FROM {self._table}")
                 self._db.execute(
                     f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {_LOADING}"
@@ -173,6 +174,7 @@ class Sqlite:
         layout = self._layout
         with self._translated_errors():
             self._begin_transaction()
+            # First: the rows that moves read may be deleted or overwritten below.
             moved = [self._moved_row(base, row) for base, row in effect.moves]
             if effect.truncated:
                 self._db.execute(f"DELETE FROM {self._table}")
@@ -284,6 +286,7 @@ class Sqlite:
     def _begin_transaction(self) -> None:
         if not self._db.in_transaction:
             self._lock.acquire()
+            # IMMEDIATE takes the write lock now: a deferred one may fail at the first write.
             self._db.execute("BEGIN IMMEDIATE")
 
     def rollback(self) -> None:
