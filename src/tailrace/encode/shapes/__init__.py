@@ -1,1 +1,1 @@
-"""What a message holds: a file a shape. How it is written is the encoding's business."""
+"""Shapes: what a message contains, one file per shape. The encoding decides how it is written."""

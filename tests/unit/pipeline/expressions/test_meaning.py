@@ -17,8 +17,8 @@ from tailrace.pipeline.expressions.analysis import (
     CELLS,
     SETTINGS,
     analyse,
+    raised_error,
     require_settings,
-    stopped,
 )
 from tailrace.pipeline.expressions.compile import combine, compile  # noqa: A004
 from tailrace.pipeline.expressions.names import Typed
@@ -104,7 +104,7 @@ def test_what_spark_can_not_hold_stops_the_query(evaluate: Evaluate, name: str, 
     row = cells(after=image(**{name: text}))
     with pytest.raises(PySparkException) as caught:
         evaluate([f"{name} IS NULL"], row)
-    error = stopped(str(caught.value))
+    error = raised_error(str(caught.value))
     assert isinstance(error, PoisonedError)
     assert f"public.orders.{name} holds a value" in str(error)
     assert "00000000000000ff-3" in str(error)
@@ -160,7 +160,7 @@ def test_a_value_that_was_not_sent_never_looks_like_null(evaluate: Evaluate) -> 
     ]:
         with pytest.raises(PySparkException) as caught:
             evaluate([text], row)
-        assert word in str(stopped(str(caught.value)))
+        assert word in str(raised_error(str(caught.value)))
     assert evaluate(["id", "before.id", "is_known(name)", "is_absent(name)"], delete) == [
         *(7, 7, False, True)
     ]
