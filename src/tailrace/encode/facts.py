@@ -1,5 +1,4 @@
-"""The facts that every shape states about a change besides its row: id, LSN, xid, time,
-annotations.
+"""The facts of a change besides its row: id, LSN, transaction, commit time, annotations.
 
 Most facts hold for a whole transaction. They are formatted once per run of rows with equal facts
 and repeated over the rows when the message is joined (`pieces.Runs`).

@@ -323,8 +323,9 @@ def _shortest(values: pa.Decimal128Array) -> pa.BinaryArray:
     change the sign.
 
     >>> from decimal import Decimal
-    >>> _shortest(pa.array([Decimal(1), Decimal(200), Decimal(-200)],
-    pa.decimal128(38))).to_pylist() [b'\\x01', b'\\x00\\xc8', b'\\xff8']
+    >>> numbers = [Decimal(1), Decimal(200), Decimal(-200)]
+    >>> _shortest(pa.array(numbers, pa.decimal128(38))).to_pylist()
+    [b'\\x01', b'\\x00\\xc8', b'\\xff8']
     """
     count = len(values)
     if not count:

@@ -1,5 +1,4 @@
-"""Array cells: PostgreSQL's text `{{1,NULL},{"a,b",4}}` → nested arrays, for a whole column at
-once.
+"""Array cells: PostgreSQL's text `{{1,NULL},{"a,b",4}}` → nested arrays, for whole columns.
 
 Brackets and delimiters outside of strings split the bytes of the column into elements. The elements
 of all rows become one column, are encoded by the encoder of their type, and are joined again with
