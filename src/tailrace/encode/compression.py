@@ -1,8 +1,8 @@
-"""Compressed chunks: zstd, with a dictionary of what a table's rows have in common.
+"""Compression of snapshot chunks: zstd, with a dictionary trained on a table's rows.
 
-A dictionary pays for small chunks; in one of thousands of rows zstd finds the same by itself. It is
-trained on a sample of encoded rows, has a number of its own that every compressed frame repeats,
-and is kept where consumers fetch it by name.
+A dictionary helps small chunks; in a chunk of thousands of rows zstd finds the repetitions itself.
+The dictionary is trained on a sample of encoded rows. It has an id, which every compressed frame
+repeats, and is published where consumers fetch it by name.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LEVEL = 3
-_MOST_BYTES, _LEAST_BYTES = 64 << 10, 1 << 10
-_SHARE = 20
-"""A dictionary is fetched, too: it has at most this part of the sample's size."""
-_LEAST_SAMPLES = 100
+_MAX_BYTES, _MIN_BYTES = 64 << 10, 1 << 10
+_SAMPLE_RATIO = 20
+"""Consumers fetch the dictionary too: the sample is at least this many times as large."""
+_MIN_SAMPLES = 100
 
 
 @dataclass(frozen=True)
 class Compression:
-    """How the chunks of one snapshot are compressed. `dictionary` may be empty."""
+    """The compression of one snapshot's chunks. `dictionary` may be empty."""
 
     dictionary: bytes = b""
 
     @classmethod
     def trained(cls, samples: Sequence[bytes]) -> Self:
-        """With a dictionary for such rows, unless they are too few or too much alike for one."""
-        size = min(_MOST_BYTES, sum(map(len, samples)) // _SHARE)
-        if len(samples) < _LEAST_SAMPLES or size < _LEAST_BYTES:
+        """Train a dictionary; none for samples that are too few, too small or too uniform."""
+        size = min(_MAX_BYTES, sum(map(len, samples)) // _SAMPLE_RATIO)
+        if len(samples) < _MIN_SAMPLES or size < _MIN_BYTES:
             return cls()
         try:
-            found = zstandard.train_dictionary(size, list(samples))
+            trained = zstandard.train_dictionary(size, list(samples))
         except zstandard.ZstdError:
             return cls()
-        return cls(found.as_bytes())
+        return cls(trained.as_bytes())
 
     @cached_property
     def number(self) -> int:
-        """The dictionary's own number; 0 without one."""
+        """The id of the dictionary; 0 without one."""
         return self._data.dict_id() if self.dictionary else 0
 
     @cached_property
@@ -57,17 +57,17 @@ class Compression:
         return zstandard.ZstdCompressor(level=_LEVEL, dict_data=self._data)
 
     def compress(self, data: bytes) -> bytes:
-        """One frame."""
+        """Compress to one zstd frame."""
         return self._compressor.compress(data)
 
     def decompress(self, data: bytes) -> bytes:
-        """What was compressed."""
+        """Decompress one frame."""
         if not self.dictionary:
             return zstandard.ZstdDecompressor().decompress(data)
         return zstandard.ZstdDecompressor(dict_data=self._data).decompress(data)
 
     def __getstate__(self) -> bytes:
-        """The compressor itself stays behind."""
+        """Pickle the dictionary only: a compressor cannot be pickled."""
         return self.dictionary
 
     def __setstate__(self, dictionary: bytes) -> None:

@@ -1,7 +1,7 @@
-"""What every shape says about a change besides its row: id, LSN, transaction, time, annotations.
+"""The facts of a change besides its row: id, LSN, transaction, commit time, annotations.
 
-Facts that hold for a whole transaction are made once for each and spread over its rows when the
-message is joined.
+Most facts hold for a whole transaction. They are formatted once per run of rows with equal facts
+and repeated over the rows when the message is joined (`pieces.Runs`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The database that changes come from, as far as messages name it."""
+    """The database that changes come from, as messages name it."""
 
     database: str
     system_identifier: int
@@ -37,7 +37,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Outline:
-    """A group on its way into messages, whatever their encoding."""
+    """The facts of a group that do not depend on the encoding."""
 
     group: Group
     origin: Origin
@@ -47,16 +47,16 @@ class Outline:
 
     @cached_property
     def runs(self) -> Runs:
-        """Rows of one transaction."""
+        """Runs of rows of one transaction."""
         return Runs.of(self.group.lsn, self.group.xid, self.group.committed_at)
 
     def each_run(self, facts: NDArray[_T]) -> NDArray[_T]:
-        """What holds for all rows of a run, once for each."""
+        """The first value of each run: all rows of a run have the same."""
         return facts[self.runs.starts]
 
     @cached_property
     def ids(self) -> pa.BinaryArray:
-        """`{commit_lsn:016x}-{ordinal}`, the id a change carries for ever."""
+        """`{commit_lsn:016x}-{ordinal}`, the permanent id of a change."""
         lsn = digits.padded_hex(self.each_run(self.group.lsn))
         return join([*self.runs.spread((lsn,)), b"-", self.ordinal_text])
 
@@ -73,7 +73,7 @@ class Outline:
 
 @dataclass(frozen=True)
 class Facts(Outline):
-    """The same in an encoding."""
+    """The facts of a group, encoded."""
 
     syntax: Syntax
 
@@ -95,7 +95,7 @@ class Facts(Outline):
 
     @cached_property
     def xid(self) -> Pieces:
-        """The transaction; null for a message outside of any."""
+        """The transaction id; null for a logical message outside of a transaction."""
         xid = self.each_run(self.group.xid)
         pieces = self.syntax.integers(xid)
         if not xid.all():
@@ -109,7 +109,7 @@ class Facts(Outline):
         return self.runs.spread(self.syntax.plain(text))
 
     def committed(self, per_second: int) -> Pieces:
-        """The commit's time as a number since 1970: of milliseconds, microseconds, nanoseconds."""
+        """The commit time since 1970 in units of 1/`per_second` s: 1_000 means milliseconds."""
         micros = self.each_run(self.group.committed_at)
         scaled = (
             micros // (1_000_000 // per_second)
@@ -120,20 +120,20 @@ class Facts(Outline):
 
     @cached_property
     def ordinal(self) -> Pieces:
-        """The change's place in its transaction."""
+        """The number of the change within its transaction."""
         return self.syntax.integers(self.group.ordinal)
 
     @cached_property
     def annotated(self) -> NDArray[np.bool_] | None:
-        """Which rows have annotations; None when no row has."""
-        given = self.group.annotations
-        if given is None or given.null_count == len(given):
+        """Which rows have annotations; None if no row has any."""
+        annotations = self.group.annotations
+        if annotations is None or annotations.null_count == len(annotations):
             return None
-        return columns.valid(given)
+        return columns.valid(annotations)
 
     @cached_property
     def annotations(self) -> Pieces:
-        """Transaction annotations, null where there are none. Few are distinct: each made once."""
+        """Transaction annotations, or null. Few are distinct, so each is encoded once."""
         if self.annotated is None:
             return (self.syntax.null,)
         assert self.group.annotations is not None

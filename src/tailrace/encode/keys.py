@@ -1,4 +1,4 @@
-"""Message keys: what keeps changes of one row together at a sink."""
+"""Message keys: a sink keeps messages with the same key in order."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 def keys(group: Group) -> pa.BinaryArray:
     """PostgreSQL's text of a single key column; a JSON array of the texts of several; or null.
 
-    An update that changes the key has the new one.
+    The key of an update is the new one. Key (7) is `7`, key (7, 'a') is `["7","a"]`.
     """
     count, json = len(group), Json()
     if group.relation is None:
         return pa.nulls(count, pa.binary())
-    found = [values for _, _, values in Rows(group, json, native=False).key_columns()]
-    if len(found) < 2:
-        return found[0] if found else pa.nulls(count, pa.binary())
+    texts = [values for _, _, values in Rows(group, json, native=False).key_columns()]
+    if len(texts) < 2:
+        return texts[0] if texts else pa.nulls(count, pa.binary())
     pieces: list[Piece] = []
-    for values in found:
+    for values in texts:
         pieces += [b"," if pieces else b"[", *json.text(values)]
     return join([*pieces, b"]"], null=json.null)

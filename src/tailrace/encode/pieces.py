@@ -1,7 +1,14 @@
-"""Rows of bytes as joins of pieces: constants, columns, and columns with one value a transaction.
+"""Messages as sequences of pieces: constants, columns, and columns with one value per transaction.
 
-A message is the pieces of its row one after another. Nothing is copied until `join`, which runs
-once over the whole group. A null in a column stands for the encoding's own null.
+A message is the concatenation of its row's pieces. Nothing is copied before `join`, which runs once
+for the whole group in Arrow's C++ code. A null in a column means the encoding's null.
+
+>>> import numpy as np, pyarrow as pa
+>>> runs = Runs.of(np.array([5, 5, 9]))
+>>> lsn = PerRun(pa.array([b"5", b"9"], pa.binary()), runs)
+>>> ids = pa.array([b"1", None, b"3"], pa.binary())
+>>> join([b'{"lsn":', lsn, b',"id":', ids, b"}"], null=b"null").to_pylist()
+[b'{"lsn":5,"id":1}', b'{"lsn":5,"id":null}', b'{"lsn":9,"id":3}']
 """
 
 from __future__ import annotations
@@ -20,12 +27,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BINARY = pa.binary()
-_NOTHING = pa.scalar(b"", _BINARY)
+_SEPARATOR = pa.scalar(b"", _BINARY)
+"""`binary_join_element_wise` takes the separator as its last argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Which rows share the facts of a transaction. `index` is None when no two do."""
+    """Runs of rows with the same transaction facts.
+
+    `starts` is the first row of each run, `index` the run of each row; None if every run has one
+    row.
+    """
 
     starts: NDArray[np.int64]
     index: pa.Int64Array | None
@@ -43,19 +55,19 @@ class Runs:
         return cls(starts, index)
 
     def spread(self, pieces: Pieces) -> Pieces:
-        """Pieces made for the runs, as pieces for the rows."""
+        """Pieces with one value per run as pieces for the rows."""
         return tuple(
             PerRun(piece, self) if isinstance(piece, pa.Array) else piece for piece in pieces
         )
 
     def take(self, values: pa.Array) -> pa.Array:
-        """A column with a value a run as a column with a value a row."""
+        """Expand a column with one value per run to one value per row."""
         return values if self.index is None else values.take(self.index)
 
 
 @dataclass(frozen=True, slots=True)
 class PerRun:
-    """A column with one value a run of rows."""
+    """A column with one value per run of rows."""
 
     values: pa.BinaryArray
     runs: Runs
@@ -66,12 +78,12 @@ Pieces: TypeAlias = tuple[Piece, ...]
 
 
 def join(pieces: Iterable[Piece], *, null: bytes = b"") -> pa.BinaryArray:
-    """The rows. At least one piece must be a column."""
+    """Concatenate the pieces of each row. At least one piece must be a column."""
     return _joined(_per_row(_merged(pieces), null), null)
 
 
 def _merged(pieces: Iterable[Piece]) -> list[Piece]:
-    """Neighbouring constants as one."""
+    """Concatenate adjacent constants."""
     merged: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, bytes) and merged and isinstance(merged[-1], bytes):
@@ -82,12 +94,15 @@ def _merged(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def _per_row(pieces: list[Piece], null: bytes) -> list[bytes | pa.BinaryArray]:
-    """Stretches that are the same for all rows of a run, joined once a run."""
+    """Join adjacent pieces that are constant within a run once per run, then expand them.
+
+    A transaction of a thousand rows formats its LSN, xid and time once.
+    """
     rows: list[bytes | pa.BinaryArray] = []
-    for plain, stretch in groupby(pieces, key=lambda piece: isinstance(piece, pa.Array)):
-        members = list(stretch)
+    for per_row, adjacent in groupby(pieces, key=lambda piece: isinstance(piece, pa.Array)):
+        members = list(adjacent)
         runs = next((piece.runs for piece in members if isinstance(piece, PerRun)), None)
-        if plain or runs is None:
+        if per_row or runs is None:
             rows.extend(piece for piece in members if not isinstance(piece, PerRun))
         else:
             parts = [piece.values if isinstance(piece, PerRun) else piece for piece in members]
@@ -98,14 +113,14 @@ def _per_row(pieces: list[Piece], null: bytes) -> list[bytes | pa.BinaryArray]:
 def _joined(pieces: Sequence[bytes | pa.BinaryArray], null: bytes) -> pa.BinaryArray:
     parts = [pa.scalar(piece, _BINARY) if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(
-        *parts, _NOTHING, null_handling="replace", null_replacement=null
+        *parts, _SEPARATOR, null_handling="replace", null_replacement=null
     )
 
 
 def where(
     mask: NDArray[np.bool_], this: bytes | pa.BinaryArray, other: bytes | pa.BinaryArray
 ) -> pa.BinaryArray:
-    """A column of `this` where the mask is true and of `other` elsewhere."""
+    """A column with `this` where the mask is true and `other` elsewhere."""
     sides = [
         pa.scalar(side, _BINARY) if isinstance(side, bytes) else side for side in (this, other)
     ]
@@ -113,7 +128,7 @@ def where(
 
 
 def only(present: NDArray[np.bool_], pieces: Iterable[Piece], *, null: bytes) -> pa.BinaryArray:
-    """The pieces as a column, with nothing in the rows where they are not present."""
+    """The pieces as a column that is empty in the rows where they are not present."""
     merged = _merged(pieces)
     match merged:
         case [bytes() as constant]:

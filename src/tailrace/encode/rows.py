@@ -1,7 +1,11 @@
-"""Row images → objects, with the four value states kept apart.
+"""Row images → encoded objects, with the four states of a value kept apart.
 
-A value is its cell, NULL is the encoding's null, an unchanged value is left out of the object and
-listed by name, an absent column is left out.
+| state     | in the object                                                  |
+|-----------|----------------------------------------------------------------|
+| value     | the encoded value                                              |
+| NULL      | the encoding's null                                            |
+| unchanged | left out (TOAST); `unchanged` lists the names                  |
+| absent    | left out: the column is not part of the old key                |
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ _ALWAYS_ASCII = frozenset(
 
 @dataclass(frozen=True)
 class Rows:
-    """The images of a group. `native` opens arrays, hstore and vectors."""
+    """The row images of a group. `native` encodes arrays, hstore and vectors as structures."""
 
     group: Group
     syntax: Syntax
@@ -48,13 +52,13 @@ class Rows:
 
     @cached_property
     def relation(self) -> Relation:
-        """The table; messages have none and never come here."""
+        """The table; logical messages have none and are not encoded here."""
         assert self.group.relation is not None
         return self.group.relation
 
     @cached_property
     def types(self) -> tuple[Type, ...]:
-        """A type a column."""
+        """The type of each column."""
         return tuple(
             resolve(column.type_oid, column.type_modifier, self.group.types)
             for column in self.relation.columns
@@ -62,24 +66,26 @@ class Rows:
 
     @property
     def keyed(self) -> bool:
-        """Whether the relation names a key. Under REPLICA IDENTITY FULL all columns are marked,
-        which identifies a row and is no key."""
+        """Whether the relation has a key.
+
+        Under REPLICA IDENTITY FULL PostgreSQL marks all columns, which is not a key.
+        """
         full = self.relation.replica_identity is ReplicaIdentity.FULL
         return not full and any(column.key for column in self.relation.columns)
 
     def columns(self, image: Image) -> Iterator[tuple[Column, Type, Cells | None]]:
-        """The columns side by side with their types and cells."""
+        """The columns with their types and cells."""
         return zip(self.relation.columns, self.types, image, strict=True)
 
     def cells(self, column: Column, type_: Type, values: pa.BinaryArray) -> Pieces:
-        """A column's cells."""
+        """The encoded cells of a column."""
         values = checked(self.relation, column, type_, values)
         return self.syntax.cells(type_, values, native=self.native)
 
     def object(
         self, image: Image, *, absent_as_null: bool = False, placeholder: bytes | None = None
     ) -> Pieces:
-        """An object a row. `placeholder` stands in for unchanged values instead of leaving out."""
+        """One object per row. Unchanged values are left out, or written as `placeholder`."""
         fields = []
         for column, type_, cells in self.columns(image):
             if cells is None:
@@ -87,7 +93,7 @@ class Rows:
                     fields.append(Field(column.name, (self.syntax.null,)))
                 continue
             value = self.cells(column, type_, cells.values)
-            mask = _some(cells.unchanged)
+            mask = _if_any(cells.unchanged)
             if mask is not None and placeholder is not None:
                 value = (where(mask, placeholder, join(value, null=self.syntax.null)),)
                 mask = None
@@ -95,7 +101,7 @@ class Rows:
         return self.syntax.object(fields)
 
     def key(self) -> Pieces:
-        """An object with the key's columns, after the change where it has an after."""
+        """An object with the columns of the key: of the new row, or of the old row of a delete."""
         fields = [
             Field(column.name, self.cells(column, type_, values))
             for column, type_, values in self.key_columns()
@@ -103,9 +109,9 @@ class Rows:
         return self.syntax.object(fields) if fields else (self.syntax.null,)
 
     def key_columns(self) -> Iterator[tuple[Column, Type, pa.BinaryArray]]:
-        """The key's values; nothing where there is no key.
+        """The values of the key's columns; empty without a key.
 
-        A large key that an update left alone stands in the old key, if anywhere.
+        PostgreSQL may leave a large unchanged key column out of the new row; the old row has it.
         """
         group = self.group
         image = group.before if group.after is None else group.after
@@ -113,7 +119,7 @@ class Rows:
             return
         for at, (column, type_, cells) in enumerate(self.columns(image)):
             if column.key and cells is not None:
-                mask = _some(cells.unchanged)
+                mask = _if_any(cells.unchanged)
                 old = None if group.before is None else group.before[at]
                 if mask is None or old is None:
                     yield column, type_, cells.values
@@ -121,10 +127,14 @@ class Rows:
                     yield column, type_, where(mask, old.values, cells.values)
 
     def unchanged(self, image: Image | None) -> tuple[Pieces, NDArray[np.bool_]] | None:
-        """The names of unchanged columns as a list a row, and which rows have any."""
+        """The names of unchanged columns as one list per row, and which rows have any.
+
+        Rows share few distinct sets of unchanged columns. Each set is encoded once: the masks of a
+        row are packed into bytes, and `np.unique` numbers the distinct ones.
+        """
         names, masks = [], []
         for column, _, cells in self.columns(image) if image is not None else ():
-            mask = None if cells is None else _some(cells.unchanged)
+            mask = None if cells is None else _if_any(cells.unchanged)
             if mask is not None:
                 names.append(column.name)
                 masks.append(mask)
@@ -145,15 +155,15 @@ class Rows:
 def checked(
     relation: Relation, column: Column, type_: Type, values: pa.BinaryArray
 ) -> pa.BinaryArray:
-    """The values, which are UTF-8, without bytes under their nulls."""
+    """The values without bytes under nulls; `PoisonedError` for text that is not UTF-8."""
     values = columns.tidy(values)
     if type_.kind not in _ALWAYS_ASCII and not columns.is_utf8(values):
         raise PoisonedError(
-            f"column {column.name} of {relation.qualified_name} holds text that is not UTF-8",
+            f"column {column.name} of {relation.qualified_name} contains text that is not UTF-8",
             hint="Correct the values, or leave the column out with `select`.",
         )
     return values
 
 
-def _some(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+def _if_any(mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
     return mask if mask is not None and mask.any() else None

@@ -1,11 +1,12 @@
-"""Avro's binary form, whole columns at a time.
+"""Avro's binary encoding, for whole columns at once.
 
-Avro writes no names and no types: a record is its members one after another, a union is the number
-of its branch and then the value. `null` is the first branch of every union here, so a null in a
-column is one zero byte. Integers are varints of seven bits a byte, zigzag, which is what most of
-this is about.
+Avro writes neither names nor types: a record is the concatenation of its members, a union is the
+number of its branch and then the value. `null` is the first branch of every union here, so a NULL
+is one zero byte. Integers are zigzag varints of seven bits per byte; most of this module is about
+writing those with numpy.
 
-Values that their Avro type cannot hold are few; those, and only those, are looked at one by one.
+Few values have no representation in their Avro type (`infinity`, NaN, very distant years). Only
+those rows are encoded one by one (`_patched`).
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 
 NULL: Final = b"\0"
 _DIGITS = 38
-"""What a decimal of 128 bits holds."""
+"""The precision of a 128-bit decimal."""
 _DAY_US = 86_400_000_000
 _STAMP = re.compile(r"(\d+)-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?(?:\+00)?( BC)?")
 _INFINITE = {b"infinity": 0, b"-infinity": 1}
 
 
 class Avro:
-    """The values that stand in every message, whatever table it is of."""
+    """The encoding of the fields that every message has, for any table."""
 
     null = NULL
 
@@ -70,8 +71,8 @@ def long(value: int) -> bytes:
     >>> long(0), long(-1), long(64), long(1 << 62).hex()
     (b'\\x00', b'\\x01', b'\\x80\\x01', '80808080808080808001')
     """
-    found: bytes = longs(np.array([value], np.int64))[0].as_py()
-    return found
+    encoded: bytes = longs(np.array([value], np.int64))[0].as_py()
+    return encoded
 
 
 def string(value: bytes) -> bytes:
@@ -82,7 +83,15 @@ def string(value: bytes) -> bytes:
 def longs(
     values: NDArray[np.integer], nulls: pa.Buffer | None = None, lead: bytes = b""
 ) -> pa.BinaryArray:
-    """Numbers, with a byte before each or none."""
+    """Zigzag varints, each preceded by the bytes `lead` (the branch of a union).
+
+    Zigzag maps 0, -1, 1, -2 to 0, 1, 2, 3. Each number is written as a row of as many 7-bit digits
+    as the largest needs, lowest first, with the high bit set; a mask drops the leading zeros, and
+    the last digit that remains loses its high bit.
+
+    >>> longs(np.array([1, -65, 300]), lead=b"\\x02").to_pylist()
+    [b'\\x02\\x02', b'\\x02\\x81\\x01', b'\\x02\\xd8\\x04']
+    """
     signed = values.astype(np.int64)
     zigzag = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
     most = int(zigzag.max(initial=0))
@@ -104,13 +113,13 @@ def longs(
 
 
 def strings(values: pa.BinaryArray, lead: bytes = b"") -> Pieces:
-    """Strings or bytes: a length column that knows the nulls, then the bytes as they are."""
+    """Strings or bytes: a column of lengths, which also has the nulls, then the bytes."""
     lengths = np.diff(columns.offsets(values))
     return longs(lengths, columns.validity(values), lead), columns.dense(values)
 
 
 def cells(field: creek.Field, values: pa.BinaryArray) -> Pieces:
-    """PostgreSQL's text of values as a member of a record. Nulls in a union are its null."""
+    """Values from PostgreSQL's text as a member of a record. Nulls are the union's null branch."""
     first = int(field.nullable)
     lead = _branch(first) if field.branches > 1 else b""
     if not field.native:
@@ -134,7 +143,7 @@ def _branch(number: int) -> bytes:
 
 def _bools(values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
     true = pc.equal(values, b"t").fill_null(False).to_numpy(zero_copy_only=False)
-    return _led(true.astype(np.uint8)[:, None], values, lead)
+    return _with_lead(true.astype(np.uint8)[:, None], values, lead)
 
 
 def _integers(values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
@@ -142,16 +151,16 @@ def _integers(values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
 
 
 def _floats(values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
-    found = numbers(values, pa.float32()).astype("<f4")
-    return _led(found[:, None].view(np.uint8), values, lead)
+    parsed = numbers(values, pa.float32()).astype("<f4")
+    return _with_lead(parsed[:, None].view(np.uint8), values, lead)
 
 
 def _doubles(values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
-    found = numbers(values, pa.float64()).astype("<f8")
-    return _led(found[:, None].view(np.uint8), values, lead)
+    parsed = numbers(values, pa.float64()).astype("<f8")
+    return _with_lead(parsed[:, None].view(np.uint8), values, lead)
 
 
-def _led(data: NDArray[np.uint8], values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
+def _with_lead(data: NDArray[np.uint8], values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
     before = np.broadcast_to(np.frombuffer(lead, np.uint8), (len(data), len(lead)))
     return columns.fixed(np.hstack([before, data]), columns.validity(values))
 
@@ -172,18 +181,18 @@ def _patched(
     odd: NDArray[np.bool_],
     one: Callable[[bytes], bytes],
 ) -> pa.BinaryArray:
-    """The encoded column, with the odd rows made one by one from their text."""
+    """The encoded column, with the rows in `odd` encoded one by one from their text."""
     if not odd.any():
         return encoded
     mask = pa.array(odd)
-    made = [one(text) for text in values.filter(mask).to_pylist()]
-    return pc.replace_with_mask(encoded, mask, pa.array(made, pa.binary()))
+    replacements = [one(text) for text in values.filter(mask).to_pylist()]
+    return pc.replace_with_mask(encoded, mask, pa.array(replacements, pa.binary()))
 
 
 def _endless(field: creek.Field, values: pa.BinaryArray, lead: bytes, first: int) -> pa.BinaryArray:
-    """Dates and times: a number, infinity, or the text of a time too far away for the number."""
+    """Dates and times: a number, infinity, or the text of a time that 64 bits cannot hold."""
     kind = field.type.kind
-    found, fit = _NUMBERS[kind](values)
+    since_1970, fit = _NUMBERS[kind](values)
     odd = ~fit & columns.valid(values)
 
     def one(text: bytes) -> bytes:
@@ -194,7 +203,7 @@ def _endless(field: creek.Field, values: pa.BinaryArray, lead: bytes, first: int
             return _branch(first + 2) + string(text)
         return lead + long(number)
 
-    return _patched(longs(found, columns.validity(values), lead), values, odd, one)
+    return _patched(longs(since_1970, columns.validity(values), lead), values, odd, one)
 
 
 def _dates(values: pa.BinaryArray) -> Numbers:
@@ -219,26 +228,29 @@ def _only(values: pa.BinaryArray, fit: NDArray[np.bool_]) -> pa.BinaryArray:
 
 def _micros_of(values: pa.BinaryArray, target: pa.DataType) -> NDArray[np.int64]:
     typed = pc.cast(columns.as_text(values), target)
-    found: NDArray[np.int64] = typed.view(pa.int64()).fill_null(0).to_numpy()
-    return found
+    micros: NDArray[np.int64] = typed.view(pa.int64()).fill_null(0).to_numpy()
+    return micros
 
 
 def _times(values: pa.BinaryArray) -> Numbers:
-    """`12:34:56.789`, and `24:00:00`, which no library takes: from the digits themselves."""
-    given = columns.valid(values)
+    """Microseconds of `12:34:56.789`, computed from the digits: no library accepts `24:00:00`.
+
+    The digits of HH:MM:SS are at fixed places; up to six digits of the fraction follow.
+    """
+    present = columns.valid(values)
     starts, data = columns.offsets(values), columns.content(values)
-    lengths = np.diff(starts)[given]
-    begins = starts[:-1][given].astype(np.int64)
+    lengths = np.diff(starts)[present]
+    begins = starts[:-1][present].astype(np.int64)
     padded = np.append(data, np.zeros(16, np.uint8)).astype(np.int64) - ord("0")
-    found = np.zeros(len(values), np.int64)
+    micros_of_day = np.zeros(len(values), np.int64)
     total = np.zeros(len(begins), np.int64)
     for place, scale in ((0, 36_000), (1, 3600), (3, 600), (4, 60), (6, 10), (7, 1)):
         total += padded[begins + place] * (scale * 1_000_000)
     for place in range(9, 15):
         digit = np.where(lengths > place, padded[begins + place], 0)
         total += digit * 10 ** (14 - place)
-    found[given] = total
-    return found, given
+    micros_of_day[present] = total
+    return micros_of_day, present
 
 
 _NUMBERS: dict[Kind, Callable[[pa.BinaryArray], Numbers]] = {
@@ -250,17 +262,17 @@ _NUMBERS: dict[Kind, Callable[[pa.BinaryArray], Numbers]] = {
 
 
 def days(text: bytes) -> int | None:
-    """Days since 1970 of any date PostgreSQL has.
+    """Days since 1970 of any date that PostgreSQL supports.
 
     >>> days(b"1970-01-02"), days(b"0001-01-01 BC"), days(b"5874897-12-31")
     (1, -719528, 2145042905)
     """
-    found = _STAMP.fullmatch(text.decode("ascii", "replace"))
-    if found is None:
+    match = _STAMP.fullmatch(text.decode("ascii", "replace"))
+    if match is None:
         return None
-    year, month, day = int(found[1]), int(found[2]), int(found[3])
-    year = 1 - year if found[8] else year
-    # Years that begin in March have their leap day at the end, eras have 400 of them.
+    year, month, day = int(match[1]), int(match[2]), int(match[3])
+    year = 1 - year if match[8] else year
+    # Count years from March, so that the leap day is the last day; 400 years are one era.
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -268,21 +280,24 @@ def days(text: bytes) -> int | None:
 
 
 def micros(text: bytes) -> int | None:
-    """Microseconds since 1970 of a timestamp in UTC; None if 64 bits are too few.
+    """Microseconds since 1970 of a timestamp in UTC; None if 64 bits cannot hold them.
 
     >>> micros(b"1970-01-01 00:00:01.5"), micros(b"294276-12-31 23:59:59.999999")
     (1500000, None)
     """
-    found, day = _STAMP.fullmatch(text.decode("ascii", "replace")), days(text)
-    if found is None or day is None or found[4] is None:
+    match, day = _STAMP.fullmatch(text.decode("ascii", "replace")), days(text)
+    if match is None or day is None or match[4] is None:
         return None
-    seconds = int(found[4]) * 3600 + int(found[5]) * 60 + int(found[6])
-    total = day * _DAY_US + seconds * 1_000_000 + int((found[7] or "").ljust(6, "0"))
+    seconds = int(match[4]) * 3600 + int(match[5]) * 60 + int(match[6])
+    total = day * _DAY_US + seconds * 1_000_000 + int((match[7] or "").ljust(6, "0"))
     return total if -(1 << 63) <= total < 1 << 63 else None
 
 
 def _decimals(type_: Type, values: pa.BinaryArray, lead: bytes, text: bytes) -> Pieces:
-    """The digits as a whole number, big endian, no longer than needed; NaN and infinity as text."""
+    """The unscaled integer in the fewest big-endian bytes; NaN and infinity as text.
+
+    `-1.28` of numeric(5,2) is -128, one byte: `\\x80`.
+    """
     assert type_.precision is not None
     scale, odd = type_.scale, any_letter(values)
     if type_.precision > _DIGITS:
@@ -295,14 +310,23 @@ def _decimals(type_: Type, values: pa.BinaryArray, lead: bytes, text: bytes) -> 
         return lead + string(number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
 
     typed = pc.cast(columns.as_text(_only(values, ~odd)), pa.decimal128(_DIGITS, scale))
-    found = strings(_shortest(typed), lead)
+    encoded = strings(_shortest(typed), lead)
     if not odd.any():
-        return found
-    return (_patched(join(found, null=NULL), values, odd, one),)
+        return encoded
+    return (_patched(join(encoded, null=NULL), values, odd, one),)
 
 
 def _shortest(values: pa.Decimal128Array) -> pa.BinaryArray:
-    """Two's complement without bytes that only repeat the sign."""
+    """Two's complement, big endian, without leading bytes that only repeat the sign.
+
+    The first byte that differs from the sign is kept, and one byte before it if its top bit would
+    change the sign.
+
+    >>> from decimal import Decimal
+    >>> numbers = [Decimal(1), Decimal(200), Decimal(-200)]
+    >>> _shortest(pa.array(numbers, pa.decimal128(38))).to_pylist()
+    [b'\\x01', b'\\x00\\xc8', b'\\xff8']
+    """
     count = len(values)
     if not count:
         return pa.array([], pa.binary())
@@ -314,13 +338,16 @@ def _shortest(values: pa.Decimal128Array) -> pa.BinaryArray:
     top = rows[np.arange(count), first] & 0x80
     first -= ((top ^ sign) & 0x80 != 0).astype(first.dtype)
     keep = np.arange(16) >= first[:, None]
-    given = columns.valid(values)
-    keep[~given] = False
+    keep[~columns.valid(values)] = False
     return columns.ragged(rows, keep, columns.validity(values))
 
 
 def _arrays(type_: Type, values: pa.BinaryArray, lead: bytes, text: bytes) -> Pieces:
-    """Arrays of one dimension without NULLs; others as text."""
+    """Arrays of one dimension without NULLs; other arrays as text.
+
+    An Avro array is blocks of a count and so many elements, and a zero at the end: `{7,8}` of int
+    is `\\x04` (2 elements), `\\x0e` `\\x10` (7, 8), `\\x00`.
+    """
     assert type_.element is not None
     plain = _plain_arrays(values, type_.element.delimiter)
     if not plain.any():
@@ -334,25 +361,25 @@ def _arrays(type_: Type, values: pa.BinaryArray, lead: bytes, text: bytes) -> Pi
     blocks = columns.column(columns.content(encoded), bounds)
     headers = longs(counts)
     sizes = pc.if_else(pa.array(counts > 0), headers, pa.scalar(b"", pa.binary()))
-    made = join([lead, sizes, blocks, NULL])
+    encoded_arrays = join([lead, sizes, blocks, NULL])
     if plain.all():
-        return (made,)
+        return (encoded_arrays,)
     rest = join(strings(columns.blanked(values, ~plain), text), null=NULL)
-    return (pc.replace_with_mask(rest, chosen, made),)
+    return (pc.replace_with_mask(rest, chosen, encoded_arrays),)
 
 
 def _plain_arrays(values: pa.BinaryArray, delimiter: str) -> NDArray[np.bool_]:
-    """Which values are arrays of one dimension, with the usual bounds and without NULLs."""
+    """Which values are arrays of one dimension, with default bounds and without NULLs."""
     starts = columns.offsets(values)
-    found = np.diff(starts) > 0
-    found[found] = columns.content(values)[starts[:-1][found]] == ord("{")
-    if not found.any():
-        return found
-    marks = arrays.parse(values.filter(pa.array(found)), b"{}", delimiter)
+    plain = np.diff(starts) > 0
+    plain[plain] = columns.content(values)[starts[:-1][plain]] == ord("{")
+    if not plain.any():
+        return plain
+    marks = arrays.parse(values.filter(pa.array(plain)), b"{}", delimiter)
     if not marks.balanced:
         return np.zeros(len(values), bool)
     opened = np.diff(columns.starts_of(marks.opens)[marks.rows])
     members = columns.starts_of(marks.follows)[marks.rows]
     nulls = np.diff(columns.starts_of(~columns.valid(marks.elements))[members])
-    found[found] = (opened == 1) & (nulls == 0)
-    return found
+    plain[plain] = (opened == 1) & (nulls == 0)
+    return plain

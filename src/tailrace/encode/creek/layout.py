@@ -1,8 +1,8 @@
-"""Shape `creek`: Creek's events in Avro, each with its schema's fingerprint.
+"""Shape `creek`: Creek's events in Avro, each with the fingerprint of its schema.
 
-A message is a packet; `tailrace.encode.creek.schema` says what that is, and what the schemas are.
-`sent_at` is the moment of encoding. `last_lsn` is the table's transaction before this one as far as
-it was read together with it, 0/0 otherwise.
+A message is a packet; `tailrace.encode.creek.schema` describes packets and schemas. `sent_at` is
+the time of encoding. `last_lsn` is the table's previous transaction if it was read in the same
+group, else 0/0.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ if TYPE_CHECKING:
 _OPS = {
     Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.TRUNCATE: "t", Op.READ: "r",
 }  # fmt: skip
-_GIVEN = b"\x02"
-"""The second branch of a union, behind null."""
-_LIKE_THE_END = bytes([creek.END[0] | 0x80, 0]) + creek.END[1:]
+_PRESENT = b"\x02"
+"""The second branch of a union, after null."""
+_ESCAPED_END = bytes([creek.END[0] | 0x80, 0]) + creek.END[1:]
 
 
 class CreekLayout:
-    """Creek's events. Changes with values that PostgreSQL left out have a schema of their own."""
+    """Creek's events. Changes with unchanged large values have a schema of their own."""
 
     def messages(
         self, group: Group, origin: Origin, _destination: str | pa.BinaryArray
     ) -> tuple[pa.BinaryArray, pa.BinaryArray]:
         """The event id and the packet of each change."""
         if group.relation is None:
-            raise ConfigError("shape creek has no logical messages")
+            raise ConfigError("shape creek does not support logical messages")
         missing = _missing(group)
         payload = self._events(group, origin, partial=False)
         if missing is not None:
             rows = np.flatnonzero(missing)
             partial = self._events(group.take(rows), origin, partial=True)
             payload = _replaced(payload, missing, partial)
-        # Producers of several servers may share a stream, and their LSNs may meet.
-        named = f"{token(origin.database)}-wal".encode()
-        return Outline(group, origin).id_with(named), payload
+        # Producers of several servers may share a stream, and their LSNs may be equal.
+        database = f"{token(origin.database)}-wal".encode()
+        return Outline(group, origin).id_with(database), payload
 
     def _events(self, group: Group, origin: Origin, *, partial: bool) -> pa.BinaryArray:
         assert group.relation is not None
@@ -74,9 +74,10 @@ def row_messages(group: Group) -> pa.BinaryArray:
     assert group.relation is not None
     assert group.after is not None
     body = _joined(_record(group, group.relation, group.after, partial=False))
-    # Only a row of small numbers can look like the end: its first one is written in two bytes.
+    # A row of small numbers may equal the end marker: then its first number is written in two
+    # bytes.
     ends = pc.equal(body, creek.END)
-    return _packets(pc.if_else(ends, pa.scalar(_LIKE_THE_END, pa.binary()), body))
+    return _packets(pc.if_else(ends, pa.scalar(_ESCAPED_END, pa.binary()), body))
 
 
 def _joined(pieces: Iterable[Piece]) -> pa.BinaryArray:
@@ -84,18 +85,18 @@ def _joined(pieces: Iterable[Piece]) -> pa.BinaryArray:
 
 
 def _packets(body: pa.BinaryArray) -> pa.BinaryArray:
-    """Each with its length before it."""
+    """Packets: each body preceded by its length."""
     lengths = np.diff(columns.offsets(body)).astype(">u4")
     return join([b"\0\0", columns.fixed(lengths[:, None].view(np.uint8)), body])
 
 
 def _missing(group: Group) -> NDArray[np.bool_] | None:
-    """Which changes have values that were left out."""
-    found = np.zeros(len(group), bool)
+    """Which changes have unchanged values, which PostgreSQL left out."""
+    missing = np.zeros(len(group), bool)
     for cells in group.after or ():
         if cells is not None and cells.unchanged is not None:
-            found |= cells.unchanged
-    return found if found.any() else None
+            missing |= cells.unchanged
+    return missing if missing.any() else None
 
 
 def _replaced(
@@ -107,7 +108,7 @@ def _replaced(
 
 
 def _head(outline: Outline, schema: creek.Schema) -> Pieces:
-    """Everything before the images."""
+    """The fields before the row images."""
     group, origin, runs = outline.group, outline.origin, outline.runs
     assert group.relation is not None
     lsn = outline.each_run(group.lsn)
@@ -135,18 +136,18 @@ def _head(outline: Outline, schema: creek.Schema) -> Pieces:
 
 
 def _images(group: Group, *, partial: bool) -> Pieces:
-    """`before`, `after` and what is missing in it."""
+    """`before`, `after`, and in partial changes the names of unchanged columns."""
     assert group.relation is not None
     pieces: list[Piece] = [*_before(group)]
     if group.after is None:
         pieces.append(avro.NULL)
     else:
-        pieces += [_GIVEN, *_record(group, group.relation, group.after, partial=partial)]
+        pieces += [_PRESENT, *_record(group, group.relation, group.after, partial=partial)]
     return (*pieces, _unchanged(group)) if partial else tuple(pieces)
 
 
 def _before(group: Group) -> Pieces:
-    """The old key or row; of an update that left the key alone, the key as it is."""
+    """The old key or row; the present key for an update that does not change it."""
     assert group.relation is not None
     image = group.before
     if image is None and group.op is Op.UPDATE:
@@ -160,7 +161,7 @@ def _before(group: Group) -> Pieces:
             return (avro.NULL,)
         if key and cells is not None and cells.unchanged is not None:
             known &= ~cells.unchanged
-    record = [_GIVEN, *_record(group, group.relation, image, partial=False, keys=True)]
+    record = [_PRESENT, *_record(group, group.relation, image, partial=False, keys=True)]
     if known.all():
         return tuple(record)
     return (where(known, join(record, null=avro.NULL), avro.NULL),)
@@ -185,7 +186,7 @@ def _member(relation: Relation, column: Column, field: creek.Field, cells: Cells
 
 
 def _unchanged(group: Group) -> pa.BinaryArray:
-    """An array of the names of columns that were left out. Few sets of them are distinct."""
+    """An array of the names of unchanged columns. Few sets are distinct: each is encoded once."""
     assert group.relation is not None
     assert group.after is not None
     names, masks = [], []
@@ -199,6 +200,6 @@ def _unchanged(group: Group) -> pa.BinaryArray:
     )
     lists = []
     for row in first:
-        found = [name for name, hit in zip(names, table[row], strict=True) if hit]
-        lists.append(avro.long(len(found)) + b"".join(found) + avro.NULL)
+        unchanged = [name for name, hit in zip(names, table[row], strict=True) if hit]
+        lists.append(avro.long(len(unchanged)) + b"".join(unchanged) + avro.NULL)
     return pa.array(lists, pa.binary()).take(pa.array(which.reshape(-1)))

@@ -1,13 +1,13 @@
-"""Creek's own words: Avro schemas of tables, their fingerprints, subjects, packets.
+"""Creek's formats: Avro schemas of tables, their fingerprints, subjects and packets.
 
-A message has a schema that depends on its table's columns alone. Its fingerprint is the CRC-64 of
-the canonical form that Creek's Avro library makes: logical types count, notes such as `pgType` do
-not. Two named types of one schema may share a name (`before` and `after` are both named by the
-table), as Creek has it.
+The schema of a message depends only on the columns of its table. Its fingerprint is the CRC-64 of
+the canonical form that Creek's Avro library computes: logical types are included, notes such as
+`pgType` are not. As in Creek, two named types of one schema may share a name: `before` and `after`
+are both named after the table.
 
-A value that its Avro type cannot hold (a numeric NaN, an array with NULLs, a time after the year
-294246) has PostgreSQL's text, in a last branch of the union that Creek does not have. Columns of
-types that Creek does not know are text with their own `pgType`.
+A value that its Avro type cannot represent (a numeric NaN, an array with NULLs, a time after the
+year 294246) is PostgreSQL's text in a last branch of the union, which Creek does not have. Columns
+of types that Creek does not support are text with their own `pgType`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NAMESPACE = "CREEK"
 END = b"EOF"
 """The last message of a snapshot."""
 MARK = b"\xc3\x01"
-"""Before the fingerprint: an Avro object with its schema's fingerprint."""
+"""The prefix of Avro's single-object encoding; the fingerprint follows."""
 OPS = ("c", "u", "u_pk", "d", "t", "r")
 INFINITY = ("infinity", "negative_infinity_ca5991f51367e3e4")
-"""Dates and times without end; a symbol cannot begin with a sign."""
+"""Infinite dates and times; an Avro symbol cannot begin with a sign."""
 
 _ENUM = {"name": "infinity_modifier", "type": "enum", "symbols": list(INFINITY)}
 _PLAIN = {
@@ -65,47 +65,47 @@ _EMPTY_CRC = 0xC15D213AA4D7A795
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """A schema as consumers see it."""
+    """A schema as consumers receive it."""
 
     text: str
     fingerprint: bytes
 
     @property
     def name(self) -> str:
-        """The fingerprint as text."""
+        """The fingerprint in base64."""
         return base64.urlsafe_b64encode(self.fingerprint).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A column of a record: its type and the branches of its union, which may be one alone."""
+    """A column of a record: its type and whether it may be NULL, which give its union."""
 
     type: Type
     nullable: bool
 
     @property
     def native(self) -> bool:
-        """Whether values have a form of their own; else they are PostgreSQL's text."""
+        """Whether values have an Avro type; otherwise they are PostgreSQL's text."""
         return supported(self.type)
 
     @property
     def endless(self) -> bool:
-        """Whether there is a branch for infinity."""
+        """Whether the union has a branch for infinity."""
         return self.type.kind in _ENDLESS
 
     @property
     def beyond(self) -> bool:
-        """Whether there is a branch for text."""
+        """Whether the union has a branch for text."""
         return self.native and self.type.kind in _BEYOND
 
     @property
     def branches(self) -> int:
-        """How many there are."""
+        """The number of branches."""
         return self.nullable + 1 + self.endless + self.beyond
 
 
 def supported(type_: Type) -> bool:
-    """Whether Creek has an Avro type for it; the others are text."""
+    """Whether Creek has an Avro type for it; other types are text."""
     match type_.kind:
         case Kind.ARRAY:
             return type_.element is not None and type_.element.kind in _ELEMENTS
@@ -118,17 +118,17 @@ def supported(type_: Type) -> bool:
 def fields(
     relation: Relation, types: Mapping[int, TypeName], *, partial: bool = False
 ) -> Iterator[tuple[Column, Field]]:
-    """The columns of a relation as members of a record. Of a partial row any may be missing."""
+    """The columns of a relation as members of a record. In a partial row any may be missing."""
     always = relation.replica_identity is ReplicaIdentity.DEFAULT and not partial
     for column in relation.columns:
         type_ = resolve(column.type_oid, column.type_modifier, types)
-        if type_.kind is Kind.ARRAY and not _opened(column, types):
+        if type_.kind is Kind.ARRAY and not _is_avro_array(column, types):
             type_ = Type(kind=Kind.TEXT)
         yield column, Field(type=type_, nullable=not (always and column.key))
 
 
-def _opened(column: Column, types: Mapping[int, TypeName]) -> bool:
-    """Arrays of text are opened for the four types that Creek takes for text."""
+def _is_avro_array(column: Column, types: Mapping[int, TypeName]) -> bool:
+    """Whether an array is an Avro array: for text only with the four types that Creek supports."""
     type_ = resolve(column.type_oid, column.type_modifier, types)
     assert type_.element is not None
     name = catalog_name(column.type_oid, types)
@@ -138,14 +138,14 @@ def _opened(column: Column, types: Mapping[int, TypeName]) -> bool:
 def event(relation: Relation, types: Mapping[int, TypeName], *, partial: bool = False) -> Schema:
     """The schema of a table's changes.
 
-    That of a partial change has `unchanged`, the names of columns whose large values were left
-    alone and are not known; in `after` they are null.
+    The schema of a partial change has `unchanged`: the names of columns whose large values did not
+    change and are not known. In `after` they are null.
     """
     return _event(relation, tuple(sorted(types.items())), partial)
 
 
 def row(relation: Relation, types: Mapping[int, TypeName]) -> Schema:
-    """The schema of a table's rows, as snapshots have them."""
+    """The schema of a table's rows in snapshots."""
     return _row(relation, tuple(sorted(types.items())))
 
 
@@ -184,7 +184,7 @@ def _schema(tree: Any) -> Schema:
 
 
 def _record(name: str, members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    listed = [{"name": each, "type": type_} for each, type_ in members]
+    listed = [{"name": member, "type": type_} for member, type_ in members]
     return {"name": name, "type": "record", "fields": listed}
 
 
@@ -209,17 +209,17 @@ def _table(
 
 
 def _avro_name(name: str, taken: set[str]) -> str:
-    """A name as Avro takes it: letters, digits and underscores, no digit first; no two alike."""
+    """A valid and unique Avro name: letters, digits and underscores, no digit first."""
     plain = name
     if _NAME.fullmatch(name) is None:
-        plain = _NOT_IN_NAMES.sub(lambda found: f"_x{ord(found[0]):X}_", name)
+        plain = _NOT_IN_NAMES.sub(lambda match: f"_x{ord(match[0]):X}_", name)
         plain = plain if _NAME.fullmatch(plain) else f"_{plain}"
-    found, number = plain, 1
-    while found in taken:
+    unique, number = plain, 1
+    while unique in taken:
         number += 1
-        found = f"{plain}_{number}"
-    taken.add(found)
-    return found
+        unique = f"{plain}_{number}"
+    taken.add(unique)
+    return unique
 
 
 def _type(field: Field, defined: set[str]) -> Any:
@@ -258,49 +258,50 @@ def _infinity(defined: set[str]) -> Any:
 
 
 def canonical(tree: Any) -> str:
-    """The form that fingerprints are made of. A name that stands for a type is that type again.
+    """The canonical form, which fingerprints are computed from. References to types are expanded.
 
     >>> canonical({"type": "array", "items": ["null", {"type": "long", "logicalType": "date"}]})
     '{"type":"array","items":["null",{"type":"long","logicalType":"date"}]}'
     """
     match tree:
         case "infinity_modifier":
-            found = canonical(_ENUM)
+            text = canonical(_ENUM)
         case str():
-            found = f'"{tree}"'
+            text = f'"{tree}"'
         case list():
-            found = f"[{','.join(map(canonical, tree))}]"
+            text = f"[{','.join(map(canonical, tree))}]"
         case {"type": "record", "name": name, "fields": members}:
             listed = ",".join(
-                f'{{"name":"{each["name"]}","type":{canonical(each["type"])}}}' for each in members
+                f'{{"name":"{member["name"]}","type":{canonical(member["type"])}}}'
+                for member in members
             )
-            found = f'{{"name":"{name}","type":"record","fields":[{listed}]}}'
+            text = f'{{"name":"{name}","type":"record","fields":[{listed}]}}'
         case {"type": "enum", "name": name, "symbols": symbols}:
             listed = ",".join(f'"{symbol}"' for symbol in symbols)
-            found = f'{{"name":"{name}","type":"enum","symbols":[{listed}]}}'
+            text = f'{{"name":"{name}","type":"enum","symbols":[{listed}]}}'
         case {"type": "array", "items": items}:
-            found = f'{{"type":"array","items":{canonical(items)}}}'
+            text = f'{{"type":"array","items":{canonical(items)}}}'
         case {"type": type_, "logicalType": "decimal", "precision": precision, "scale": scale}:
             digits = f'"precision":{precision}' + (f',"scale":{scale}' if scale else "")
-            found = f'{{"type":"{type_}","logicalType":"decimal",{digits}}}'
+            text = f'{{"type":"{type_}","logicalType":"decimal",{digits}}}'
         case {"type": type_, "logicalType": logical}:
-            found = f'{{"type":"{type_}","logicalType":"{logical}"}}'
+            text = f'{{"type":"{type_}","logicalType":"{logical}"}}'
         case _:
-            raise ValueError(f"no schema of ours: {tree!r}")
-    return found
+            raise ValueError(f"unknown Avro schema: {tree!r}")
+    return text
 
 
-def _table_of_crcs() -> list[int]:
-    found = []
+def _crc_table() -> list[int]:
+    table = []
     for value in range(256):
         crc = value
         for _ in range(8):
             crc = (crc >> 1) ^ (_EMPTY_CRC & -(crc & 1))
-        found.append(crc)
-    return found
+        table.append(crc)
+    return table
 
 
-_CRCS = _table_of_crcs()
+_CRCS = _crc_table()
 
 
 def crc64(data: bytes) -> int:
@@ -316,15 +317,15 @@ def crc64(data: bytes) -> int:
 
 
 def packet(data: bytes) -> bytes:
-    """Bytes as a message has them: a number of two bytes, which is 0, and their length in four."""
+    """The packet of a message: two zero bytes, the length in four bytes, the data."""
     return b"\0\0" + len(data).to_bytes(4, "big") + data
 
 
 def unpacked(payload: bytes) -> bytes | None:
-    """What `packet` was given; None if this is none."""
+    """The data of a packet; None if the payload is not a packet."""
     size = int.from_bytes(payload[2:6], "big")
-    whole = len(payload) == size + 6 and payload[:2] == b"\0\0"
-    return payload[6:] if whole else None
+    valid = len(payload) == size + 6 and payload[:2] == b"\0\0"
+    return payload[6:] if valid else None
 
 
 def stream(namespace: str, kind: str) -> str:
@@ -333,5 +334,5 @@ def stream(namespace: str, kind: str) -> str:
 
 
 def subject(namespace: str, database: str, kind: str, schema: str, table: str) -> str:
-    """Where messages of a table go."""
+    """The subject of a table's messages."""
     return f"{namespace}.{token(database)}.{kind}.{token(schema)}.{token(table)}"

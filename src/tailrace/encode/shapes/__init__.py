@@ -1,1 +1,1 @@
-"""Shapes: what a message contains, one file per shape. Encodings say how it is written."""
+"""Shapes: what a message contains, one file per shape. The encoding decides how it is written."""

@@ -1,4 +1,4 @@
-"""Shape `bridge`: the row in `data`, with the fields of the PostgreSQL → NATS bridge."""
+"""Shape `bridge`: the row in `data`, with the fields of the PostgreSQL-to-NATS bridge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Bridge:
-    """Arrays and hstore stay PostgreSQL's text here."""
+    """The bridge's messages. Arrays and hstore stay PostgreSQL's text."""
 
     native: ClassVar[bool] = False
 
@@ -32,7 +32,7 @@ class Bridge:
         return facts.id_with(name.encode())
 
     def message(self, part: Part) -> Pieces:
-        """`data` first, as consumers of the bridge know it; what Tailrace adds comes last."""
+        """The bridge's fields in its order; fields that Tailrace adds come last."""
         facts, group = part.facts, part.facts.group
         syntax, relation = facts.syntax, facts.group.relation
         fields = [
@@ -56,7 +56,7 @@ class Bridge:
         return syntax.object(fields)
 
     def _data(self, part: Part) -> Pieces:
-        """DELETE names every column: those its old row does not have are null, as in the bridge."""
+        """The row. A DELETE names every column, as in the bridge: absent ones are null."""
         group, rows = part.facts.group, part.rows
         if group.op is Op.MESSAGE:
             return part.facts.syntax.object(content_fields(part.facts))

@@ -1,4 +1,4 @@
-"""Logical messages inside shapes: their prefix and their content."""
+"""Logical messages in shapes: prefix and content."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def content_base64(facts: Facts) -> Pieces:
 
 
 def content_fields(facts: Facts) -> list[Field]:
-    """`prefix`, and `content` where it is UTF-8 or `content_base64` where it is not."""
+    """`prefix`, and `content` if it is UTF-8, else `content_base64`."""
     contents = facts.group.contents
     assert contents is not None
     fields = [Field("prefix", prefix(facts))]
-    readable = columns.utf8_mask(contents)
-    if readable.all():
+    is_text = columns.utf8_mask(contents)
+    if is_text.all():
         return [*fields, Field("content", facts.syntax.text(contents))]
-    shown = facts.syntax.text(where(readable, contents, b""))
+    text = facts.syntax.text(where(is_text, contents, b""))
     return [
         *fields,
-        Field("content", shown, readable),
-        Field("content_base64", content_base64(facts), ~readable),
+        Field("content", text, is_text),
+        Field("content_base64", content_base64(facts), ~is_text),
     ]

@@ -1,7 +1,7 @@
 """Shape `debezium`: the envelope of Debezium's PostgreSQL connector, without the Connect schema.
 
-Differs where Debezium depends on the moment of processing: `ts_ms` is the commit's time, so the
-same change always has the same bytes. `docs/reference/shapes.md` lists every difference.
+The shape differs where Debezium depends on the time of processing: `ts_ms` is the commit time, so
+the same change always has the same bytes. `docs/reference/shapes.md` lists every difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.encode.shapes.shape import Part
 
 UNAVAILABLE = "__debezium_unavailable_value"
-"""What consumers of Debezium know an unchanged large value by."""
+"""Debezium's placeholder for an unchanged large value."""
 
 _OPS = {
     Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.TRUNCATE: "t", Op.MESSAGE: "m", Op.READ: "r",
@@ -40,24 +40,24 @@ class Debezium:
         return facts.ids
 
     def message(self, part: Part) -> Pieces:
-        """Messages have `message` in place of row images."""
+        """The envelope; a logical message has `message` instead of row images."""
         facts, group = part.facts, part.facts.group
         syntax = facts.syntax
         images = [
             Field("before", _image(part, group.before)),
             Field("after", _image(part, group.after)),
         ]
-        said = [Field("message", _said(facts))] if group.op is Op.MESSAGE else []
+        message = [Field("message", _message(facts))] if group.op is Op.MESSAGE else []
         return syntax.object(
             [
-                *([] if said else images),
+                *([] if message else images),
                 Field("source", _source(facts)),
                 Field("op", (syntax.constant(_OPS[group.op]),)),
                 Field("ts_ms", facts.committed(1_000)),
                 Field("ts_us", facts.committed(1_000_000)),
                 Field("ts_ns", facts.committed(1_000_000_000)),
                 Field("transaction", (syntax.null,)),
-                *said,
+                *message,
             ]
         )
 
@@ -69,7 +69,7 @@ def _image(part: Part, image: Image | None) -> Pieces:
     return part.rows.object(image, placeholder=syntax.constant(UNAVAILABLE))
 
 
-def _said(facts: Facts) -> Pieces:
+def _message(facts: Facts) -> Pieces:
     return facts.syntax.object(
         [Field("prefix", prefix(facts)), Field("content", content_base64(facts))]
     )
@@ -99,5 +99,5 @@ def _source(facts: Facts) -> Pieces:
 
 
 def _sequence(facts: Facts) -> pa.BinaryArray:
-    """A JSON array inside a string, as Debezium has it: the commit's LSN, then the ordinal."""
+    """A JSON array in a string, as in Debezium: the commit's LSN, then the ordinal."""
     return join([b'["', facts.lsn_digits, b'","', facts.ordinal_text, b'"]'])

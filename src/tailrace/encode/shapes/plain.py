@@ -1,4 +1,4 @@
-"""Shape `plain`: every fact of a change under its own name, nothing left to guess."""
+"""Shape `plain`: every fact of a change under its own name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Plain:
-    """Positions, row images and what is not known of them."""
+    """Position, row images, and which values are unknown."""
 
     native: ClassVar[bool] = True
 
@@ -27,7 +27,10 @@ class Plain:
         return facts.ids
 
     def message(self, part: Part) -> Pieces:
-        """Always the same members, null where a change has none; `message` for messages alone."""
+        """The same members in every message, null where they do not apply.
+
+        Logical messages also have `message`.
+        """
         facts, group, rows = part.facts, part.facts.group, part.rows
         syntax, relation = facts.syntax, group.relation
         null: Pieces = (syntax.null,)
@@ -56,5 +59,5 @@ def _image(part: Part, image: Image | None) -> Pieces:
 
 
 def _unchanged(part: Part) -> Pieces:
-    found = part.rows.unchanged(part.facts.group.after)
-    return (part.facts.syntax.constant([]),) if found is None else found[0]
+    unchanged = part.rows.unchanged(part.facts.group.after)
+    return (part.facts.syntax.constant([]),) if unchanged is None else unchanged[0]

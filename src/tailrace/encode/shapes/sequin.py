@@ -1,4 +1,4 @@
-"""Shape `sequin`: the row in `record`, old values of what changed in `changes`."""
+"""Shape `sequin`: the row in `record`, the old values of changed columns in `changes`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sequin:
         return facts.ids
 
     def message(self, part: Part) -> Pieces:
-        """The record of a delete is its old row."""
+        """Sequin's message; the record of a delete is its old row."""
         facts, group = part.facts, part.facts.group
         syntax = facts.syntax
         return syntax.object(
@@ -56,7 +56,7 @@ def _record(part: Part) -> Pieces:
 
 
 def _changes(part: Part) -> Pieces:
-    """Old values of the columns known to differ; null where no old row was sent."""
+    """The old values of columns that differ; null if PostgreSQL sent no old row."""
     group, rows = part.facts.group, part.rows
     if group.op is not Op.UPDATE or group.before is None or group.after is None:
         return (part.facts.syntax.null,)
@@ -70,7 +70,7 @@ def _changes(part: Part) -> Pieces:
 
 
 def _differs(old: Cells, new: Cells) -> NDArray[np.bool_]:
-    """Where both are known and not the same; NULL is the same as NULL alone."""
+    """Where both values are known and differ; NULL equals only NULL."""
     unequal = pc.fill_null(pc.not_equal(old.values, new.values), False)
     differs: NDArray[np.bool_] = unequal.to_numpy(zero_copy_only=False)
     differs = differs | (columns.valid(old.values) != columns.valid(new.values))

@@ -1,1 +1,1 @@
-"""JSON and MessagePack: columns of PostgreSQL text as values of a syntax."""
+"""Syntaxes: JSON and MessagePack. Columns of PostgreSQL's text → encoded values."""

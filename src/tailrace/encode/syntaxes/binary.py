@@ -1,4 +1,4 @@
-"""Base64, whole columns at a time."""
+"""Base64, for whole columns: one numpy expression per output digit instead of a call per cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ _ALPHABET = np.frombuffer(
 
 
 def base64(values: pa.BinaryArray) -> pa.BinaryArray:
-    """Base64 with padding: every value is laid out in groups of three bytes, then all at once."""
+    """Base64 with padding.
+
+    The values are copied into groups of three bytes, padded with zeros, so that no group has bytes
+    of two values. Then all groups are encoded at once.
+
+    >>> import pyarrow as pa
+    >>> base64(pa.array([b"a", b"abc", None], pa.binary())).to_pylist()
+    [b'YQ==', b'YWJj', None]
+    """
     starts = columns.offsets(values)
     lengths = np.diff(starts)
     groups = (lengths + 2) // 3
@@ -41,5 +49,5 @@ def base64(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def base64_of_hex(values: pa.BinaryArray) -> pa.BinaryArray:
-    """bytea as JSON has it."""
+    """Base64 of bytea, from PostgreSQL's hexadecimal text."""
     return base64(unhex(values))

@@ -1,4 +1,14 @@
-"""Numbers as text, whole columns at a time: LSNs in hexadecimal, times in ISO 8601."""
+"""Numbers as text, for whole columns: LSNs in hexadecimal, times in ISO 8601.
+
+Arrow has no kernel for hexadecimal digits, so numpy writes a row of 16 digits per number and drops
+the leading zeros with a mask.
+
+>>> import numpy as np
+>>> lsn_text(np.array([0x16B374D848, 0x10], np.uint64)).to_pylist()
+[b'16/B374D848', b'0/10']
+>>> iso_time(np.array([1_765_540_834_338_547], np.int64)).to_pylist()
+[b'2025-12-12T12:00:34.338547Z']
+"""
 
 from __future__ import annotations
 
@@ -18,19 +28,19 @@ _UPPER = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 def _nibbles(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """A row of sixteen half-bytes a number."""
+    """One row of sixteen half-bytes per number."""
     octets = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
-    found = np.empty((len(numbers), 16), np.uint8)
-    found[:, 0::2] = octets >> 4
-    found[:, 1::2] = octets & 15
-    return found
+    nibbles = np.empty((len(numbers), 16), np.uint8)
+    nibbles[:, 0::2] = octets >> 4
+    nibbles[:, 1::2] = octets & 15
+    return nibbles
 
 
 def _significant(nibbles: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Everything but leading zeros; the last digit always counts."""
-    kept = np.logical_or.accumulate(nibbles != 0, axis=1)
-    kept[:, -1] = True
-    return kept
+    """All digits except leading zeros; the last digit is always written."""
+    significant = np.logical_or.accumulate(nibbles != 0, axis=1)
+    significant[:, -1] = True
+    return significant
 
 
 def padded_hex(numbers: NDArray[np.uint64]) -> pa.BinaryArray:
@@ -45,7 +55,7 @@ def short_hex(numbers: NDArray[np.uint64]) -> pa.BinaryArray:
 
 
 def lsn_text(numbers: NDArray[np.uint64]) -> pa.BinaryArray:
-    """PostgreSQL's own notation, `16/B374D848`."""
+    """PostgreSQL's notation, `16/B374D848`."""
     nibbles = _nibbles(numbers)
     rows = np.full((len(numbers), 17), ord("/"), np.uint8)
     keep = np.ones(rows.shape, bool)

@@ -1,4 +1,8 @@
-"""JSON: cells as JSON text, objects as joins."""
+"""JSON: cells as JSON text, objects as joined pieces.
+
+Text of most types is JSON already or needs quotes only; strings are escaped in the rows that need
+it (`text.escaped`).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,10 @@ class Json:
         return self.plain(text.escaped(values))
 
     def plain(self, values: pa.BinaryArray) -> Pieces:
-        """Strings that need no escaping. Without nulls the quotes join the constants around."""
+        """Strings that need no escaping.
+
+        Without nulls the quotes are constants, which `pieces.join` merges with their neighbours.
+        """
         if not values.null_count:
             return (b'"', values, b'"')
         return (quoted(values),)
@@ -47,22 +54,22 @@ class Json:
         return (columns.text_of(pa.array(values)),)
 
     def document(self, values: pa.BinaryArray) -> Pieces:
-        """JSON stands in JSON as it is."""
+        """JSON text is written unchanged."""
         return (values,)
 
     def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
         """PostgreSQL's text of values as JSON."""
-        if native and type_.kind in _OPENED:
-            return self._opened(type_, values)
-        if type_.kind in _AS_THEY_ARE:
+        if native and type_.kind in _STRUCTURED:
+            return self._structured(type_, values)
+        if type_.kind in _UNCHANGED:
             return (values,)
-        if make := _MADE.get(type_.kind):
-            return (make(values),)
-        if make := _STRINGS.get(type_.kind):
-            return self.plain(make(values))
+        if encode := _ENCODERS.get(type_.kind):
+            return (encode(values),)
+        if encode := _STRING_ENCODERS.get(type_.kind):
+            return self.plain(encode(values))
         return self.plain(values) if type_.kind in _PLAIN else self.text(values)
 
-    def _opened(self, type_: Type, values: pa.BinaryArray) -> Pieces:
+    def _structured(self, type_: Type, values: pa.BinaryArray) -> Pieces:
         match type_.kind:
             case Kind.ARRAY:
                 return arrays.cells(type_, values, self)
@@ -72,23 +79,30 @@ class Json:
                 return (values,)
 
     def brackets(self, marks: arrays.Marks) -> pa.BinaryArray:
-        """JSON's own brackets and commas."""
+        """JSON's brackets and commas."""
         letters = np.full((len(marks.opens), 1), ord(","), np.uint8)
         letters[marks.opens] = ord("[")
         letters[marks.closes] = ord("]")
         return columns.fixed(letters)
 
     def pair_marks(self, keys: NDArray[np.bool_], last: NDArray[np.bool_]) -> pa.BinaryArray:
-        """Colons and commas; nothing behind the last value."""
+        """Colons and commas; nothing after the last value."""
         letters = np.where(keys, ord(":"), ord(",")).astype(np.uint8)
         return columns.column(letters[~last], columns.starts_of(~last))
 
     def mapping(self, members: pa.BinaryArray, counts: NDArray[np.integer]) -> Pieces:  # noqa: ARG002
-        """Braces around."""
+        """Objects: the members in braces."""
         return (_around(b"{", members, b"}"),)
 
     def object(self, fields: Sequence[Field]) -> Pieces:
-        """Objects; a comma stands before a member that is not the first of its row."""
+        """Objects; a comma precedes each member except the first of its row.
+
+        `some` is whether earlier members exist: one answer for all rows, or a mask per row after a
+        member that only some rows have. Members a (row 1 only), b and c give, row by row:
+
+            {"a":1,"b":2,"c":3}      a: no comma   b: comma where a is present   c: comma
+            {"b":2,"c":3}
+        """
         pieces: list[Piece] = [b"{"]
         some: bool | NDArray[np.bool_] = False
         for field in fields:
@@ -142,10 +156,10 @@ def _floats(values: pa.BinaryArray) -> pa.BinaryArray:
     return pc.if_else(pa.array(mask), quoted(values), values)
 
 
-_AS_THEY_ARE = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.JSON, Kind.JSONB})
-_OPENED = frozenset({Kind.ARRAY, Kind.HSTORE, Kind.VECTOR})
-_MADE = {Kind.BOOL: _bools, Kind.FLOAT4: _floats, Kind.FLOAT8: _floats}
-_STRINGS = {
+_UNCHANGED = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.JSON, Kind.JSONB})
+_STRUCTURED = frozenset({Kind.ARRAY, Kind.HSTORE, Kind.VECTOR})
+_ENCODERS = {Kind.BOOL: _bools, Kind.FLOAT4: _floats, Kind.FLOAT8: _floats}
+_STRING_ENCODERS = {
     Kind.TIMESTAMP: text.iso_timestamps,
     Kind.TIMESTAMPTZ: text.iso_instants,
     Kind.BYTEA: binary.base64_of_hex,

@@ -1,7 +1,10 @@
-"""MessagePack: cells with their headers, objects as joins.
+"""MessagePack: cells with their headers, objects as joined pieces.
 
-Every integer and every header has its shortest form, so that the same change always has the same
-bytes, whatever it is encoded together with.
+Every integer and every header has its shortest form, so the same change always has the same bytes,
+whatever other changes are encoded with it. Headers have 1, 2, 3 or 5 bytes: numpy writes the
+longest form into a row of bytes per value and drops the unused bytes with a mask
+(`columns.ragged`). If all values of a column have the short form, one byte per value is written
+directly.
 """
 
 from __future__ import annotations
@@ -38,12 +41,12 @@ class MessagePack:
         return pack(value)
 
     def text(self, values: pa.BinaryArray) -> Pieces:
-        """Strings: a header column and the bytes as they are."""
-        return headed(values, string_headers)
+        """Strings: a column of headers, then the unchanged bytes."""
+        return with_headers(values, string_headers)
 
     def plain(self, values: pa.BinaryArray) -> Pieces:
         """Strings."""
-        return headed(values, string_headers)
+        return with_headers(values, string_headers)
 
     def integers(self, values: NDArray[np.integer]) -> Pieces:
         """Integers in their shortest form."""
@@ -55,16 +58,16 @@ class MessagePack:
 
     def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
         """PostgreSQL's text of values as MessagePack."""
-        if native and type_.kind in _OPENED:
-            return self._opened(type_, values)
-        if make := _MADE.get(type_.kind):
-            return (make(values),)
+        if native and type_.kind in _STRUCTURED:
+            return self._structured(type_, values)
+        if encode := _ENCODERS.get(type_.kind):
+            return (encode(values),)
         if type_.kind is Kind.BYTEA:
-            return headed(unhex(values), binary_headers)
-        form = _STRINGS.get(type_.kind)
-        return self.text(form(values) if form else values)
+            return with_headers(unhex(values), binary_headers)
+        reformat = _STRING_FORMATS.get(type_.kind)
+        return self.text(reformat(values) if reformat else values)
 
-    def _opened(self, type_: Type, values: pa.BinaryArray) -> Pieces:
+    def _structured(self, type_: Type, values: pa.BinaryArray) -> Pieces:
         match type_.kind:
             case Kind.ARRAY:
                 return arrays.cells(type_, values, self)
@@ -81,15 +84,15 @@ class MessagePack:
         return columns.column(columns.content(headers), columns.starts_of(lengths))
 
     def pair_marks(self, keys: NDArray[np.bool_], last: NDArray[np.bool_]) -> pa.BinaryArray:  # noqa: ARG002
-        """Nothing: the map's header says it all."""
+        """Nothing: the header of a map has the number of its members."""
         return columns.column(np.empty(0, np.uint8), np.zeros(len(keys) + 1, np.int32))
 
     def mapping(self, members: pa.BinaryArray, counts: NDArray[np.integer]) -> Pieces:
-        """A header that counts the members, then these."""
+        """A header with the number of members, then the members."""
         return _headers(counts, _MAP, columns.validity(members)), columns.dense(members)
 
     def object(self, fields: Sequence[Field]) -> Pieces:
-        """Maps; the header counts the members each row has."""
+        """Maps; the header has the number of members of each row."""
         always = sum(field.present is None for field in fields)
         masks = [field.present for field in fields if field.present is not None]
         counts = always + sum((mask.astype(np.int64) for mask in masks), np.int64(0))
@@ -138,7 +141,8 @@ def pack(value: Any) -> bytes:
 
 _Form = tuple[int, int, int, int, int]
 
-# First byte of the short form and how many it can count, then of the forms with 1, 2 and 4 bytes.
+# The first byte of the short form and its limit, then the first bytes of the forms with a length of
+# 1, 2 and 4 bytes (0: there is no such form).
 _STRING = (0xA0, 32, 0xD9, 0xDA, 0xDB)
 _BINARY = (0, 0, 0xC4, 0xC5, 0xC6)
 _ARRAY = (0x90, 16, 0, 0xDC, 0xDD)
@@ -157,16 +161,21 @@ def _header(length: int, form: _Form) -> bytes:
 
 
 def map_header(length: int) -> bytes:
-    """Before the members of a map."""
+    """The header of a map."""
     return _header(length, _MAP)
 
 
 def array_header(length: int) -> bytes:
-    """Before the elements of an array."""
+    """The header of an array."""
     return _header(length, _ARRAY)
 
 
 def _headers(lengths: NDArray[np.integer], form: _Form, nulls: pa.Buffer | None) -> pa.BinaryArray:
+    """The header of each value in its shortest form; see the module for the method.
+
+    >>> _headers(np.array([3, 40, 300]), _STRING, None).to_pylist()
+    [b'\\xa3', b'\\xd9(', b'\\xda\\x01,']
+    """
     short, few, one, two, four = form
     most = int(lengths.max(initial=0))
     if most < few:
@@ -186,39 +195,38 @@ def _headers(lengths: NDArray[np.integer], form: _Form, nulls: pa.Buffer | None)
 
 
 def string_headers(lengths: NDArray[np.integer], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
-    """Before strings of these lengths."""
+    """The headers of strings of these lengths."""
     return _headers(lengths, _STRING, nulls)
 
 
 def binary_headers(lengths: NDArray[np.integer], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
-    """Before binary values of these lengths."""
+    """The headers of binary values of these lengths."""
     return _headers(lengths, _BINARY, nulls)
 
 
 def map_headers(counts: NDArray[np.integer]) -> pa.BinaryArray:
-    """Before maps of so many members."""
+    """The headers of maps with these numbers of members."""
     return _headers(counts, _MAP, None)
 
 
 def array_headers(counts: NDArray[np.integer]) -> pa.BinaryArray:
-    """Before arrays of so many elements."""
+    """The headers of arrays with these numbers of elements."""
     return _headers(counts, _ARRAY, None)
 
 
-def headed(
+def with_headers(
     values: pa.BinaryArray,
     headers: Callable[[NDArray[np.integer], pa.Buffer | None], pa.BinaryArray],
 ) -> Pieces:
-    """A header column that knows the nulls, then the bytes."""
+    """A column of headers, which also has the nulls, then the bytes."""
     lengths = np.diff(columns.offsets(values))
     return headers(lengths, columns.validity(values)), columns.dense(values)
 
 
 def numbers(values: pa.BinaryArray, type_: pa.DataType) -> NDArray[Any]:
-    """The numbers that text stands for; zero in place of nulls."""
-    parsed = pc.cast(columns.as_text(values), type_)
-    found: NDArray[Any] = parsed.fill_null(0).to_numpy()
-    return found
+    """Parse numbers from text; nulls become zero."""
+    parsed: NDArray[Any] = pc.cast(columns.as_text(values), type_).fill_null(0).to_numpy()
+    return parsed
 
 
 def floats(values: NDArray[np.float64], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
@@ -230,7 +238,14 @@ def floats(values: NDArray[np.float64], nulls: pa.Buffer | None = None) -> pa.Bi
 
 
 def integers(values: NDArray[np.integer], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
-    """Integers in their shortest form."""
+    """Integers in their shortest form.
+
+    Each integer is written as a tag and eight bytes, big endian; a mask keeps the tag and the bytes
+    that its form needs. A small integer is its own tag.
+
+    >>> integers(np.array([5, -1, 300])).to_pylist()
+    [b'\\x05', b'\\xff', b'\\xcd\\x01,']
+    """
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     if low >= -32 and high < 128:
         return columns.fixed(values.astype(np.int8).view(np.uint8)[:, None], nulls)
@@ -271,8 +286,8 @@ def _float_cells(values: pa.BinaryArray) -> pa.BinaryArray:
     return floats(numbers(values, pa.float64()), columns.validity(values))
 
 
-_OPENED = frozenset({Kind.ARRAY, Kind.HSTORE, Kind.VECTOR})
-_MADE = {
+_STRUCTURED = frozenset({Kind.ARRAY, Kind.HSTORE, Kind.VECTOR})
+_ENCODERS = {
     Kind.BOOL: _bools,
     Kind.INT2: _integer_cells,
     Kind.INT4: _integer_cells,
@@ -283,4 +298,4 @@ _MADE = {
     Kind.JSON: jsonb.json_to_msgpack,
     Kind.JSONB: jsonb.jsonb_to_msgpack,
 }
-_STRINGS = {Kind.TIMESTAMP: text.iso_timestamps, Kind.TIMESTAMPTZ: text.iso_instants}
+_STRING_FORMATS = {Kind.TIMESTAMP: text.iso_timestamps, Kind.TIMESTAMPTZ: text.iso_instants}

@@ -1,7 +1,14 @@
-"""Quotes and backslashes in PostgreSQL's text of arrays and hstore, over whole columns.
+r"""Quotes and backslashes in PostgreSQL's text of arrays and hstore, for whole columns.
 
-A backslash takes the next byte as it is; a quote that is not taken so opens or closes a string. In
-every value quotes are balanced, so one running count serves the whole column.
+A backslash escapes the next byte. A quote that is not escaped opens or closes a string. Quotes are
+balanced in every value, so one running count over the bytes of the column tells which bytes are
+inside a string:
+
+    bytes     a , " b \ " c "
+    quotes        x         x
+    escapes           x
+    inside        x x x x x         the opening quote counts, the closing one does not
+    content   x x   x   x x         what belongs to values
 """
 
 from __future__ import annotations
@@ -22,23 +29,23 @@ _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
 @dataclass(frozen=True, slots=True)
 class Quoting:
-    """What each byte of a column is."""
+    """The role of each byte of a column."""
 
     quotes: NDArray[np.bool_]
     """Quotes that open or close a string."""
     inside: NDArray[np.bool_]
-    """Bytes of strings, with the opening quote."""
+    """Bytes of strings, including the opening quote."""
     escapes: NDArray[np.bool_]
-    """Backslashes that stand for nothing themselves."""
+    """Backslashes that escape the next byte."""
 
     @property
-    def kept(self) -> NDArray[np.bool_]:
-        """Bytes that belong to values: no quotes, no escapes."""
+    def content(self) -> NDArray[np.bool_]:
+        """Bytes that belong to values: neither quotes nor escapes."""
         return ~(self.quotes | self.escapes)
 
 
 def quoting(data: NDArray[np.uint8]) -> Quoting:
-    """Tell strings from what is around them."""
+    """Find the strings of a column."""
     escapes = _escapes(data)
     quotes = data == _QUOTE
     quotes[1:] &= ~escapes[:-1]
@@ -47,7 +54,7 @@ def quoting(data: NDArray[np.uint8]) -> Quoting:
 
 
 def _escapes(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Every other backslash of a run of them, from its first on."""
+    """The first, third, … backslash of each run: the others are escaped themselves."""
     backslashes: NDArray[np.bool_] = data == _BACKSLASH
     places = np.flatnonzero(backslashes)
     if not len(places):
@@ -61,13 +68,13 @@ def _escapes(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 def spans(
     data: NDArray[np.uint8],
-    kept: NDArray[np.bool_],
+    content: NDArray[np.bool_],
     begins: NDArray[np.integer],
     ends: NDArray[np.integer],
     nulls: NDArray[np.bool_],
 ) -> pa.BinaryArray:
-    """The kept bytes between each begin and end as a column. Nothing kept lies between spans."""
-    before = columns.starts_of(kept)
+    """The content bytes between each begin and end as a column; there are none between spans."""
+    before = columns.starts_of(content)
     starts = np.append(before[begins], before[ends[-1]] if len(ends) else np.int32(0))
     bits = columns.bitmap(~nulls) if nulls.any() else None
-    return columns.tidy(columns.column(data[kept], starts, bits))
+    return columns.tidy(columns.column(data[content], starts, bits))

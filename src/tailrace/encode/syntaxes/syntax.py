@@ -1,4 +1,4 @@
-"""What an encoding can do: the seam between shapes, which say what a message holds, and bytes."""
+"""The protocol of an encoding: shapes say what a message contains, a syntax writes it as bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A member of an object. It is left out of the rows where `present` is false."""
+    """A member of an object, left out in rows where `present` is false."""
 
     name: str
     value: Pieces
@@ -27,7 +27,7 @@ class Field:
 
 
 class Syntax(Protocol):
-    """An encoding. All text is UTF-8 already; nulls in columns become the encoding's null."""
+    """An encoding. All text is valid UTF-8; nulls in columns become the encoding's null."""
 
     null: bytes
 
@@ -47,16 +47,19 @@ class Syntax(Protocol):
         """JSON text as a value."""
 
     def cells(self, type_: Type, values: pa.BinaryArray, *, native: bool) -> Pieces:
-        """PostgreSQL's text of values. `native` opens arrays, hstore and vectors."""
+        """Values from PostgreSQL's text. `native` writes arrays, hstore and vectors as
+        structures."""
 
     def brackets(self, marks: Marks) -> pa.BinaryArray:
-        """What stands at each bracket and delimiter of arrays, behind the element before it."""
+        """The bytes to write at each bracket and delimiter of arrays, after the preceding
+        element."""
 
     def pair_marks(self, keys: NDArray[np.bool_], last: NDArray[np.bool_]) -> pa.BinaryArray:
-        """What stands behind each key and each value, of which some are the last of their row."""
+        """The bytes to write after each key and value of maps; `last` are the last values of a
+        row."""
 
     def mapping(self, members: pa.BinaryArray, counts: NDArray[np.integer]) -> Pieces:
-        """Objects of members that are joined already, so many a row."""
+        """Objects from members that are already joined; `counts` are the members per row."""
 
     def object(self, fields: Sequence[Field]) -> Pieces:
         """Objects, member by member."""
