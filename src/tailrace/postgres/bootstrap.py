@@ -14,7 +14,6 @@ import psycopg
 
 from tailrace.errors import PostgresRefusedError, SlotLostError
 from tailrace.log.format import mark, segment
-from tailrace.postgres.catalog import read_all, read_named
 from tailrace.postgres.connection import quote_ident, quote_literal, translate_error
 from tailrace.postgres.publication import (
     PublicationState,
@@ -24,6 +23,7 @@ from tailrace.postgres.publication import (
     read_publication,
 )
 from tailrace.postgres.slot import FAILOVER_VERSION, PLUGIN, SlotState, create_slot, read_slot
+from tailrace.postgres.table_state import read_all, read_named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,11 +16,12 @@ from psycopg import errors
 
 from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.bootstrap import log_exists
-from tailrace.postgres.catalog import read_named
+from tailrace.postgres.catalog import TABLE_BY_NAME
 from tailrace.postgres.connection import quote_ident, translate_error
 from tailrace.postgres.preflight import Severity, tables
 from tailrace.postgres.preflight.facts import gather
 from tailrace.postgres.publication import addition_sql, read_publication, removal_sql
+from tailrace.postgres.table_state import read_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,7 +192,7 @@ def _members(connection: Connection, publication: PublicationState) -> int:
 def _alter(
     connection: Connection, statement: str, publication: PublicationState, table: TableName
 ) -> None:
-    values = publication.name, table.namespace, table.name
+    values = table.namespace, table.name, publication.name
     owners = connection.execute(_OWNERS, values).fetchone()
     try:
         # Binary, because that way the server takes a single statement and no more.
@@ -243,15 +244,14 @@ def _refuse_broken_writes(
             ) from error
 
 
-_KIND = """
+_KIND = f"""
 SELECT c.relkind::text, c.relpersistence::text,
        ARRAY(SELECT format('%%s.%%s', rn.nspname, r.relname)
              FROM pg_partition_ancestors(c.oid) a
              JOIN pg_class r ON r.oid = a.relid AND r.oid <> c.oid
              JOIN pg_namespace rn ON rn.oid = r.relnamespace)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s
-"""
+{TABLE_BY_NAME}
+"""  # noqa: S608 - the fragments are constants
 _WHOLE_SCHEMA = """
 SELECT FROM pg_publication_namespace s
 JOIN pg_publication p ON p.oid = s.pnpubid
@@ -262,15 +262,15 @@ _MEMBERS = """
 SELECT count(*) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = %s
 """
-_OWNERS = """
+_OWNERS = f"""
 SELECT pg_get_userbyid(p.pubowner), pg_get_userbyid(c.relowner)
-FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
+{TABLE_BY_NAME}
+JOIN pg_publication p ON p.pubname = %s
 """
-_WRITABLE = """
-SELECT a.attname FROM pg_attribute a
-JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
-  AND a.attgenerated = '' AND a.attidentity <> 'a'
+_WRITABLE = f"""
+SELECT a.attname
+{TABLE_BY_NAME}
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ AND a.attgenerated = '' AND a.attidentity <> 'a'
 ORDER BY a.attnum LIMIT 1
 """

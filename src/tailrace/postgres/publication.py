@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 
 from tailrace.errors import ConfigError
+from tailrace.postgres.catalog import PUBLISHED_TABLES
 from tailrace.postgres.connection import quote_ident, translate_error
 
 if TYPE_CHECKING:
@@ -126,14 +127,12 @@ SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
        to_jsonb(p) ->> 'pubgencols'
 FROM pg_publication p WHERE pubname = %s
 """
-_READ_TABLES = """
+_READ_TABLES = f"""
 SELECT t.schemaname, t.tablename,
        CASE WHEN to_jsonb(r) ->> 'prattrs' IS NOT NULL THEN to_jsonb(t) -> 'attnames' END,
        to_jsonb(t) ->> 'rowfilter'
-FROM pg_publication_tables t
+{PUBLISHED_TABLES}
 JOIN pg_publication p ON p.pubname = t.pubname
-JOIN pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE t.pubname = %s
 ORDER BY 1, 2

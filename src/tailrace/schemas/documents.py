@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from tailrace.position import ORIGIN, Lsn, Position
+from tailrace.postgres.catalog import CURRENT_LSN, KEY_COLUMNS, NAMED_TABLES
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.schema import ReplicaIdentity
@@ -262,24 +263,17 @@ def _key(columns: list[str], table: PublishedTable) -> tuple[str, ...]:
 
 # Types without modifiers, as information_schema has them, but arrays and user types by name. The
 # LSN is read by the statement that reads the columns: whatever it sees was committed before that.
-_COLUMNS = """
-SELECT (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                    ELSE pg_current_wal_insert_lsn() END)::text,
+_COLUMNS = f"""
+SELECT {CURRENT_LSN},
        c.oid::int8, n.nspname, c.relname, key.columns, a.attgenerated::text, jsonb_build_object(
            'name', a.attname, 'position', a.attnum,
            'data_type', format_type(a.atttypid, NULL),
            'is_nullable', NOT (a.attnotnull OR (t.typtype = 'd' AND t.typnotnull)),
            'column_default',
            CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END)
-FROM unnest(%s::text[], %s::text[]) wanted (namespace, name)
-JOIN pg_namespace n ON n.nspname = wanted.namespace
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+{NAMED_TABLES}
 CROSS JOIN LATERAL (
-    SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]') FROM pg_index i
-    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
-    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-    WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts
-      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+    SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]') {KEY_COLUMNS}
 ) key (columns)
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.postgres.catalog import TableState, read_published
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import PublicationState, TableName, read_publication
 from tailrace.postgres.slot import OpenTransaction, SlotState, open_transactions, read_slot
+from tailrace.postgres.table_state import TableState, read_published
 
 T = TypeVar("T")
 

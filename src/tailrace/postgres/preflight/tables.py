@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.finding import Finding
-    from tailrace.postgres.catalog import TableState
     from tailrace.postgres.preflight.facts import Facts
+    from tailrace.postgres.table_state import TableState
 
 _NEEDS = ("publication",)
 
