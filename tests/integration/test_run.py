@@ -142,7 +142,7 @@ def test_without_a_worker_left_it_ends_with_the_workers_code(running: Running) -
     running.database.query("SELECT pg_drop_replication_slot(%s)", running.slot)
     assert running.start().wait(90) == 22
     output = (running.folder / "output").read_text()
-    assert "there is no slot" in output
+    assert f"replication slot {running.slot} does not exist" in output
     assert "process.failed" in output
 
 

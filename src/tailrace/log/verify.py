@@ -17,7 +17,7 @@ from tailrace.log.format import mark as marks
 from tailrace.log.format.entry import Entry, Kind
 from tailrace.log.format.grammar import Grammar
 from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
-from tailrace.log.recovery import SchemaBook
+from tailrace.log.schema_book import SchemaBook
 from tailrace.position import ORIGIN, Lsn, Position
 
 if TYPE_CHECKING:

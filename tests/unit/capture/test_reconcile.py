@@ -107,7 +107,7 @@ def test_log_of_another_source_has_diverged(change: dict[str, str]) -> None:
 
 def test_failover_before_the_log_s_end_has_diverged() -> None:
     check_log(end=0x258, timeline=1)
-    with pytest.raises(DivergedError, match="never had"):
+    with pytest.raises(DivergedError, match="never received"):
         check_log(end=0x259, timeline=1)
 
 

@@ -122,7 +122,7 @@ def test_a_lease_older_than_the_log_may_not_append() -> None:
     made.store.remove("durable")
     late = Lease.acquire(made.store)
     assert late.epoch == 1
-    with pytest.raises(LogFencedError, match="written in epoch 6, the lease is epoch 1"):
+    with pytest.raises(LogFencedError, match="written in epoch 6, but this lease is epoch 1"):
         Appender.open(made.store, late, made.layout)
 
 

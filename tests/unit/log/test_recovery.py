@@ -12,7 +12,8 @@ from tailrace.log.format import index
 from tailrace.log.format import mark as marks
 from tailrace.log.format.layout import Codec, encode_entry
 from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
-from tailrace.log.recovery import SchemaBook, recover
+from tailrace.log.recovery import recover
+from tailrace.log.schema_book import SchemaBook
 from tailrace.position import Lsn
 from tailrace.testing import MemoryStore
 from tests.fix_log import (
@@ -291,7 +292,7 @@ def test_a_log_of_which_nothing_is_whole_is_corrupt() -> None:
     made.append_pieces(transaction(1, rows=4), 3, 4, ending=False)
     files = made.store.files()
     names = sorted(name for name in files if name.endswith(".seg"))
-    assert_refused({names[-1]: files[names[-1]]}, "holds nothing whole")
+    assert_refused({names[-1]: files[names[-1]]}, "holds no whole transaction")
 
 
 def test_recovering_twice_is_recovering_once() -> None:
