@@ -151,7 +151,7 @@ def test_publications_that_hold_more_than_tables(shop: Database, settings: Confi
         left(settings, "orders")
 
 
-def test_a_role_that_owns_nothing_is_told_the_sql(shop: Database, settings: Config) -> None:
+def test_the_hint_for_a_role_that_owns_nothing_is_the_sql(shop: Database, settings: Config) -> None:
     role = f"plain_{shop.name}"
     shop.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
     try:
@@ -248,7 +248,7 @@ def test_a_table_that_would_stop_a_pipeline_does_not_join(
     assert "pipelines that take it: other" in commanded("add", "identified").output
 
 
-def test_a_backfill_is_ordered_once_nobody_writes(
+def test_a_backfill_is_queued_after_open_writers_end(
     shop: Database, commanded: Callable[..., Result], tmp_path: Path
 ) -> None:
     assert "backfill fill-" in commanded("add", "orders", "--backfill").output

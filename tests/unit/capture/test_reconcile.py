@@ -77,7 +77,7 @@ def test_bad_slot(slot: SlotState | None, log_exists: bool, error: type[Tailrace
 
 
 @pytest.mark.parametrize("confirmed", [0, 499, 500])
-def test_slot_at_or_behind_the_log_is_fine(confirmed: int) -> None:
+def test_slot_at_or_before_the_end_of_the_log_is_accepted(confirmed: int) -> None:
     check_log(confirmed=confirmed)
 
 

@@ -257,7 +257,7 @@ def test_a_damaged_index_changes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("dense")
-def test_an_index_of_another_segment_misleads_nobody() -> None:
+def test_an_index_of_another_segment_does_not_mislead_readers() -> None:
     made = random_log(random.Random(12), entries=16, segment_bytes=1500)
     files, changes = made.store.files(), made.changes()
     indexes = [name for name in files if name.endswith(".idx")]
@@ -336,7 +336,7 @@ def without_first_segments(made: TestLog, count: int) -> Log:
     return made.log()
 
 
-def test_what_retention_took_is_said_to_be_lost() -> None:
+def test_a_position_that_retention_removed_is_lost() -> None:
     made = TestLog(segment_bytes=1)
     for number in range(6):
         made.append(transaction(number))
@@ -434,7 +434,7 @@ def test_extents_cover_the_log_and_are_read_as_by_a_newcomer(made: TestLog, rows
     assert counted == len(made.changes())
 
 
-def test_a_future_segment_tells_readers_so() -> None:
+def test_a_segment_of_a_later_release_is_refused_by_readers() -> None:
     made = TestLog(segment_bytes=1)
     for number in range(3):
         made.append(transaction(number))

@@ -177,7 +177,7 @@ def test_a_segment_from_the_future_is_never_cut(made: TestLog, with_mark: bool) 
     file = last_segment(files)
     data = files[file]
     future = data[:8] + struct.pack("<H", 2) + b"anything at all" * 20
-    assert_refused(files | {file: future}, "version 2; this Tailrace reads version 1")
+    assert_refused(files | {file: future}, "version 2; this release reads version 1")
 
 
 def test_damage_in_an_earlier_segment_waits_for_its_reader() -> None:

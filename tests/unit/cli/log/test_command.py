@@ -75,7 +75,7 @@ def test_ls_lists_segments_end_and_pins(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "verify"])
-def test_a_folder_without_a_log_is_said_to_be_one(tmp_path: Path, command: str) -> None:
+def test_a_folder_without_a_log_is_refused(tmp_path: Path, command: str) -> None:
     error = fails(command, "--log", str(tmp_path / "none"))
     assert isinstance(error, ConfigError)
     assert "tailrace capture" in error.hint
