@@ -134,7 +134,7 @@ def test_a_lease_older_than_the_log_may_not_append() -> None:
         (b"X" + record(3)[1:], "unreadable"),
         (record(3, magic=b"XXXX"), "magic"),
         (record(3, version=2), "version 2"),
-        (record((1 << 64) - 1), "any further"),
+        (record((1 << 64) - 1), "last possible epoch"),
     ],
     ids=["empty", "cut", "flipped", "foreign", "future", "last"],
 )

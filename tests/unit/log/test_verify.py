@@ -170,7 +170,7 @@ def test_an_opening_that_forgets_a_schema_is_found() -> None:
     mark = replace(made.appender.mark, offset=len(files[file]))
     files[marks.NAME] = mark.encode()
     found = errors(verify(MemoryStore.holding(files)))
-    assert any("restate" in finding.problem for finding in found)
+    assert any("repeat the schemas" in finding.problem for finding in found)
     assert any("unknown relation" in finding.problem for finding in found)
 
 
@@ -182,7 +182,7 @@ def test_bytes_after_the_mark_are_noted_and_not_checked() -> None:
     assert report.ok
     notes = [finding for finding in report.findings if finding.severity is Severity.NOTE]
     assert len(notes) >= len(list_segments(made.store)) - 1 > 1
-    assert all("behind the durable mark" in note.problem for note in notes)
+    assert all("after the durable mark" in note.problem for note in notes)
 
 
 @pytest.mark.parametrize("damage", ["gone", "torn"])
