@@ -8,7 +8,7 @@ One thread, one loop: receive, submit to the flusher, acknowledge what is durabl
 3. While `4 * flush_bytes` wait for the disk, the session does not read the socket; PostgreSQL
    waits.
 4. The position of a keepalive counts only when no message received before it is still in memory.
-   The session makes it durable in the log before it acknowledges it, so that the slot is never
+   The session writes it to the log durably before it acknowledges it, so that the slot is never
    ahead of the log.
 5. A session that ends inside a transaction leaves no part of it visible: PostgreSQL sends the
    transaction again.

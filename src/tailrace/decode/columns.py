@@ -111,8 +111,8 @@ def tidy(values: pa.BinaryArray) -> pa.BinaryArray:
     """The same column without bytes under its nulls; Arrow allows bytes there."""
     if not values.null_count:
         return values
-    given = valid(values)
-    return blanked(values, given) if np.diff(offsets(values))[~given].any() else values
+    present = valid(values)
+    return blanked(values, present) if np.diff(offsets(values))[~present].any() else values
 
 
 def blanked(values: pa.BinaryArray, keep: NDArray[np.bool_]) -> pa.BinaryArray:

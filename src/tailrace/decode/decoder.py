@@ -205,8 +205,8 @@ class Decoder:
         chosen = [prefix for prefix in distinct if self._messages(prefix)]
         if not chosen:
             return
-        wanted = pc.is_in(messages.prefixes, pa.array(chosen, pa.string()))
-        at = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
+        matches = pc.is_in(messages.prefixes, pa.array(chosen, pa.string()))
+        at = np.flatnonzero(matches.to_numpy(zero_copy_only=False))
         yield replace(
             messages.group(Op.MESSAGE, None, messages.logical[at]),
             prefixes=messages.prefixes.take(pa.array(at)),

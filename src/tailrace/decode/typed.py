@@ -87,10 +87,10 @@ def _representable(values: pa.BinaryArray, target: pa.DataType) -> NDArray[np.bo
 
 def any_letter(values: pa.BinaryArray) -> NDArray[np.bool_]:
     """Which numerics are words: NaN, Infinity."""
-    found = np.zeros(len(values), bool)
+    words = np.zeros(len(values), bool)
     letters = np.flatnonzero(columns.content(values) >= ord("A"))
-    found[columns.rows_of(letters, columns.offsets(values))] = True
-    return found
+    words[columns.rows_of(letters, columns.offsets(values))] = True
+    return words
 
 
 def four_digit_years(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]:
@@ -103,8 +103,8 @@ def four_digit_years(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]
     if not len(data):
         return long
     tenth = np.minimum(starts[:-1] + 10, len(data) - 1)
-    found: NDArray[np.bool_] = long & (data[tenth] == ord(" ")) & (data[starts[1:] - 1] != ord("C"))
-    return found
+    fit: NDArray[np.bool_] = long & (data[tenth] == ord(" ")) & (data[starts[1:] - 1] != ord("C"))
+    return fit
 
 
 def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
@@ -115,10 +115,10 @@ def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
     """
     starts, data = columns.offsets(values), columns.content(values)
     lengths = np.diff(starts)
-    given = columns.valid(values)
-    begins = starts[:-1][given]
+    present = columns.valid(values)
+    begins = starts[:-1][present]
     digits = np.ones(len(data), bool)
-    if (lengths[given] < 2).any() or (lengths % 2).any():
+    if (lengths[present] < 2).any() or (lengths % 2).any():
         raise _not_hexadecimal()
     if (data[begins] != ord("\\")).any() or (data[begins + 1] != ord("x")).any():
         raise _not_hexadecimal()

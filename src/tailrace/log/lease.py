@@ -34,17 +34,17 @@ _LAST_EPOCH = (1 << 64) - 1
 class Lease:
     """The right to append, from `acquire` to `release`."""
 
-    def __init__(self, store: Store, epoch: int, held: contextlib.ExitStack) -> None:
+    def __init__(self, store: Store, epoch: int, lock: contextlib.ExitStack) -> None:
         self.epoch = epoch
         self._store = store
-        self._held = held
+        self._lock = lock
 
     @classmethod
     def acquire(cls, store: Store) -> Self:
         """Acquire the lease. Raises LogFencedError with the present holder."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as lock:
             try:
-                held.enter_context(store.lock(_LOCK))
+                lock.enter_context(store.lock(_LOCK))
             except LogFencedError as error:
                 raise LogFencedError(f"{error} ({_holder(store)})") from error
             mark = marks.peek(store)
@@ -52,7 +52,7 @@ class Lease:
             if epoch > _LAST_EPOCH:
                 raise CorruptError("the lease file holds the last possible epoch")
             store.write_atomic(NAME, _record(epoch))
-            return cls(store, epoch, held.pop_all())
+            return cls(store, epoch, lock.pop_all())
         raise AssertionError("unreachable")
 
     def check(self) -> None:
@@ -66,7 +66,7 @@ class Lease:
 
     def release(self) -> None:
         """Release the lock, so that another appender can acquire the lease."""
-        self._held.close()
+        self._lock.close()
 
 
 def _record(epoch: int) -> bytes:

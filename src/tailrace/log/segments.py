@@ -1,7 +1,7 @@
 """The segments of a log as readers see them: up to the durable mark.
 
 The step between `format` (one file) and `reader` (positions): headers, entries at an offset, index
-rows, the end of the log. Readers run beside the appender and beside retention, so a segment that
+rows, the end of the log. Readers run while the appender and retention run, so a segment that
 disappears is `PositionLostError` and bytes after the mark do not count.
 """
 

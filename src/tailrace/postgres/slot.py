@@ -184,12 +184,12 @@ def open_transactions(connection: Connection) -> list[OpenTransaction]:
 # of other users from a role without pg_monitor, so it only adds details. The query text is left
 # out: it may contain row data.
 _OPEN = """
-SELECT held.pid, '' AS gid, coalesce(a.application_name, '') AS application,
+SELECT writer.pid, '' AS gid, coalesce(a.application_name, '') AS application,
        now() - a.xact_start AS age, a.query_start
 FROM (SELECT DISTINCT pid FROM pg_locks
       WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
-        AND pid IS NOT NULL AND pid <> pg_backend_pid()) held
-LEFT JOIN pg_stat_activity a ON a.pid = held.pid
+        AND pid IS NOT NULL AND pid <> pg_backend_pid()) writer
+LEFT JOIN pg_stat_activity a ON a.pid = writer.pid
 UNION ALL
 SELECT NULL, gid, '', now() - prepared, NULL FROM pg_prepared_xacts
 ORDER BY age DESC NULLS LAST

@@ -81,7 +81,7 @@ def json_line(change: Change) -> str:
     """`to_json` on one line, safe to show on a terminal: control characters are escaped."""
     line = json.dumps(to_json(change), ensure_ascii=False, separators=(",", ":"))
     # json escapes C0 only. All other unsafe characters are inside of strings.
-    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], line)
+    return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], line)
 
 
 def _time(moment: datetime, separator: str) -> str:

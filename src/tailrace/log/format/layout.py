@@ -99,7 +99,7 @@ def segment_header_bytes(fixed: bytes) -> int:
 
 
 def decode_segment_header(data: bytes) -> SegmentHeader:
-    """Read a whole segment header, as long as `segment_header_bytes` said."""
+    """Read a segment header of `segment_header_bytes` bytes."""
     size = segment_header_bytes(data)
     if len(data) < size:
         raise MalformedError("the segment ends inside its header")

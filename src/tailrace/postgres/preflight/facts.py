@@ -186,9 +186,9 @@ ORDER BY 2, 1
 
 _OVERLAPS = """
 SELECT DISTINCT other.pubname, format('%%s.%%s', other.schemaname, other.tablename)
-FROM pg_publication_tables ours
+FROM pg_publication_tables t
 JOIN pg_publication_tables other USING (schemaname, tablename)
-WHERE ours.pubname = %s AND other.pubname <> ours.pubname
+WHERE t.pubname = %s AND other.pubname <> t.pubname
 ORDER BY 1, 2
 """
 
