@@ -17,44 +17,49 @@ if TYPE_CHECKING:
     from tailrace.postgres.publication import TableName
 
 
+TableNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        "-t",
+        help="Table to capture, written as in SQL: orders, sales.orders, "
+        '"Sales"."Orders". May be repeated.',
+    ),
+]
+AllTables = Annotated[
+    bool,
+    typer.Option(
+        "--all-tables",
+        help="Capture all tables, also those created later. UPDATE and DELETE then fail on tables "
+        "without a primary key.",
+    ),
+]
+WithCreek = Annotated[
+    bool,
+    typer.Option(
+        "--creek",
+        help="Also create the schema `_creek` for `tailrace creek`: stored Avro schemas and the "
+        "functions add_table and remove_table.",
+    ),
+]
+Role = Annotated[
+    str | None,
+    typer.Option(
+        help="Role that the printed script creates. Default: the user of the DSN, or tailrace. "
+        "With --creek, also the role that is granted the schema `_creek`."
+    ),
+]
+
+
 def init(
     *,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            "-t",
-            help="Table to capture, written as in SQL: orders, sales.orders, "
-            '"Sales"."Orders". May be repeated.',
-        ),
-    ] = None,
-    all_tables: Annotated[
-        bool,
-        typer.Option(
-            "--all-tables",
-            help="Capture all tables, also those created later. UPDATE and DELETE then fail on "
-            "tables without a primary key.",
-        ),
-    ] = False,
+    tables: TableNames = None,
+    all_tables: AllTables = False,
     print_sql: Annotated[
-        bool,
-        typer.Option("--print-sql", help="Print the SQL script for a DBA; change nothing."),
+        bool, typer.Option("--print-sql", help="Print the SQL script for a DBA; change nothing.")
     ] = False,
-    creek: Annotated[
-        bool,
-        typer.Option(
-            "--creek",
-            help="Also create the schema `_creek` for `tailrace creek`: stored Avro schemas and "
-            "the functions add_table and remove_table.",
-        ),
-    ] = False,
-    role: Annotated[
-        str | None,
-        typer.Option(
-            help="Role that the printed script creates. Default: the user of the DSN, or "
-            "tailrace. With --creek, also the role that is granted the schema `_creek`."
-        ),
-    ] = None,
+    creek: WithCreek = False,
+    role: Role = None,
     slot_timeout_s: Annotated[
         float,
         typer.Option(

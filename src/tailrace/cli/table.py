@@ -40,35 +40,39 @@ Table = Annotated[
 ]
 
 
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="NAME,...",
+        help="Publish only these columns. They must include the replica identity.",
+    ),
+]
+Where = Annotated[
+    str,
+    typer.Option(
+        metavar="SQL",
+        help="Publish only rows that match this condition. It may use only columns of the replica "
+        "identity, unless the publication has only inserts.",
+    ),
+]
+Backfill = Annotated[
+    bool,
+    typer.Option(
+        "--backfill",
+        help="Then queue a backfill of the existing rows in every pipeline that selects the table.",
+    ),
+]
+
+
 @table_app.command()
 def add(
     file: File,
     table: Table,
     *,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--columns",
-            metavar="NAME,...",
-            help="Publish only these columns. They must include the replica identity.",
-        ),
-    ] = None,
-    where: Annotated[
-        str,
-        typer.Option(
-            metavar="SQL",
-            help="Publish only rows that match this condition. It may use only columns of the "
-            "replica identity, unless the publication has only inserts.",
-        ),
-    ] = "",
-    backfill: Annotated[
-        bool,
-        typer.Option(
-            "--backfill",
-            help="Then queue a backfill of the existing rows in every pipeline that selects the "
-            "table.",
-        ),
-    ] = False,
+    columns: Columns = None,
+    where: Where = "",
+    backfill: Backfill = False,
     dsn: options.Dsn = None,
     publication: options.Publication = None,
 ) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.cli import options
+from tailrace.cli.log.tail import From, JsonLines, Limit, Patterns, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,15 +105,7 @@ def _show_listing(listing: Listing) -> None:
 @log_app.command()
 def cat(
     *,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="START",
-            help="Where to start: earliest, latest, an LSN (16/B374D848) or a time "
-            "(2026-01-31T12:00:00Z).",
-        ),
-    ] = "earliest",
+    start: From = "earliest",
     to: Annotated[
         str | None,
         typer.Option(
@@ -122,22 +115,9 @@ def cat(
             "(16/B374D848.3).",
         ),
     ] = None,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            "-t",
-            metavar="PATTERN",
-            help="Only tables that match: orders (in any schema), sales.*, *.order_*. May be "
-            "repeated.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line instead of text.")
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after this many changes.")
-    ] = None,
+    tables: Patterns = None,
+    as_json: JsonLines = False,
+    limit: Limit = None,
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
@@ -155,7 +135,6 @@ def cat(
         tailrace log cat --json | jq -r .op | sort | uniq -c
     """
     from tailrace.cli.log.printer import Printer, close_quietly
-    from tailrace.cli.log.tail import Selection
     from tailrace.log.changes import read_changes
     from tailrace.log.reader import Log
     from tailrace.log.start import parse_start

@@ -28,39 +28,44 @@ _WAIT_S = 0.5
 _POLL_S = 0.05
 
 
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        "-t",
+        metavar="PATTERN",
+        help="Only tables that match: orders (in any schema), sales.*, *.order_*. May be repeated.",
+    ),
+]
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="START",
+        help="Where to start: earliest, latest, an LSN (16/B374D848) or a time "
+        "(2026-01-31T12:00:00Z).",
+    ),
+]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line instead of text.")
+]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Stop after this many changes.")
+]
+
+
 def tail(
     *,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            "-t",
-            metavar="PATTERN",
-            help="Only tables that match: orders (in any schema), sales.*, *.order_*. May be "
-            "repeated.",
-        ),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="START",
-            help="Where to start: earliest, latest, an LSN (16/B374D848) or a time "
-            "(2026-01-31T12:00:00Z).",
-        ),
-    ] = "latest",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line instead of text.")
-    ] = False,
+    tables: Patterns = None,
+    start: From = "latest",
+    as_json: JsonLines = False,
     follow: Annotated[
         bool,
         typer.Option(
             "--follow/--no-follow", help="Wait for new changes, or stop at the end of the log."
         ),
     ] = True,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after this many changes.")
-    ] = None,
+    limit: Limit = None,
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
