@@ -26,12 +26,12 @@ def columnar(
     after: Position | None = None,
     upto: Position | None = None,
     *,
-    enough_bytes: int = 0,
+    target_bytes: int = 0,
 ) -> list[Change]:
-    """All changes, in order of position; with `enough_bytes`, of entries merged up to that size."""
+    """All changes, in order of position; with `target_bytes`, of entries merged up to that size."""
     decoder = Decoder()
     found = []
-    for entry in merged(entries, enough_bytes) if enough_bytes else entries:
+    for entry in merged(entries, target_bytes) if target_bytes else entries:
         groups = decoder.decode(entry, after, upto)
         found += sorted(
             (change for group in groups for change in changes_of(group)),

@@ -72,7 +72,7 @@ class Captured:
         end = log.end().position
         found = list(read_changes(log, start, end))
         assert columnar(log.read(start, end), start, end) == plain(found)
-        assert columnar(log.read(start, end), start, end, enough_bytes=1 << 19) == plain(found)
+        assert columnar(log.read(start, end), start, end, target_bytes=1 << 19) == plain(found)
         return found
 
     @property

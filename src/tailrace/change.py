@@ -1,8 +1,8 @@
 """Row events as values: operations, the four value states, and `Change`.
 
-A column of a row is in one of four states, and no two of them may be confused: a value, NULL,
-*unchanged* (a large value PostgreSQL did not send again because the update left it alone) and
-*absent* (not part of this row image at all, such as the non-key columns of an old key).
+A column of a row is in one of four states: a value, NULL, *unchanged* (a TOAST value that
+PostgreSQL does not send because the update did not change it) and *absent* (not part of this row
+image, such as the non-key columns of an old key). No two of them may be confused.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One row event with its place in the stream.
+    """One row event with its position in the stream.
 
-    `before` is the old row as far as PostgreSQL sent it: all columns under REPLICA IDENTITY FULL,
-    the key alone otherwise (the rest is absent), or nothing. Messages carry `prefix` and `content`
-    and no relation; a message outside any transaction has xid 0.
+    `before` is the part of the old row that PostgreSQL sent: all columns under REPLICA IDENTITY
+    FULL, else the key (the other columns are absent), or None. Messages have `prefix` and `content`
+    and no relation; a non-transactional message has xid 0.
     """
 
     position: Position

@@ -1,7 +1,7 @@
-"""What a check says, and how a check is made.
+"""Findings and checks: for `tailrace doctor`, `tailrace check` and `tailrace table add`.
 
-A check is a pure function of the facts, so it runs without a server. Its name is stable: scripts
-and dashboards know it.
+A check is a pure function over facts, so it runs without a server. The names of checks are stable:
+scripts and dashboards use them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Severity(enum.StrEnum):
-    """How much a finding matters. Only an error keeps capture from working as promised."""
+    """The importance of a finding. Only an error prevents capture from working as documented."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -29,7 +29,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One sentence about the source, and the SQL or setting that changes it."""
+    """One fact about the source, and the SQL or setting that changes it (`fix`)."""
 
     check: str = ""
     severity: Severity
@@ -39,23 +39,23 @@ class Finding:
 
 
 def error(finding: str, fix: str, subject: str = "") -> Finding:
-    """Capture can not run, or would lose or break something."""
+    """A finding because of which capture cannot run, or would lose changes or break writes."""
     return Finding(severity=Severity.ERROR, finding=finding, fix=fix, subject=subject)
 
 
 def warning(finding: str, fix: str, subject: str = "") -> Finding:
-    """Capture works, and somebody will be surprised."""
+    """A finding with which capture works, but not as most users expect."""
     return Finding(severity=Severity.WARNING, finding=finding, fix=fix, subject=subject)
 
 
 def info(finding: str, fix: str = "", subject: str = "") -> Finding:
-    """Good to know."""
+    """A finding that needs no action."""
     return Finding(severity=Severity.INFO, finding=finding, fix=fix, subject=subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A named check. `passed` is its finding when there is nothing to say."""
+    """A named check. `passed` is its finding if everything is in order."""
 
     name: str
     passed: str
@@ -63,7 +63,7 @@ class Check:
     needs: tuple[str, ...] = ()
 
     def run(self, facts: Facts) -> list[Finding]:
-        """The findings; none at all when a fact the check needs is missing."""
+        """The findings; empty if a fact that the check needs is missing."""
         if any(getattr(facts, need) is None for need in self.needs):
             return []
         findings = [replace(finding, check=self.name) for finding in self.examine(facts)]
@@ -72,9 +72,9 @@ class Check:
 
 
 def check(name: str, passed: str, *, needs: tuple[str, ...] = ()) -> Callable[[Examine], Check]:
-    """Make a check of a generator of findings. `needs` names facts that must be there."""
+    """Turn a generator of findings into a check. `needs` names facts that must exist."""
 
-    def made(examine: Examine) -> Check:
+    def decorate(examine: Examine) -> Check:
         return Check(name=name, passed=passed, examine=examine, needs=needs)
 
-    return made
+    return decorate

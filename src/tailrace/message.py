@@ -1,4 +1,4 @@
-"""Messages: what pipelines make of changes and sinks take, as columns."""
+"""Messages as columns: what pipelines encode changes into and sinks deliver."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ MESSAGES = pa.schema(
         pa.field("committed_at", pa.int64(), nullable=False),
     ]
 )
-"""A message a row, in order of position. Destinations and ids are UTF-8; `committed_at` counts
-microseconds since 1970 UTC. All rows of one transaction (one `lsn`) follow one another."""
+"""One message per row, in order of position. Destinations and ids are UTF-8; `committed_at` counts
+microseconds since 1970 UTC. The rows of one transaction (one `lsn`) are consecutive."""

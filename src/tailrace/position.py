@@ -1,8 +1,8 @@
-"""Where a change stands: log sequence numbers and positions.
+"""The place of a change: log sequence numbers and positions.
 
-`Lsn` is a byte address in PostgreSQL's write-ahead log. `Position` is Tailrace's one total
-order: the commit's LSN, then the change's ordinal inside its transaction. Row LSNs are not
-ordered between transactions, and every row of a COPY shares one, so neither can stand in for it.
+`Lsn` is a byte address in PostgreSQL's write-ahead log. `Position` is Tailrace's total order: the
+LSN of the commit, then the ordinal of the change inside its transaction. Row LSNs cannot replace
+it: they are not ordered between transactions, and all rows of a COPY share one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Lsn(int):
     def __new__(cls, value: int) -> Self:
         """Refuse what does not fit in 64 bits."""
         if not 0 <= value <= MAX_LSN:
-            raise ValueError(f"an LSN has 64 bits, {value} does not fit")
+            raise ValueError(f"an LSN must fit in 64 bits, got {value}")
         return super().__new__(cls, value)
 
     @classmethod
@@ -37,7 +37,7 @@ class Lsn(int):
         """Read PostgreSQL's own notation, `X/Y` in hexadecimal."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not an LSN; PostgreSQL writes them as 16/B374D848")
+            raise ValueError(f"must be an LSN such as 16/B374D848, got {text!r}")
         return cls(int(match[1], 16) << 32 | int(match[2], 16))
 
     def __str__(self) -> str:
@@ -65,12 +65,14 @@ class Position:
         """Read `X/Y` or `X/Y.ordinal`."""
         lsn, dot, ordinal = text.partition(".")
         if dot and not ordinal.isdecimal():
-            raise ValueError(f"{text!r} is not a position; write 16/B374D848 or 16/B374D848.3")
+            raise ValueError(
+                f"must be a position such as 16/B374D848 or 16/B374D848.3, got {text!r}"
+            )
         return cls(Lsn.parse(lsn), int(ordinal or 0))
 
     @property
     def event_id(self) -> str:
-        """The id that the same change carries for ever."""
+        """The permanent id of the change, for deduplication."""
         return f"{self.lsn:016x}-{self.ordinal}"
 
     def __str__(self) -> str:
@@ -80,4 +82,4 @@ class Position:
 ORIGIN = Position(Lsn(0), 0)
 """Before every change."""
 READS = 1 << 62
-"""Ordinals from here on are rows of a backfill, which stand behind the changes of a transaction."""
+"""Ordinals from here on are rows of a backfill, which follow the changes of a transaction."""

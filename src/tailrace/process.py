@@ -1,7 +1,8 @@
-"""Child processes that never outlive their owner, and that end with everything they started.
+"""Child processes that never outlive their parent, and that end with all their descendants.
 
-A child leads a process group of its own: Ctrl-C on a terminal reaches the owner alone, which then
-stops its children in order, and what a dead child left behind (a JVM, say) is found by the group.
+A child leads a process group of its own. So Ctrl-C on a terminal reaches only the parent, which
+then stops its children in order, and descendants of a dead child (such as a JVM) are found by the
+group.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _LIBC = ctypes.CDLL(None)
 
 
 def die_with_parent(signum: signal.Signals = signal.SIGQUIT, *, parent: int | None = None) -> None:
-    """Run in the child: ask the kernel (Linux) for `signum` when the parent is gone.
+    """Run in the child: have the kernel (Linux) send `signum` when the parent ends.
 
-    The kernel watches the parent's thread that forked, so children are started by a thread that
-    lives as long as they may. With `parent`, one that is gone already is noticed as well.
+    The kernel watches the thread of the parent that forked, so a long-lived thread must start
+    children. With `parent`, the child ends at once if that process has already ended.
     """
     with contextlib.suppress(OSError, AttributeError):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signum)
@@ -33,7 +34,7 @@ def die_with_parent(signum: signal.Signals = signal.SIGQUIT, *, parent: int | No
 
 
 def start(command: Sequence[str], *, share: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start a child that shares our output, our environment and these open files."""
+    """Start a child with the output and the environment of this process and these open files."""
     parent = os.getpid()
     return subprocess.Popen(
         command,
@@ -45,24 +46,24 @@ def start(command: Sequence[str], *, share: Sequence[int] = ()) -> subprocess.Po
 
 
 def ended(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a child that has ended, once all of its group is gone too; else None."""
+    """The exit code of a child that has ended, after killing its group; None while it runs."""
     if process.returncode is None:
-        # Not reaped yet: until then nobody else can be given its id, nor the id of its group.
-        found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
+        # WNOWAIT leaves the child unreaped: until it is reaped, the kernel gives its process id
+        # and the id of its group to no other process.
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
         kill(process)
     return process.wait()
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a child that is not reaped yet, with all of its group, at once."""
+    """Kill a child that is not reaped yet, and its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:
-    """Whether there is a process of that id."""
+    """Whether a process with this id exists."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

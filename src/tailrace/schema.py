@@ -1,7 +1,7 @@
 """Tables as the stream describes them: relations, columns, types.
 
-These values come from pgoutput's Relation and Type messages and hold for the changes that follow
-them, whatever the catalog says today.
+These values come from pgoutput's Relation and Type messages. They apply to the changes that follow
+them in the stream, whatever the catalog contains today.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class ReplicaIdentity(enum.Enum):
-    """What PostgreSQL logs of the old row; the wire's own letters."""
+    """What PostgreSQL logs of the old row, as the letters of pg_class.relreplident."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -21,7 +21,7 @@ class ReplicaIdentity(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a relation. `key` says it is part of the replica identity."""
+    """A column of a relation. `key`: it is part of the replica identity."""
 
     name: str
     type_oid: int
@@ -31,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """A table as of one point of the stream."""
+    """A table at one point of the stream."""
 
     oid: int
     namespace: str
@@ -41,13 +41,13 @@ class Relation:
 
     @property
     def qualified_name(self) -> str:
-        """`schema.table`, for people; not quoted and not unique for odd names."""
+        """`schema.table` for messages; not quoted, so not unique for names with dots."""
         return f"{self.namespace}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeName:
-    """A non-built-in type: the stream sends these before a relation that uses them."""
+    """A type that is not built in. The stream sends it before a relation that uses it."""
 
     oid: int
     namespace: str

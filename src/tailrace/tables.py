@@ -1,4 +1,4 @@
-"""Which tables a reader wants: patterns over `schema.table`."""
+"""Selection of tables and logical messages: patterns over `schema.table` and over prefixes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tailrace.errors import ConfigError
 
 @dataclass(frozen=True)
 class Tables:
-    """Patterns as `schema.table` with `*` and `?`; a leading `!` takes away what others gave.
+    """Patterns `schema.table` with `*` and `?`. A leading `!` excludes tables.
 
-    A pattern without a dot is a table of the schema `public`; a double quote keeps dots and stars
-    as they are.
+    A pattern without a dot is a table of the schema `public`. Inside double quotes, dots and stars
+    are literal.
 
     >>> Tables(("public.*", "!public.tmp_*")).match("public", "users")
     True
@@ -30,7 +30,7 @@ class Tables:
 
     @classmethod
     def parse(cls, text: str) -> Tables:
-        """Patterns with commas between, as an option gives them."""
+        """Read patterns separated by commas, as in an option."""
         return cls(tuple(part.strip() for part in _split(text, ",") if part.strip()))
 
     @cached_property
@@ -41,17 +41,20 @@ class Tables:
         )
 
     def match(self, namespace: str, name: str) -> bool:
-        """Whether a table is wanted: the last pattern that fits decides."""
-        wanted = not any(gives for gives, _ in self._rules)
-        for gives, pattern in self._rules:
+        """Whether a table is selected: the last pattern that matches decides.
+
+        Without an including pattern all tables are selected before exclusions.
+        """
+        selected = not any(includes for includes, _ in self._rules)
+        for includes, pattern in self._rules:
             if pattern.fullmatch(f"{namespace}\0{name}"):
-                wanted = gives
-        return wanted
+                selected = includes
+        return selected
 
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Which logical messages a reader wants: patterns over their prefix.
+    """Selection of logical messages: patterns over their prefix.
 
     >>> Prefixes(("outbox.*",))("outbox.orders"), Prefixes()("anything")
     (True, False)
@@ -64,7 +67,7 @@ class Prefixes:
         return tuple(re.compile(_expression(pattern), re.DOTALL) for pattern in self.patterns)
 
     def __call__(self, prefix: str) -> bool:
-        """Whether messages of a prefix are wanted."""
+        """Whether messages of a prefix are selected."""
         return any(rule.fullmatch(prefix) for rule in self._rules)
 
 
@@ -76,7 +79,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         parts.insert(0, "public")
     if len(parts) != 2 or not all(parts):
         raise ConfigError(
-            f"{pattern!r} is not a table pattern",
+            f"invalid table pattern {pattern!r}",
             hint='Write schema.table, schema.* or "odd.schema"."odd.table".',
         )
     return re.compile("\0".join(_expression(part) for part in parts), re.DOTALL)

@@ -98,7 +98,7 @@ def test_connection_becomes_a_black_hole(proxied: Rig, proxy: TcpProxy, seed: in
     with Writers(proxied.database, seed=seed):
         moving(proxied)
         proxy.black_hole()
-        wait_for(lambda: "was silent" in proxied.output(), "capture to notice the silence")
+        wait_for(lambda: "sent nothing for" in proxied.output(), "capture to notice the silence")
         proxy.heal()
         moving(proxied)
     assert stop_in_order(process) == 0, proxied.output()[-3000:]

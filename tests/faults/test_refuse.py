@@ -87,7 +87,7 @@ def test_log_of_another_database(used: Rig, victim_database: Database, tmp_path:
         server.drop_database(other.name)
 
 
-def test_server_behind_the_log(used: Rig) -> None:
+def test_server_whose_wal_ends_before_the_log_has_diverged(used: Rig) -> None:
     """As after a restore from backup: the log ends where the server's WAL has not been yet."""
     store = LocalStore(used.log_folder)
     lease = Lease.acquire(store)

@@ -146,7 +146,7 @@ def test_bad_lsn() -> None:
 def test_missing_slot(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     result = run("--dsn", database.dsn, "--log", str(tmp_path / "log"))
-    refused(result, 22, "there is no slot tailrace", "tailrace init")
+    refused(result, 22, "replication slot tailrace does not exist", "tailrace init")
     assert not list((tmp_path / "log").glob("*.seg"))
     count = "SELECT count(*) FROM pg_replication_slots WHERE database = %s"
     assert database.query(count, database.name) == [(0,)]

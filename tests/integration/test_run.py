@@ -145,7 +145,7 @@ def test_without_a_worker_the_exit_code_is_that_of_the_worker(running: Running) 
     running.database.query("SELECT pg_drop_replication_slot(%s)", running.slot)
     assert running.start().wait(90) == 22
     output = (running.folder / "output").read_text()
-    assert "there is no slot" in output
+    assert f"replication slot {running.slot} does not exist" in output
     assert "process.failed" in output
 
 

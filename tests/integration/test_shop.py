@@ -61,7 +61,7 @@ def test_the_first_steps_show_everything(
     assert max(Counter(change.xid for change in changes).values()) > 5
 
 
-def test_it_runs_until_told_to_stop(database: Database) -> None:
+def test_it_runs_until_the_stop_event(database: Database) -> None:
     stop = threading.Event()
     with database.connect() as connection:
         shop = SampleShop(connection)

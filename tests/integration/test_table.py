@@ -70,12 +70,12 @@ def settings(shop: Database, tmp_path: Path) -> Config:
 def joined(settings: Config, table: str, columns: Sequence[str] = (), where: str = "") -> bool:
     with connect(settings.source.dsn.get_secret_value()) as connection:
         name = TableName.parse(table)
-        return join(connection, settings, name, columns=columns, where=where).made
+        return join(connection, settings, name, columns=columns, where=where).changed
 
 
 def left(settings: Config, table: str) -> bool:
     with connect(settings.source.dsn.get_secret_value()) as connection:
-        return leave(connection, settings, TableName.parse(table)).made
+        return leave(connection, settings, TableName.parse(table)).changed
 
 
 def members(database: Database) -> dict[str, tuple[object, object]]:
@@ -113,10 +113,10 @@ REFUSED: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("keyless", (), "", "no replica identity"),
     ("orders", ("total",), "", "would refuse the application's own writes"),
     ("orders", (), "total > 5", "would refuse the application's own writes"),
-    ("orders", (), "id > 1), TABLE keyless WHERE (a > 1", "is not a condition"),
+    ("orders", (), "id > 1), TABLE keyless WHERE (a > 1", "must be one condition"),
     ("orders", (), "true); DROP TABLE users; SELECT (1", "multiple commands"),
     ("orders", (), "no_such_column > 5", "no_such_column"),
-    ("missing", (), "", "there is no table public.missing"),
+    ("missing", (), "", "table public.missing does not exist"),
     ("seen", (), "", "is not a table"),
     ("scratch", (), "", "unlogged"),
     ("p1", (), "", "a partition of public.p"),
@@ -141,7 +141,7 @@ def test_publications_that_hold_more_than_tables(shop: Database, settings: Confi
     with pytest.raises(PostgresRefusedError, match="all tables of schema whole"):
         left(settings, "whole.part")
     shop.execute("DROP PUBLICATION tailrace")
-    with pytest.raises(PostgresRefusedError, match="there is no publication"):
+    with pytest.raises(PostgresRefusedError, match="does not exist in this database"):
         joined(settings, "orders")
     shop.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     assert not joined(settings, "orders")
@@ -151,13 +151,13 @@ def test_publications_that_hold_more_than_tables(shop: Database, settings: Confi
         left(settings, "orders")
 
 
-def test_a_role_that_owns_nothing_is_told_the_sql(shop: Database, settings: Config) -> None:
+def test_the_hint_for_a_role_that_owns_nothing_is_the_sql(shop: Database, settings: Config) -> None:
     role = f"plain_{shop.name}"
     shop.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
     try:
         dsn = shop.server.dsn(shop.name, user=role)
         theirs = load(None, {"source": {"dsn": dsn}, "log": {"path": settings.log.path}})
-        with pytest.raises(PostgresRefusedError, match=f"{role} may not do this") as refusal:
+        with pytest.raises(PostgresRefusedError, match=f"role {role} may not alter") as refusal:
             joined(theirs, "orders")
         statement = 'ALTER PUBLICATION "tailrace" ADD TABLE "public"."orders";'
         assert statement in refusal.value.hint
@@ -225,17 +225,19 @@ def test_the_command(shop: Database, commanded: Callable[..., Result]) -> None:
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "public.orders joined publication tailrace",
-            "pipelines that take it: large",
-            "what it holds already is not in the stream: take a snapshot, or --backfill",
+            "public.orders added to publication tailrace",
+            "pipelines that select it: large",
+            "existing rows are not in the stream: take a snapshot, or use --backfill",
         ],
     )
     assert members(shop)["public.orders"] == (("id", "total"), "(id > 7)")
-    assert "was already in" in commanded("add", "orders").output
-    assert commanded("remove", "orders").output == "public.orders left publication tailrace\n"
-    assert "was not in" in commanded("remove", "orders").output
+    assert "is already in" in commanded("add", "orders").output
+    assert (
+        commanded("remove", "orders").output == "public.orders removed from publication tailrace\n"
+    )
+    assert "is not in" in commanded("remove", "orders").output
     odd = commanded("add", "orders", "--columns", 'id "total"')
-    assert "is not a list of columns" in str(odd.exception)
+    assert "must be a list of column names" in str(odd.exception)
 
 
 def test_a_table_that_would_stop_a_pipeline_does_not_join(
@@ -245,10 +247,10 @@ def test_a_table_that_would_stop_a_pipeline_does_not_join(
     done = commanded("add", "plain")
     assert isinstance(done.exception, ExpressionError)
     assert "public.plain" not in members(shop)
-    assert "pipelines that take it: other" in commanded("add", "identified").output
+    assert "pipelines that select it: other" in commanded("add", "identified").output
 
 
-def test_a_backfill_is_ordered_once_nobody_writes(
+def test_a_backfill_is_queued_after_open_writers_end(
     shop: Database, commanded: Callable[..., Result], tmp_path: Path
 ) -> None:
     assert "backfill fill-" in commanded("add", "orders", "--backfill").output
@@ -359,8 +361,8 @@ def test_a_running_engine_takes_a_table_up(engine: Engine) -> None:
     database.execute("INSERT INTO orders VALUES (1, 10, 'before')")
 
     said = engine.command("table", "add", str(engine.file), "orders")
-    assert "public.orders joined publication tailrace" in said
-    assert "pipelines that take it: plain, sql" in said
+    assert "public.orders added to publication tailrace" in said
+    assert "pipelines that select it: plain, sql" in said
 
     # Before any change of it there is a document.
     engine.wait_for(lambda: engine.document("orders"))

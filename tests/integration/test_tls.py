@@ -90,14 +90,14 @@ def refusal(text: str) -> TailraceError:
 def test_the_right_authority_is_accepted(tls_port: int, certificates: Path) -> None:
     root = certificates / "ca.crt"
     with connect(dsn(tls_port, sslmode="verify-full", sslrootcert=root)) as connection:
-        line = gather(connection, load(), log_exists=False).line
+        line = gather(connection, load(), log_exists=False).link
     assert line.encrypted
     assert line.sslmode == "verify-full"
 
 
 def test_encryption_without_proof_is_seen_as_such(tls_port: int) -> None:
     with connect(dsn(tls_port, sslmode="require")) as connection:
-        line = gather(connection, load(), log_exists=False).line
+        line = gather(connection, load(), log_exists=False).link
     assert line.encrypted
     assert line.sslmode == "require"
 

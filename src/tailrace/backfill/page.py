@@ -16,6 +16,7 @@ import psycopg
 
 from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.position import Lsn
+from tailrace.postgres.catalog import CURRENT_LSN, read_key
 from tailrace.postgres.connection import VALUES_SQL, quote_ident, quote_literal, translate_error
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import read_published
@@ -33,21 +34,7 @@ if TYPE_CHECKING:
     from tailrace.postgres.publication import TableName
     from tailrace.snapshot.table import Table
 
-_TAKE = """
-SELECT pg_current_snapshot()::text,
-       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-            ELSE pg_current_wal_insert_lsn() END::text,
-       extract(epoch FROM now())::float8
-"""
-# In index order, so that PostgreSQL reads a page from the index without sorting.
-_KEY = """
-SELECT a.attname FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid
-CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE c.oid = %s AND k.place <= i.indnkeyatts
-  AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
-ORDER BY k.place
-"""
+_TAKE = f"SELECT pg_current_snapshot()::text, {CURRENT_LSN}, extract(epoch FROM now())::float8"  # noqa: S608 - a constant
 _PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s"
 
 
@@ -143,7 +130,7 @@ def _key(connection: Connection, table: Table) -> tuple[str, ...]:
 
     Empty if the publication does not send all of them.
     """
-    key = tuple(row[0] for row in connection.execute(_KEY, (table.relation.oid,)))
+    key = read_key(connection, table.relation.oid)
     published = {column.name for column in table.relation.columns}
     return key if published.issuperset(key) else ()
 

@@ -1,9 +1,9 @@
-"""Assembly: received messages become entries of whole transactions, or fragments of one.
+"""Assembly: turns received messages into entries of whole transactions, or fragments of one.
 
-Works on whole batches: where transactions begin and end, their LSNs, times and change counts are
-found for thousands of messages at once; nothing here runs per message. The stream's own grammar is
-checked on the way, and a transaction the log already holds is dropped by its commit LSN (never by
-row LSN: those go backwards between transactions).
+Works on whole batches: numpy finds where transactions begin and end, their LSNs, times and change
+counts for thousands of messages at once; nothing here runs per message. Assembly checks the grammar
+of the stream. It drops a transaction that the log already holds by its commit LSN, never by a row
+LSN: row LSNs go backwards between transactions.
 """
 
 from __future__ import annotations
@@ -26,20 +26,47 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A transaction whose first messages are already out of our hands."""
+class _OpenTransaction:
+    """A transaction of which at least one fragment was returned, and no commit yet."""
 
     xid: int
     lsn: int
     time: int
     replayed: bool
     origin: list[bytes]
-    """The Origin message, if there was one: every fragment restates it."""
+    """The Origin message, if there was one: every fragment repeats it."""
     next_ordinal: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """The units of a batch, in order: whole transactions and non-transactional messages.
+
+    For two transactions with a non-transactional message (m) between them:
+
+        index    0 1 2 3   4   5 6 7
+        message  B I I C   m   B U C
+        ends           3   4       7
+        lsns        0/50  0/6F  0/90
+
+    The LSN of a transaction is that of its commit. The LSN of m on the wire, 0/70, is the end of
+    its record, where the next commit may be; the byte before it belongs to m alone.
+    """
+
+    lsns: NDArray[np.uint64]
+    ends: Indices
+
+    def __len__(self) -> int:
+        return len(self.lsns)
+
+    @property
+    def last_begin(self) -> int:
+        """The index of the first message of the last unit."""
+        return int(self.ends[-2]) + 1 if len(self) > 1 else 0
+
+
 class Assembler:
-    """Follows one stream from where the log ends."""
+    """Follows one stream from the end of the log."""
 
     def __init__(self, mark: Mark, *, spill_bytes: int) -> None:
         self._spill_bytes = spill_bytes
@@ -47,33 +74,38 @@ class Assembler:
         self._lsn = int(mark.position.lsn)
         self._time = mark.time
         self.end_lsn = mark.end_lsn
-        """End of the last whole transaction taken in."""
-        self._open: _Open | None = None
-        self._carried: list[bytes] = []
+        """End of the last whole transaction that was taken."""
+        self._open: _OpenTransaction | None = None
+        self._pending_schemas: list[bytes] = []
 
     @property
     def between_transactions(self) -> bool:
-        """Whether no transaction is half handed out."""
+        """Whether no transaction is open of which a fragment was returned."""
         return self._open is None
 
     def take(self, data: bytes | bytearray, ends: NDArray[np.uint32]) -> tuple[list[Entry], int]:
-        """Entries for what is whole or too large to wait, and how many messages they cover.
+        """Entries for whole transactions and for what is too large to wait, and the message count.
 
-        `ends` says where in `data` each message ends. Nothing is kept of either.
+        `ends` says where in `data` each message ends. The count says how many messages the entries
+        cover; the caller passes the rest again with what it receives next. With spill_bytes = 100:
+
+            open transaction   messages received             result
+            no                 B I C B I C                   1 TRANSACTIONS, covers 6
+            no                 B I C B I        (80 bytes)   1 TRANSACTIONS, covers 3
+            no                 B I I I          (120 bytes)  1 FRAGMENT (begins), covers 4
+            yes                I I              (80 bytes)   nothing, covers 0
+            yes                I C B I C                     1 FRAGMENT (ends), 1 TRANSACTIONS
         """
         batch = Batch.of(data, ends)
         entries: list[Entry | None] = []
         at = 0
         if self._open is not None:
-            if len(batch.commits):
-                at = int(batch.commits[0]) + 1
-            elif len(data) >= self._spill_bytes:
-                at = len(batch)
+            at = self._end_of_fragment(batch, len(data))
             if not at:
                 return [], 0
             entries.append(self._fragment(batch.part(0, at)))
-        closers = np.concatenate([batch.commits, batch.loose])
-        boundary = max(int(closers.max()) + 1 if len(closers) else 0, at)
+        unit_ends = np.concatenate([batch.commits, batch.loose])
+        boundary = max(int(unit_ends.max()) + 1 if len(unit_ends) else 0, at)
         if boundary > at:
             entries.append(self._transactions(batch.part(at, boundary)))
         tail_bytes = len(data) - int(batch.offsets[boundary])
@@ -82,35 +114,41 @@ class Assembler:
             boundary = len(batch)
         return [entry for entry in entries if entry is not None], boundary
 
+    def _end_of_fragment(self, batch: Batch, size_bytes: int) -> int:
+        """Up to which message the open transaction gets a fragment; 0 to wait for more."""
+        if len(batch.commits):
+            return int(batch.commits[0]) + 1
+        return len(batch) if size_bytes >= self._spill_bytes else 0
+
     def _transactions(self, batch: Batch) -> Entry | None:
-        units, unit_ends = self._check_grammar(batch)
-        known = int(np.searchsorted(units, np.uint64(self._lsn), "right"))
-        if known:
-            cut = int(unit_ends[known - 1]) + 1
-            self._carry(batch.part(0, cut))
-            if known == len(units):
-                return None
-            return self._transactions(batch.part(cut, len(batch)))
+        """An entry of the units that the log does not hold yet; None if it holds all of them."""
+        units = _units(batch)
+        replayed = int(np.searchsorted(units.lsns, np.uint64(self._lsn), "right"))
+        if replayed == 0:
+            return self._entry_of(batch, units)
+        cut = int(units.ends[replayed - 1]) + 1
+        self._keep_schemas(batch.part(0, cut))
+        if replayed == len(units):
+            return None
+        rest = batch.part(cut, len(batch))
+        return self._entry_of(rest, _units(rest))
+
+    def _entry_of(self, batch: Batch, units: _Units) -> Entry:
         counts = batch.change_counts()
-        last_unit_at = int(unit_ends[-2]) + 1 if len(units) > 1 else 0
-        times = batch.number(batch.begins, 9, ">i8")
-        first_time = self._time
-        if len(times):
-            self._time = int(times[-1])
-            if len(batch.loose) == 0 or batch.begins[0] < batch.loose[0]:
-                first_time = int(times[0])
+        first_time, last_time = self._times(batch)
+        last_count = int(counts[units.last_begin :].sum())
+        self._lsn = int(units.lsns[-1])
+        self._last = Position(Lsn(self._lsn), max(last_count - 1, 0))
+        if len(batch.commits):
             self.end_lsn = Lsn(int(batch.number(batch.commits[-1:], 10)[0]))
-        last_count = int(counts[last_unit_at:].sum())
-        self._last = Position(Lsn(int(units[-1])), max(last_count - 1, 0))
-        self._lsn = int(units[-1])
-        offsets, body, schemas = batch.packed(self._uncarry())
+        offsets, body, schemas = batch.packed(self._pop_schemas())
         return Entry(
             kind=Kind.TRANSACTIONS,
-            first=Position(Lsn(int(units[0])), 0),
+            first=Position(Lsn(int(units.lsns[0])), 0),
             last=self._last,
             end_lsn=self.end_lsn,
             first_time=first_time,
-            last_time=max(self._time, int(times.max()) if len(times) else self._time),
+            last_time=last_time,
             transactions=len(batch.commits),
             changes=int(counts.sum()),
             schemas=schemas,
@@ -118,46 +156,32 @@ class Assembler:
             body=body,
         )
 
-    @staticmethod
-    def _check_grammar(batch: Batch) -> tuple[NDArray[np.uint64], Indices]:
-        """The LSN of each unit (transaction or loose message) and the index where it ends.
+    def _times(self, batch: Batch) -> tuple[int, int]:
+        """The commit time of the first unit and the latest one.
 
-        A loose message's LSN is the end of its record, where the next commit may stand; the byte
-        before it belongs to the message alone.
+        A non-transactional message has no time of its own: it takes that of the last transaction
+        before it, which may be in an earlier entry. Commit times may go backwards.
         """
-        begins, commits, loose = batch.begins, batch.commits, batch.loose
-        paired = len(begins) == len(commits) and (begins < commits).all()
-        if not paired or (begins[1:] < commits[:-1]).any():
-            raise MalformedError("BEGIN and COMMIT do not pair up in the stream")
-        inside = np.searchsorted(begins, loose) != np.searchsorted(commits, loose)
-        if inside.any():
-            raise MalformedError("a non-transactional message stands inside a transaction")
-        lsns = batch.number(begins, 1)
-        if (lsns != batch.number(commits, 2)).any():
-            raise MalformedError("a COMMIT has another LSN than its BEGIN announced")
-        ends = np.concatenate([commits, loose])
-        loose_lsns = np.maximum(batch.number(loose, 2), 1) - np.uint64(1)
-        units = np.concatenate([lsns, loose_lsns]).astype(np.uint64)
-        order = np.argsort(ends)
-        units, ends = units[order], ends[order]
-        if (units[1:] <= units[:-1]).any():
-            raise MalformedError("commit LSNs go backwards in the stream")
-        return units, ends
+        times = batch.number(batch.begins, 9, ">i8")
+        first = self._time
+        if not len(times):
+            return first, self._time
+        if len(batch.loose) == 0 or batch.begins[0] < batch.loose[0]:
+            first = int(times[0])
+        self._time = int(times[-1])
+        return first, int(times.max())
 
     def _fragment(self, batch: Batch) -> Entry | None:
+        """An entry with a part of the open transaction; None if the log already holds it."""
         begins = self._open is None
-        open_ = self._open = self._open or self._opened(batch)
-        restated = open_.origin
+        open_ = self._open = self._open or self._begin(batch)
+        repeated = open_.origin
         if not open_.next_ordinal:
-            # The origin stands between BEGIN and the first change, and a piece may end there too.
-            open_.origin = restated + batch.origin()
-        ends = len(batch.commits) > 0
-        if ends:
-            if int(batch.number(batch.commits, 2)[0]) != open_.lsn or len(batch.commits) > 1:
-                raise MalformedError("a COMMIT has another LSN than its BEGIN announced")
-            self._open = None
+            # The origin follows BEGIN, before the first change, and a fragment may end before it.
+            open_.origin = repeated + batch.origin()
+        ends = self._check_commit(batch, open_)
         if open_.replayed:
-            self._carry(batch)
+            self._keep_schemas(batch)
             return None
         changes = int(batch.change_counts().sum())
         first = Position(Lsn(open_.lsn), open_.next_ordinal)
@@ -167,7 +191,7 @@ class Assembler:
         if ends:
             self._lsn, self._time = open_.lsn, open_.time
             self.end_lsn = Lsn(int(batch.number(batch.commits, 10)[0]))
-        offsets, body, schemas = batch.packed(self._uncarry() + restated)
+        offsets, body, schemas = batch.packed(self._pop_schemas() + repeated)
         return Entry(
             kind=Kind.FRAGMENT,
             first=first,
@@ -185,11 +209,11 @@ class Assembler:
             body=body,
         )
 
-    def _opened(self, batch: Batch) -> _Open:
+    def _begin(self, batch: Batch) -> _OpenTransaction:
         if len(batch.begins) != 1 or batch.begins[0] != 0:
             raise MalformedError("changes arrived outside of a transaction")
         lsn = int(batch.number(batch.begins, 1)[0])
-        return _Open(
+        return _OpenTransaction(
             xid=int(batch.number(batch.begins, 17, ">u4")[0]),
             lsn=lsn,
             time=int(batch.number(batch.begins, 9, ">i8")[0]),
@@ -197,10 +221,42 @@ class Assembler:
             origin=[],
         )
 
-    def _carry(self, batch: Batch) -> None:
-        """Keep the schemas of what is dropped: the session will not send them again."""
-        self._carried += batch.schemas()
+    def _check_commit(self, batch: Batch, open_: _OpenTransaction) -> bool:
+        """Whether the batch ends the open transaction."""
+        if not len(batch.commits):
+            return False
+        if int(batch.number(batch.commits, 2)[0]) != open_.lsn or len(batch.commits) > 1:
+            raise MalformedError("a COMMIT has another LSN than its BEGIN announced")
+        self._open = None
+        return True
 
-    def _uncarry(self) -> list[bytes]:
-        carried, self._carried = self._carried, []
-        return carried
+    def _keep_schemas(self, batch: Batch) -> None:
+        """Keep the schemas of dropped messages: PostgreSQL sends them once per session."""
+        self._pending_schemas += batch.schemas()
+
+    def _pop_schemas(self) -> list[bytes]:
+        schemas, self._pending_schemas = self._pending_schemas, []
+        return schemas
+
+
+def _units(batch: Batch) -> _Units:
+    """The units of a batch that ends with a whole unit. Raises MalformedError for bad grammar."""
+    begins, commits, loose = batch.begins, batch.commits, batch.loose
+    paired = len(begins) == len(commits) and (begins < commits).all()
+    if not paired or (begins[1:] < commits[:-1]).any():
+        raise MalformedError("BEGIN and COMMIT do not pair up in the stream")
+    # A message is inside a transaction where more BEGINs than COMMITs precede it.
+    inside = np.searchsorted(begins, loose) != np.searchsorted(commits, loose)
+    if inside.any():
+        raise MalformedError("a non-transactional message is inside a transaction")
+    lsns = batch.number(begins, 1)
+    if (lsns != batch.number(commits, 2)).any():
+        raise MalformedError("a COMMIT has another LSN than its BEGIN announced")
+    ends = np.concatenate([commits, loose])
+    loose_lsns = np.maximum(batch.number(loose, 2), 1) - np.uint64(1)
+    unit_lsns = np.concatenate([lsns, loose_lsns]).astype(np.uint64)
+    order = np.argsort(ends)
+    units = _Units(unit_lsns[order], ends[order])
+    if (units.lsns[1:] <= units.lsns[:-1]).any():
+        raise MalformedError("commit LSNs go backwards in the stream")
+    return units

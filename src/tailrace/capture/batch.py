@@ -1,9 +1,9 @@
 """A batch: a run of received messages as columns.
 
-Kinds, lengths, LSNs and times of thousands of messages are read at once. Numbers are picked out of
-the bytes by an array that begins a number at every byte: numpy gathers from it, unaligned as it is,
-several times quicker than byte by byte. Parts of a batch share its memory; bytes are copied once,
-when an entry is made of them.
+Reads kinds, lengths, LSNs and times of thousands of messages at once. Numbers come from a numpy
+view with one number per byte of the buffer (strides of 1): gathering from that unaligned view is
+several times faster than combining single bytes. Parts of a batch share its memory; bytes are
+copied once, when an entry is built.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCHEMA[[_R, _Y]] = True
 
 
 class Batch:
-    """Messages that stand one after another in `data`, the first at `offsets[0]`."""
+    """Consecutive messages in `data`, the first at `offsets[0]`."""
 
     __slots__ = ("begins", "commits", "data", "kinds", "loose", "offsets")
 
@@ -39,18 +39,18 @@ class Batch:
     begins: Indices
     commits: Indices
     loose: Indices
-    """Messages outside any transaction."""
+    """Non-transactional messages of pg_logical_emit_message, outside any transaction."""
 
     @classmethod
     def of(cls, data: bytes | bytearray, ends: NDArray[np.uint32]) -> Self:
-        """All messages of a buffer; checks every length that is relied on later."""
+        """All messages of a buffer. Checks every length that later reads rely on."""
         self = cls()
         self.data = np.frombuffer(data, np.uint8)
         self.offsets = np.zeros(len(ends) + 1, np.int64)
         self.offsets[1:] = ends
         lengths = np.diff(self.offsets)
         if (lengths < 1).any():
-            raise MalformedError("PostgreSQL sent an empty message")
+            raise MalformedError("PostgreSQL sent an empty logical replication message")
         self.kinds = self.data[self.offsets[:-1]]
         self.begins = self._of_kind(_B, lengths, _BEGIN_BYTES, exact=True)
         self.commits = self._of_kind(_C, lengths, _COMMIT_BYTES, exact=True)
@@ -59,12 +59,16 @@ class Batch:
         self.loose = messages[self.data[self.offsets[messages] + 1] == 0]
         return self
 
-    def _of_kind(self, kind: int, lengths: Indices, least: int, *, exact: bool = False) -> Indices:
-        found = np.flatnonzero(self.kinds == kind)
-        wrong = lengths[found] != least if exact else lengths[found] < least
+    def _of_kind(
+        self, kind: int, lengths: Indices, min_bytes: int, *, exact: bool = False
+    ) -> Indices:
+        messages = np.flatnonzero(self.kinds == kind)
+        wrong = lengths[messages] != min_bytes if exact else lengths[messages] < min_bytes
         if wrong.any():
-            raise MalformedError(f"a {chr(kind)} message does not have its {least} bytes")
-        return found
+            length = int(lengths[messages][wrong][0])
+            expected = f"{min_bytes} bytes" if exact else f"at least {min_bytes} bytes"
+            raise MalformedError(f"a {chr(kind)} message must have {expected}, got {length}")
+        return messages
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -81,14 +85,17 @@ class Batch:
         return part
 
     def number(self, messages: Indices, at: int, kind: str = ">u8") -> NDArray[np.int64]:
-        """The big-endian number `at` bytes into each of these messages."""
+        """The big-endian number at byte `at` of each of these messages.
+
+        `number(batch.begins, 1)` reads the commit LSN of every BEGIN: 'B', then 8 bytes of LSN.
+        """
         dtype = np.dtype(kind)
         count = max(len(self.data) - dtype.itemsize + 1, 0)
         everywhere: NDArray[np.int64] = np.ndarray((count,), dtype, self.data.data, strides=(1,))
         return everywhere[self.offsets[messages] + at]
 
     def change_counts(self) -> NDArray[np.int64]:
-        """How many changes each message is: a TRUNCATE is one for each table it names."""
+        """How many changes each message counts: 1 per row, 1 per table of a TRUNCATE, else 0."""
         counts = _COUNTS_ONE[self.kinds]
         truncates = np.flatnonzero(self.kinds == _T)
         if len(truncates):
@@ -103,14 +110,14 @@ class Batch:
         """The Origin message, if there is one."""
         return self._only(self.kinds == _O)
 
-    def _only(self, wanted: NDArray[np.bool_]) -> list[bytes]:
+    def _only(self, mask: NDArray[np.bool_]) -> list[bytes]:
         return [
             self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
-            for index in np.flatnonzero(wanted).tolist()
+            for index in np.flatnonzero(mask).tolist()
         ]
 
     def packed(self, before: list[bytes]) -> tuple[NDArray[np.uint32], bytes, int]:
-        """Offsets and body of `before` and these messages, and how many of them are schemas."""
+        """Offsets and body of an entry, and its number of schemas. `before` precedes the batch."""
         low, high = int(self.offsets[0]), int(self.offsets[-1])
         schemas = int(_SCHEMA[self.kinds].sum())
         if not before:

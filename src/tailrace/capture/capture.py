@@ -1,27 +1,26 @@
-"""Stage ①: receive, append, fsync, acknowledge; and again after every transient error.
+"""Capture: one session after another, from one slot into one log.
 
-`Capture` owns the lease and the appender for its whole life and runs one `Session` after another.
-What can mean loss ends it: GAP, SLOT_LOST, DIVERGED, DISK_FULL, CORRUPT and FENCED are raised, with
-their exit codes and hints, and nothing on disk or in PostgreSQL is changed to get round them.
+`Capture` owns the lease and the appender as long as it runs. After a transient error it opens the
+next session, with back-off. It raises every error that can mean loss (GAP, SLOT_LOST, DIVERGED,
+DISK_FULL, CORRUPT, FENCED) and never changes anything on disk or in PostgreSQL to work around one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import psycopg
 import structlog
 
+from tailrace.backoff import Backoff
 from tailrace.capture import reconcile
 from tailrace.capture.flusher import Flusher
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
 from tailrace.capture.session import Pace, Session
-from tailrace.errors import Retry, SlotBusyError, TailraceError
+from tailrace.errors import SlotBusyError, TailraceError
 from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.format.layout import Codec
@@ -29,7 +28,8 @@ from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
 from tailrace.observe.figure import Recorder
 from tailrace.observe.figures import CaptureFigures
-from tailrace.postgres.connection import connect, translate_error
+from tailrace.postgres.catalog import publication_exists
+from tailrace.postgres.connection import connect
 from tailrace.postgres.slot import read_slot
 from tailrace.wire.pgtime import PgTime
 
@@ -42,78 +42,89 @@ if TYPE_CHECKING:
     from tailrace.config import Config
     from tailrace.position import Lsn
 
-_BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_FIRST_RETRY_S, _MAX_RETRY_S = 0.2, 10.0
+_POLL_S = 0.05
 
 
 class Capture:
-    """One source into one log, until told to stop."""
+    """Captures one source into one log until `stopping` is true."""
 
-    def __init__(self, config: Config, *, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        stopping: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
         self._dsn = config.source.dsn.get_secret_value()
         self._stopping = stopping
+        self._clock = clock
         self._events = structlog.get_logger()
         self.counts = Recorder(CaptureFigures())
 
     def run(self, *, until: Lsn | None = None) -> None:
-        """Capture until `stopping` says so or everything up to `until` is durable."""
+        """Capture until `stopping` is true or everything up to `until` is durable."""
         store = LocalStore(self._config.log.path, create=True)
         with contextlib.ExitStack() as owned:
             lease = Lease.acquire(store)
             owned.callback(lease.release)
-            source = _Source(self._config, self._dsn, store, lease, self._stopping)
-            owned.callback(source.close)
-            source.recover()
+            sessions = _Sessions(
+                self._config, self._dsn, store, lease, stopping=self._stopping, clock=self._clock
+            )
+            owned.callback(sessions.close)
+            sessions.recover()
             owned.callback(self._start_heartbeat().stop)
-            self._attempts(source, until)
+            self._run_sessions(sessions, until)
 
     def _start_heartbeat(self) -> Heartbeat:
         settings = self._config.capture
-        beat = Heartbeat(
-            self._dsn, every_s=settings.heartbeat_s, connect_timeout_s=settings.connect_timeout_s
+        heartbeat = Heartbeat(
+            self._dsn,
+            interval_s=settings.heartbeat_s,
+            connect_timeout_s=settings.connect_timeout_s,
         )
         if settings.heartbeat_s:
-            beat.start()
-        return beat
+            heartbeat.start()
+        return heartbeat
 
-    def _attempts(self, source: _Source, until: Lsn | None) -> None:
+    def _run_sessions(self, sessions: _Sessions, until: Lsn | None) -> None:
         """One session after another, with back-off between them."""
-        failures = 0
+        backoff = Backoff(first_s=_FIRST_RETRY_S, max_s=_MAX_RETRY_S, clock=self._clock)
         ever_streamed = False
         while not self._stopping():
-            streaming_since = None
             try:
-                session = source.open_session(self.counts)
-                ever_streamed, streaming_since = True, time.monotonic()
+                session = sessions.open(self.counts)
+                ever_streamed = True
+                backoff.running()
                 session.run(self._stopping, until=until)
             except TailraceError as error:
-                source.end_session()
-                transient = error.retry is Retry.BACK_OFF
-                if self._stopping() and transient:
+                sessions.end()
+                if self._stopping() and error.transient:
                     return
-                # A first connection that fails is a mistake to report; later ones are outages.
-                if not transient or not (ever_streamed or isinstance(error, SlotBusyError)):
+                # A first connection that fails is reported: a wrong setting looks the same as an
+                # outage. Later failures are outages.
+                if not error.transient or not (ever_streamed or isinstance(error, SlotBusyError)):
                     raise
-                if streaming_since and time.monotonic() - streaming_since > _BACK_OFF_S[-1]:
-                    failures = 0
-                self._back_off(error, failures)
-                failures += 1
+                self._wait_for_retry(error, backoff.next_s())
             else:
-                source.end_session()
+                sessions.end()
                 return
 
-    def _back_off(self, error: TailraceError, failures: int) -> None:
-        delay_s = _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311
+    def _wait_for_retry(self, error: TailraceError, delay_s: float) -> None:
         self._events.warning(
-            "capture.reconnecting", code=error.code, reason=str(error), in_s=round(delay_s, 1)
+            "capture.reconnecting",
+            code=error.code,
+            reason=str(error),
+            retry_in_s=round(delay_s, 1),
         )
-        deadline = time.monotonic() + delay_s
-        while time.monotonic() < deadline and not self._stopping():
-            time.sleep(0.05)
+        deadline = self._clock() + delay_s
+        while self._clock() < deadline and not self._stopping():
+            time.sleep(_POLL_S)
 
 
-class _Source:
-    """The log on one side, the slot on the other, and whether they fit."""
+class _Sessions:
+    """Opens sessions on one log: connects, and checks that the log and the slot fit."""
 
     def __init__(
         self,
@@ -121,13 +132,16 @@ class _Source:
         dsn: str,
         store: LocalStore,
         lease: Lease,
+        *,
         stopping: Callable[[], bool],
+        clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._dsn = dsn
         self._store = store
         self._lease = lease
         self._stopping = stopping
+        self._clock = clock
         self._layout = Layout(
             segment_bytes=config.log.segment_bytes, codec=Codec[config.log.codec.upper()]
         )
@@ -137,15 +151,15 @@ class _Source:
         self._events = structlog.get_logger()
 
     def recover(self) -> None:
-        """Open the log as the last run left it."""
+        """Open and recover the log, if there is one."""
         self._appender = Appender.open(self._store, self._lease, self._layout)
         if self._appender is not None:
             mark = self._appender.mark
             self._events.info("log.recovered", end=str(mark.end_lsn), epoch=self._lease.epoch)
 
-    def open_session(self, counts: Recorder[CaptureFigures]) -> Session:
-        """Connect, check that nothing is missing, and start to stream where the log ends."""
-        self._forget_unfinished()
+    def open(self, counts: Recorder[CaptureFigures]) -> Session:
+        """Connect, check that no change is missing, and start to stream where the log ends."""
+        self._drop_open_transaction()
         source, settings = self._config.source, self._config.capture
         replication = self._replication = Replication.connect(
             self._dsn, timeout_s=settings.connect_timeout_s, stopping=self._stopping
@@ -156,7 +170,8 @@ class _Source:
             appender = self._reconciled(system, sql, replication)
             start = appender.mark.end_lsn
             replication.start(source.slot, source.publication, start, messages=settings.messages)
-            # Nobody else can move the slot from here on: look again, so nothing slips between.
+            # From here on no other client can advance the slot. Check again: another client may
+            # have advanced it between the first check and the start.
             self._reconciled(system, sql, replication)
         self._events.info(
             "capture.streaming", slot=source.slot, database=system.database, start=str(start)
@@ -166,29 +181,30 @@ class _Source:
             replication, appender, flusher, pace, counts,
             housekeeping=self._housekeeping,
             awaited=lambda: awaited.read(self._store),
+            clock=self._clock,
         )  # fmt: skip
 
-    def _forget_unfinished(self) -> None:
+    def _drop_open_transaction(self) -> None:
         if self._flusher is not None:
             self._flusher.wait(60)
         if self._appender is not None:
             self._appender.rewind()
 
     def _reconciled(self, system: System, sql: Connection, replication: Replication) -> Appender:
-        """The log to append to, made if there is none, once it is sure that it fits the slot."""
+        """The appender of a log that fits the slot. Creates the log if there is none."""
         source, appender = self._config.source, self._appender
         slot = read_slot(sql, source.slot)
         confirmed = reconcile.check_slot(source.slot, slot, system, log_exists=appender is not None)
         reconcile.check_publication(
-            source.publication, exists=_publication_exists(sql, source.publication)
+            source.publication, exists=publication_exists(sql, source.publication)
         )
-        wanted = reconcile.identity(system, slot=source.slot, publication=source.publication)
+        identity = reconcile.identity(system, slot=source.slot, publication=source.publication)
         if appender is None:
             appender = self._appender = Appender.create(
                 self._store,
                 self._lease,
                 self._layout,
-                identity=wanted,
+                identity=identity,
                 start_lsn=confirmed,
                 time=system.now,
             )
@@ -196,12 +212,12 @@ class _Source:
         reconcile.check_log(
             appender.mark,
             appender.identity,
-            wanted,
+            identity,
             system=system,
             confirmed=confirmed,
             history=replication.timeline_history,
         )
-        appender.change_identity(wanted)
+        appender.change_identity(identity)
         return appender
 
     def _pace(self, sender_timeout_s: float) -> Pace:
@@ -213,7 +229,7 @@ class _Source:
         )
 
     def _housekeeping(self) -> None:
-        """Delete what retention no longer keeps."""
+        """Delete expired segments."""
         limits = retention.Limits(
             keep_hours=self._config.log.keep_hours, keep_bytes=self._config.log.keep_bytes
         )
@@ -223,24 +239,16 @@ class _Source:
             retention.delete(self._store, expired)
             self._events.info("log.segments_deleted", count=len(expired), upto=expired[-1].file)
 
-    def end_session(self) -> None:
-        """Disconnect."""
+    def end(self) -> None:
+        """Disconnect from PostgreSQL."""
         if self._replication is not None:
             self._replication.close()
             self._replication = None
 
     def close(self) -> None:
-        """Let go of everything."""
-        self.end_session()
+        """Disconnect, stop the flusher and close the log."""
+        self.end()
         if self._flusher is not None:
             self._flusher.close()
         if self._appender is not None:
             self._appender.close()
-
-
-def _publication_exists(sql: Connection, name: str) -> bool:
-    try:
-        row = sql.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)).fetchone()
-    except psycopg.Error as error:
-        raise translate_error(sql, error) from error
-    return row is not None

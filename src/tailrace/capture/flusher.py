@@ -1,8 +1,8 @@
-"""The flusher: a second thread that does nothing but write and fsync.
+"""The flusher: the thread that writes entries to the log and fsyncs them.
 
-`write`, `fdatasync`, checksums and compression let go of the interpreter lock, so the receiver
-goes on filling the next buffer meanwhile. There is at most one hand-over in flight; while it is,
-the receiver gathers, and so entries grow with the load by themselves: group commit.
+`write`, `fdatasync`, checksums and compression release the interpreter lock, so the session keeps
+receiving during a flush. At most one submission is in flight. While it is, the session collects
+messages, so entries grow with the load: group commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class Flusher:
-    """Appends entries in the background, in order. A failure is final; `check` raises it."""
+    """Appends entries in the background, in order. The first failure is final: `check` raises it.
+
+    `wake_fd` becomes readable after every submission, so that a poll on the socket also ends when
+    the disk is ready.
+    """
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
@@ -47,23 +51,23 @@ class Flusher:
 
     @property
     def idle(self) -> bool:
-        """Whether everything handed over is durable. Readable through `wake_fd` as well."""
+        """Whether everything submitted is durable."""
         return self._idle.is_set()
 
     def check(self) -> None:
-        """Raise what the disk said, if it said no."""
+        """Raise the error of a failed append."""
         if self._error is not None:
             raise self._error
 
     def submit(self, entries: Sequence[Entry]) -> None:
-        """Hand entries over; only when idle."""
+        """Append these entries in the background. Only allowed when idle."""
         self.check()
         assert self._idle.is_set()
         self._idle.clear()
         self._queue.put(entries)
 
     def acknowledge_wake(self) -> None:
-        """Empty the pipe behind `wake_fd`."""
+        """Drain the pipe of `wake_fd`."""
         try:
             while os.read(self.wake_fd, 64):
                 pass
@@ -71,13 +75,13 @@ class Flusher:
             pass
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until idle; False when it takes longer."""
+        """Wait until idle; False after the timeout."""
         done = self._idle.wait(timeout_s)
         self.check()
         return done
 
     def close(self) -> None:
-        """End the thread after what is in flight."""
+        """Finish the submission in flight and end the thread."""
         self._queue.put(None)
         self._thread.join(timeout=5)
         if not self._thread.is_alive():

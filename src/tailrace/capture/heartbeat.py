@@ -1,7 +1,7 @@
-"""The heartbeat: a transactional logical message at a steady pace, on a thread of its own.
+"""The heartbeat: a transactional logical message at a fixed interval, on a thread of its own.
 
-A quiet publication in a busy cluster is kept moving by keepalives already. A heartbeat is for
-those who want to see the whole path alive, from a commit in PostgreSQL to the far end.
+The slot advances without heartbeats: keepalives do that when the publication is idle. A heartbeat
+monitors the whole path, from a commit in PostgreSQL to the consumer.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ PREFIX = "tailrace.heartbeat"
 
 
 class Heartbeat:
-    """Emits `tailrace.heartbeat` every `every_s` seconds from `start` to `stop`."""
+    """Emits a message with the prefix `tailrace.heartbeat` every `interval_s` seconds.
 
-    def __init__(self, dsn: str, *, every_s: float, connect_timeout_s: int) -> None:
+    `stop` is the only clock of the thread: it waits on that event between messages.
+    """
+
+    def __init__(self, dsn: str, *, interval_s: float, connect_timeout_s: int) -> None:
         self._dsn = dsn
-        self._every_s = every_s
+        self._interval_s = interval_s
         self._connect_timeout_s = connect_timeout_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; does not wait for a server that does not answer."""
+        """Stop. Does not wait for the thread: the server may not respond."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -49,10 +52,12 @@ class Heartbeat:
                     "SELECT pg_logical_emit_message(true, %s, now()::text)", (PREFIX,)
                 )
             except (TailraceError, psycopg.Error) as error:
-                # The stream itself reports a dead server; here it is enough to try again.
+                # The session reports a dead server and backs off; the next interval retries here.
                 code = error.code if isinstance(error, TailraceError) else type(error).__name__
-                structlog.get_logger().warning("capture.heartbeat_missed", code=code)
+                structlog.get_logger().warning(
+                    "capture.heartbeat_missed", code=code, reason=str(error).splitlines()[0]
+                )
                 connection = None
-            self._stop.wait(self._every_s)
+            self._stop.wait(self._interval_s)
         if connection is not None:
             connection.close()

@@ -1,8 +1,8 @@
-"""Reconciliation: may this log go on with this slot of this server?
+"""Reconciliation: may this log continue with this slot of this server?
 
-Run at every connection, before the first byte is streamed. PostgreSQL answers a start behind the
-slot's position by silently skipping ahead, so nobody but us can notice a gap. Pure: it is given
-what the server and the log say, and either names where to start or raises the named state.
+Runs at every connection, before the first byte is streamed. PostgreSQL silently skips ahead when a
+client starts before the slot's position, so only the client can notice a gap. Pure functions over
+what the server and the log report; they raise the error that names the state.
 """
 
 from __future__ import annotations
@@ -22,70 +22,80 @@ if TYPE_CHECKING:
 
 
 def check_slot(name: str, slot: SlotState | None, system: System, *, log_exists: bool) -> Lsn:
-    """The slot's own position, if the slot can be read at all."""
+    """The confirmed position of the slot, if the slot can be read."""
     if slot is None:
         if log_exists:
-            raise SlotLostError(f"the slot {name} is gone, but the log still needs it")
+            raise SlotLostError(f"replication slot {name} is missing, but its log exists")
         raise PostgresRefusedError(
-            f"there is no slot {name}", hint="Create it first: tailrace init"
+            f"replication slot {name} does not exist", hint="Create it: tailrace init"
         )
     if slot.plugin != PLUGIN:
         raise PostgresRefusedError(
-            f"the slot {name} decodes with {slot.plugin}, Tailrace needs {PLUGIN}",
-            hint="Choose another source.slot, or drop this one and run: tailrace init",
+            f"replication slot {name} uses the plugin {slot.plugin}, must be {PLUGIN}",
+            hint="Set source.slot to another name, or drop this slot and run: tailrace init",
         )
     if slot.database != system.database:
         raise PostgresRefusedError(
-            f"the slot {name} belongs to the database {slot.database}, not {system.database}",
-            hint="Correct dbname in source.dsn, or choose another source.slot.",
+            f"replication slot {name} belongs to database {slot.database}, not {system.database}",
+            hint="Correct dbname in source.dsn, or set source.slot to another name.",
         )
     if slot.lost:
-        reason = slot.invalidation_reason or "its WAL is gone"
-        raise SlotLostError(f"PostgreSQL has invalidated the slot {name}: {reason}")
+        reason = slot.invalidation_reason or "its WAL was removed"
+        raise SlotLostError(f"PostgreSQL has invalidated replication slot {name}: {reason}")
     if slot.confirmed_flush_lsn is None:
-        raise SlotLostError(f"the slot {name} has no position")
+        raise SlotLostError(f"replication slot {name} has no confirmed_flush_lsn")
     return slot.confirmed_flush_lsn
 
 
 def check_publication(name: str, *, exists: bool) -> None:
-    """Without its publication PostgreSQL sends an error or, from 18 on, nothing at all."""
+    """Refuse to stream without the publication: from PostgreSQL 18 on the stream would be empty."""
     if not exists:
         raise PostgresRefusedError(
-            f"there is no publication {name}",
-            hint="Create it before anything is written: tailrace init, or CREATE PUBLICATION. "
-            "Changes made without it can not be read with this slot.",
+            f"publication {name} does not exist",
+            hint="Create it: tailrace init. Changes committed without the publication cannot be "
+            "read with this slot.",
         )
 
 
 def check_log(
     mark: Mark,
-    held: Identity,
-    wanted: Identity,
+    logged: Identity,
+    current: Identity,
     *,
     system: System,
     confirmed: Lsn,
     history: Callable[[int], str],
 ) -> None:
-    """Whether a log that ends at `mark` continues on this server."""
-    if held.system_identifier != system.identifier:
+    """Refuse a log that ends at `mark` and cannot continue on this server.
+
+    `logged` is the identity in the log and `current` that of the server. The checks, in order:
+
+        system identifier or database differ         DIVERGED: another server or database
+        log on a later timeline than the server      DIVERGED: a restored server
+        server's timeline not a child of the log's   DIVERGED: another branch
+        log ends after the switch of timelines       DIVERGED: the new primary lacks changes
+        log ends after the server's WAL              DIVERGED: the server lost changes
+        slot confirmed after the log's end           GAP: the log lacks changes
+    """
+    if logged.system_identifier != system.identifier:
         raise DivergedError(
-            f"the log holds changes of the server {held.system_identifier}, "
-            f"this one is {system.identifier}"
+            f"the log holds changes of server {logged.system_identifier}, "
+            f"but this is server {system.identifier}"
         )
-    if held.database != wanted.database:
+    if logged.database != current.database:
         raise DivergedError(
-            f"the log holds changes of the database {held.database}, not {wanted.database}"
+            f"the log holds changes of database {logged.database}, not {current.database}"
         )
-    _check_timeline(mark, held.timeline, system, history)
+    _check_timeline(mark, logged.timeline, system, history)
     if mark.end_lsn > system.flushed:
         raise DivergedError(
-            f"the log ends at {mark.end_lsn}, the server only at {system.flushed}: "
-            "it has lost changes that the log holds"
+            f"the log ends at {mark.end_lsn}, but the server's WAL ends at {system.flushed}: "
+            "the server has lost changes that the log holds"
         )
     if confirmed > mark.end_lsn:
         raise GapError(
-            f"the slot {wanted.slot} is at {confirmed}, the log ends at {mark.end_lsn}: "
-            "the changes between them are lost to this log"
+            f"replication slot {current.slot} is at {confirmed}, but the log ends at "
+            f"{mark.end_lsn}: the changes between them are lost"
         )
 
 
@@ -96,15 +106,18 @@ def _check_timeline(
         return
     if timeline > system.timeline:
         raise DivergedError(
-            f"the log is on timeline {timeline}, the server on the older {system.timeline}"
+            f"the log is on timeline {timeline}, but the server is on the older timeline "
+            f"{system.timeline}"
         )
     switched = switch_point(history(system.timeline), timeline)
     if switched is None:
-        raise DivergedError(f"timeline {system.timeline} does not descend from {timeline}")
+        raise DivergedError(
+            f"the server's timeline {system.timeline} does not descend from the log's {timeline}"
+        )
     if mark.end_lsn > switched:
         raise DivergedError(
-            f"the log ends at {mark.end_lsn}, but timeline {timeline} was left at {switched}: "
-            "the log holds changes that the new primary never had"
+            f"the log ends at {mark.end_lsn}, but timeline {timeline} ended at {switched}: "
+            "the log holds changes that the new primary never received"
         )
 
 
@@ -122,7 +135,7 @@ def switch_point(history: str, timeline: int) -> Lsn | None:
 
 
 def identity(system: System, *, slot: str, publication: str) -> Identity:
-    """What a new segment says about its source."""
+    """The identity that new segments of the log record."""
     return Identity(
         system_identifier=system.identifier,
         timeline=system.timeline,

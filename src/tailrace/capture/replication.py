@@ -1,8 +1,8 @@
-"""The replication connection: libpq through psycopg's wrapper, never blocking for long.
+"""The replication connection: libpq through psycopg's wrapper, without blocking calls.
 
-One thread owns it. Nothing here acknowledges by itself: a status update goes out when `send_status`
-is called, with the positions it is given. Every wait ends after a time-out or when `stopping` says
-so, so a dead server cannot hold a shutdown up.
+One thread owns it. It never acknowledges by itself: it sends a status update when `send_status` is
+called, with the given positions. Every wait ends after a timeout or when `stopping` is true, so
+that a dead server cannot delay a shutdown.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _READY = {
     pq.PollingStatus.WRITING: select.POLLOUT,
 }
 
-# A role may have silenced the warning that `_notice` looks for.
+# `_notice` needs warnings, and a role may have a higher client_min_messages.
 _SESSION_SQL = f"{VALUES_SQL}; SET client_min_messages TO warning"
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp() - '2000-01-01Z') * 1000000)::bigint"
-_MISSING_THEN = (
-    "Changes made without the publication can not be read with it. Move the log folder away, drop "
-    "the slot, run `tailrace init`, and take a new snapshot."
+_MISSING_PUBLICATION_HINT = (
+    "Changes committed without the publication cannot be read with this slot. Move the log folder "
+    "away, drop the slot, run `tailrace init`, and take a new snapshot."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """What IDENTIFY_SYSTEM says, and the time."""
+    """The result of IDENTIFY_SYSTEM, and the server's time."""
 
     identifier: str
     timeline: int
@@ -70,9 +70,9 @@ class Replication:
         self._publication = ""
         self.get_copy_data = pgconn.get_copy_data
         self.refusal: PostgresRefusedError | None = None
-        """Why what PostgreSQL sends from here on must not be taken."""
+        """Set when the messages that follow must not be captured, with the reason."""
         self.on_refusal: Callable[[], None] = lambda: None
-        """Called in the middle of `get_copy_data`, before the message it is about to return."""
+        """Called inside `get_copy_data`, before it returns the next message."""
 
     @classmethod
     def connect(cls, dsn: str, *, timeout_s: int, stopping: Callable[[], bool]) -> Self:
@@ -95,19 +95,19 @@ class Replication:
         while status != pq.PollingStatus.OK:
             if self._conn.status == pq.ConnStatus.BAD or status == pq.PollingStatus.FAILED:
                 raise self._failed()
-            self._wait(_READY[status], deadline, "PostgreSQL did not answer in time")
+            self._wait(_READY[status], deadline, "PostgreSQL did not accept the connection in time")
             status = pq.PollingStatus(self._conn.connect_poll())
 
     def _failed(self) -> Exception:
-        message = self._conn.get_error_message() or "the connection is gone"
+        message = self._conn.get_error_message() or "the connection was lost"
         return classify(None, message, dsn=self._dsn)
 
-    def _wait(self, events: int, deadline: float, complaint: str) -> None:
+    def _wait(self, events: int, deadline: float, failure: str) -> None:
         poll = select.poll()
         poll.register(self._conn.socket, events)
         while not poll.poll(100):
             if time.monotonic() > deadline or self._stopping():
-                raise PostgresUnreachableError(complaint)
+                raise PostgresUnreachableError(failure)
 
     def query(self, command: str, *, timeout_s: float = 30) -> list[tuple[str | None, ...]]:
         """Run one command and return its rows as text."""
@@ -122,7 +122,11 @@ class Replication:
         try:
             self._conn.send_query(command.encode())
             while self._conn.flush():
-                self._wait(select.POLLOUT | select.POLLIN, deadline, "PostgreSQL takes no command")
+                self._wait(
+                    select.POLLOUT | select.POLLIN,
+                    deadline,
+                    "PostgreSQL did not accept a command in time",
+                )
             results = []
             while (result := self._next_result(deadline)) is not None:
                 if result.status == pq.ExecStatus.FATAL_ERROR:
@@ -142,7 +146,7 @@ class Replication:
 
     def _refusal(self, result: PGresult) -> Exception:
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
-        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no reason given"
+        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error"
         detail = result.error_field(pq.DiagnosticField.MESSAGE_DETAIL)
         text = message.decode(errors="replace")
         if detail:
@@ -150,22 +154,22 @@ class Replication:
         return classify(state.decode() if state else None, text, dsn=self._dsn)
 
     def _notice(self, result: PGresult) -> None:
-        """From 18 on, PostgreSQL only warns where its publication is missing, and skips changes."""
+        """Notice a missing publication: from 18 on PostgreSQL warns and skips the changes."""
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
         if state == b"55000" and self._publication and self._publication.encode() in message:
             self.refusal = PostgresRefusedError(
-                f"the publication {self._publication} did not exist when the next change was made",
-                hint=_MISSING_THEN,
+                f"publication {self._publication} did not exist when the next change was committed",
+                hint=_MISSING_PUBLICATION_HINT,
             )
             self.on_refusal()
 
     def identify(self) -> System:
-        """Which server this is, and how far its WAL goes."""
+        """Which server this is, and where its WAL ends."""
         identifier, timeline, flushed, database = self.query("IDENTIFY_SYSTEM")[0]
         if database is None or identifier is None or timeline is None or flushed is None:
             raise PostgresRefusedError(
-                "the connection names no database", hint="Add dbname to the DSN."
+                "the connection has no database", hint="Add dbname to source.dsn."
             )
         return System(
             identifier=identifier,
@@ -176,18 +180,18 @@ class Replication:
         )
 
     def timeline_history(self, timeline: int) -> str:
-        """The history file of a timeline: where each earlier one ended."""
+        """The history file of a timeline: where each earlier timeline ended."""
         content = self.query(f"TIMELINE_HISTORY {timeline}")[0][1] or ""
         # The walsender sends a bytea column, whose text form is hexadecimal.
         return bytes.fromhex(content[2:]).decode() if content.startswith("\\x") else content
 
     def sender_timeout_s(self) -> float:
-        """`wal_sender_timeout` in force for this session; 0 is off."""
+        """The `wal_sender_timeout` of this session; 0 is off."""
         rows = self.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
         return int(rows[0][0] or 0) / 1000
 
     def start(self, slot: str, publication: str, start: Lsn, *, messages: bool) -> None:
-        """Begin streaming at `start`, which must not lie before what the log holds."""
+        """Start streaming at `start`, the end of the log."""
         self._publication = publication
         names = quote_literal(quote_ident(publication))
         options = f"proto_version '1', publication_names {names}"
@@ -196,7 +200,7 @@ class Replication:
         command = f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {start} ({options})"
         results = self._results(command, time.monotonic() + 30)
         if not results or results[-1].status != pq.ExecStatus.COPY_BOTH:
-            raise PostgresRefusedError("PostgreSQL did not start to stream")
+            raise PostgresRefusedError("PostgreSQL did not start the replication stream")
 
     @property
     def socket(self) -> int:
@@ -204,18 +208,18 @@ class Replication:
         return self._conn.socket
 
     def consume_input(self) -> None:
-        """Take in what the socket has, without waiting."""
+        """Read what the socket has, without waiting."""
         try:
             self._conn.consume_input()
         except psycopg.Error as error:
             raise self.broken(error) from error
 
     def broken(self, error: psycopg.Error) -> PostgresUnreachableError:
-        """A line that failed in the middle of the stream: always worth another try."""
+        """The error for a connection that failed during the stream: always transient."""
         return PostgresUnreachableError(str(translate(error, dsn=self._dsn)))
 
     def stream_ended(self) -> Exception:
-        """Why `get_copy_data` said the stream is over."""
+        """The reason why `get_copy_data` reported the end of the stream."""
         try:
             result = self._conn.get_result()
             while result is not None:
@@ -224,10 +228,10 @@ class Replication:
                 result = self._conn.get_result()
         except psycopg.Error as error:
             return translate(error, dsn=self._dsn)
-        return PostgresUnreachableError("PostgreSQL ended the stream")
+        return PostgresUnreachableError("PostgreSQL ended the replication stream")
 
     def send_status(self, *, written: Lsn, flushed: Lsn, reply_requested: bool = False) -> None:
-        """Tell PostgreSQL what we have; it lets go of everything before `flushed`."""
+        """Send a status update. PostgreSQL may remove the WAL before `flushed`."""
         micros = (time.time_ns() // 1000) - _PG_EPOCH_S * 1_000_000
         update = StatusUpdate(
             written=max(written, flushed),
@@ -243,10 +247,10 @@ class Replication:
             raise self.broken(error) from error
 
     def finish(self, *, timeout_s: float = 1.0) -> None:
-        """End the stream in order, so that the last status update is read, and disconnect.
+        """End the stream so that the server reads the last status update, and disconnect.
 
-        Closing a TCP socket with unread input resets it, which can lose what we sent last; so the
-        input is read until the server says it is done too.
+        Closing a TCP socket with unread input resets the connection, which can discard what was
+        sent last. So the input is read until the server ends the stream too.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -262,7 +266,7 @@ class Replication:
                     poll.poll(50)
                     self._conn.consume_input()
         except (psycopg.Error, OSError):
-            pass  # The server is gone already; nothing more can be told to it.
+            pass  # The connection is already lost.
         self.close()
 
     def close(self) -> None:

@@ -1,15 +1,17 @@
-"""A session: one connection's life from START_REPLICATION to its end.
+"""A session: one replication connection, from START_REPLICATION to its end.
 
-One thread, one loop: receive, hand over to the flusher, acknowledge what is durable. The numbered
-rules:
+One thread, one loop: receive, submit to the flusher, acknowledge what is durable. The rules:
 
-1. The flushed position told to PostgreSQL is the durable mark's `end_lsn`, and nothing else.
-2. Status goes out at least every third of `wal_sender_timeout`, also inside a huge transaction and
-   while the disk is behind.
-3. When the disk is behind by `4 * flush_bytes`, the socket is not read; PostgreSQL waits.
-4. A keepalive's position counts only when nothing received before it is still in our hands; it is
-   made durable in the log before it is acknowledged, so the slot is never ahead of the log.
-5. An end in the middle of a transaction leaves nothing of it: PostgreSQL sends it again.
+1. The flushed position sent to PostgreSQL is the `end_lsn` of the durable mark and nothing else.
+2. The session sends a status update at least every third of `wal_sender_timeout`, also inside a
+   huge transaction and while the disk is slow.
+3. While `4 * flush_bytes` wait for the disk, the session does not read the socket; PostgreSQL
+   waits.
+4. The position of a keepalive counts only when no message received before it is still in memory.
+   The session writes it to the log durably before it acknowledges it, so that the slot is never
+   ahead of the log.
+5. A session that ends inside a transaction leaves no part of it visible: PostgreSQL sends the
+   transaction again.
 """
 
 from __future__ import annotations
@@ -43,20 +45,21 @@ if TYPE_CHECKING:
 _XLOG_DATA = ord("w")
 _HEADER_BYTES = 25
 _BUFFERS = 4
-# The walsender sends every message by itself. Waking up for each would cost both sides more than
-# the message: a nap, about a tenth of a millisecond with the timer's slack, lets dozens gather.
-_NAP_BELOW_MESSAGES = 64
-_NAP_S = 0.00005
+# The walsender sends every message by itself. To wake up for each costs both sides more than the
+# message itself. A pause of about 0.1 ms, timer slack included, lets dozens arrive.
+_PAUSE_BELOW_MESSAGES = 64
+_PAUSE_S = 0.00005
 _BURST_S = 0.002
 _MIN_STATUS_GAP_S = 0.1
 _DEFAULT_TIMEOUT_S = 60.0
 _HOUSEKEEPING_S = 60.0
-_ASK_S = 0.1
+_AWAITED_CHECK_S = 0.1
+_SAVE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """When to flush, to report progress on an idle database, and to give up on a silent server."""
+    """When to flush, to record progress of an idle database, and to give up on a silent server."""
 
     flush_s: float
     flush_bytes: int
@@ -65,12 +68,12 @@ class Pace:
 
     @property
     def status_s(self) -> float:
-        """Longest time between two status updates: a third of the server's patience, at most 10."""
+        """Max seconds between two status updates: a third of wal_sender_timeout, at most 10."""
         return min((self.sender_timeout_s or 30) / 3, 10)
 
     @property
     def silence_s(self) -> float:
-        """How long a server may say nothing at all before the line counts as dead."""
+        """How long the server may send nothing before the session counts the connection as dead."""
         return self.sender_timeout_s or _DEFAULT_TIMEOUT_S
 
 
@@ -87,6 +90,7 @@ class Session:
         *,
         housekeeping: Callable[[], None],
         awaited: Callable[[], Lsn] = lambda: Lsn(0),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replication = replication
         self._appender = appender
@@ -96,23 +100,24 @@ class Session:
         self._counts = counts
         self._housekeeping = housekeeping
         self._awaited = awaited
+        self._clock = clock
         self._assembler = Assembler(appender.mark, spill_bytes=pace.flush_bytes)
         self._buffer = bytearray()
         self._ends = array("I")
-        now = time.monotonic()
+        now = clock()
         self._pending_since = 0.0
-        self._heard_at = self._status_at = self._progress_at = now
-        self._swept_at = now - _HOUSEKEEPING_S
-        self._asked_at = now - _ASK_S
+        self._received_at = self._status_at = self._progress_at = now
+        self._housekeeping_at = now - _HOUSEKEEPING_S
+        self._awaited_checked_at = now - _AWAITED_CHECK_S
         self._acknowledged = Lsn(0)
         self._server_end = appender.mark.end_lsn
         self._reply_requested = True
         self._probed = False
-        self._sound = 0
+        self._messages_before_refusal = 0
         replication.on_refusal = self._mark_refusal
 
     def run(self, stopping: Callable[[], bool], *, until: Lsn | None = None) -> None:
-        """Stream. Returns in order, with everything whole durable and acknowledged, or raises."""
+        """Stream. Returns with every whole transaction durable and acknowledged, or raises."""
         self._counts.add(sessions=1)
         self._counts.set(connected=True)
         try:
@@ -128,38 +133,42 @@ class Session:
         while not stopping():
             reading = len(self._buffer) < self._limit
             received = reading and self._receive()
-            now = time.monotonic()
+            now = self._clock()
             self._note_reception(now, received=received, reading=reading)
             self._flusher.check()
-            self._hand_over(now)
+            self._submit(now)
             self._make_progress(now, until)
             self._report_status(now)
+            self._keep_house(now)
             if until is not None and self._flusher.idle and self._appender.mark.end_lsn >= until:
-                self._sweep(now)
                 break
-            self._sweep(now)
             if not received:
-                (line if reading else disk).poll(self._patience_ms(now))
+                (line if reading else disk).poll(self._poll_timeout_ms(now))
                 self._flusher.acknowledge_wake()
         self._close()
 
     def _receive(self) -> bool:
-        """Read until the line is quiet, an entry is full, or it is time to look at other things."""
+        """Read until the socket is empty, an entry is full, or the burst has lasted long enough."""
         received = False
-        pause = time.monotonic() + _BURST_S
+        burst_end = self._clock() + _BURST_S
         while True:
             self._replication.consume_input()
             count = self._drain()
             if not count:
                 return received
             received = True
-            if len(self._buffer) >= self._pace.flush_bytes or time.monotonic() > pause:
+            if len(self._buffer) >= self._pace.flush_bytes or self._clock() > burst_end:
                 return True
-            if count < _NAP_BELOW_MESSAGES:
-                time.sleep(_NAP_S)
+            if count < _PAUSE_BELOW_MESSAGES:
+                time.sleep(_PAUSE_S)
 
     def _drain(self) -> int:
-        """Take all messages libpq holds. The one loop that runs per message: kept bare."""
+        """Take all messages that libpq has buffered. Returns their number.
+
+        The only loop of capture that runs per message, so it uses local names and no calls but
+        libpq's. Every frame is `w` (XLogData: 25 bytes of header, one pgoutput message) or a
+        keepalive.
+        """
         get, buffer, ends = self._replication.get_copy_data, self._buffer, self._ends
         before, others, size, total, limit = len(ends), 0, 0, len(buffer), self._limit
         try:
@@ -177,7 +186,7 @@ class Session:
         except psycopg.Error as error:
             raise self._replication.broken(error) from error
         if self._replication.refusal is not None:
-            self._save(self._sound)
+            self._save(self._messages_before_refusal)
             raise self._replication.refusal
         if size < 0:
             self._save(len(ends))
@@ -188,28 +197,28 @@ class Session:
         return count
 
     def _mark_refusal(self) -> None:
-        self._sound = len(self._ends)
+        self._messages_before_refusal = len(self._ends)
 
     def _keepalive(self, data: memoryview) -> None:
         frame = parse(data)
         if not isinstance(frame, Keepalive):
-            raise PostgresUnreachableError(
-                f"PostgreSQL sent {type(frame).__name__} without content"
-            )
+            raise PostgresUnreachableError(f"PostgreSQL sent an empty {type(frame).__name__} frame")
         self._reply_requested |= frame.reply_requested
         if not self._ends and self._assembler.between_transactions:
             self._server_end = max(self._server_end, frame.end_lsn)
 
     def _note_reception(self, now: float, *, received: bool, reading: bool) -> None:
         if received or not reading:
-            self._heard_at, self._probed = now, False
+            self._received_at, self._probed = now, False
             if self._ends and not self._pending_since:
                 self._pending_since = now
-        elif now - self._heard_at > self._pace.silence_s:
-            raise PostgresUnreachableError(f"PostgreSQL was silent for {self._pace.silence_s:g} s")
+        elif now - self._received_at > self._pace.silence_s:
+            raise PostgresUnreachableError(
+                f"PostgreSQL sent nothing for {self._pace.silence_s:g} s"
+            )
 
-    def _hand_over(self, now: float, *, everything: bool = False) -> None:
-        """Give what is due to the flusher, if it is free."""
+    def _submit(self, now: float, *, everything: bool = False) -> None:
+        """Submit what is due to the flusher, if it is idle."""
         if not self._ends or not self._flusher.idle:
             return
         due = now - self._pending_since >= self._pace.flush_s
@@ -239,29 +248,40 @@ class Session:
             self._counts.set(last_committed_at=PgTime(times[-1]).to_datetime())
 
     def _make_progress(self, now: float, until: Lsn | None) -> None:
-        """Rule 4: move along with WAL that holds nothing for us."""
+        """Rule 4: record progress through WAL that holds no published change.
+
+        Due when the caller of `run` or a file of `tailrace.log.awaited` waits for this position,
+        when the server requests a reply, and every `progress_s`.
+        """
         mark = self._appender.mark
         if self._server_end <= mark.end_lsn or not self._flusher.idle or not self._appender.whole:
             return
         if self._assembler.end_lsn > mark.end_lsn:
             return
-        wanted = until is not None and self._server_end >= until
-        if now - self._asked_at >= _ASK_S:
-            self._asked_at = now
-            wanted = wanted or mark.end_lsn < self._awaited() <= self._server_end
-        if wanted or self._reply_requested or now - self._progress_at >= self._pace.progress_s:
+        due = until is not None and self._server_end >= until
+        if now - self._awaited_checked_at >= _AWAITED_CHECK_S:
+            self._awaited_checked_at = now
+            due = due or mark.end_lsn < self._awaited() <= self._server_end
+        if due or self._reply_requested or now - self._progress_at >= self._pace.progress_s:
             self._progress_at = now
             self._flusher.submit([_progress(self._appender, self._server_end)])
             self._assembler.end_lsn = max(self._assembler.end_lsn, self._server_end)
 
     def _report_status(self, now: float) -> None:
-        """Rules 1 and 2."""
+        """Rules 1 and 2: send a status update when one of these holds.
+
+        advanced   more is durable than acknowledged, and the last update is 0.1 s old
+        requested  the server requested a reply; a busy disk delays it by at most 0.1 s
+        probe      the server sent nothing for half of `silence_s`: request a reply
+        overdue    the last update is `status_s` old
+        """
         flushed = self._appender.mark.end_lsn
-        gap = now - self._status_at
-        news = flushed > self._acknowledged and gap >= _MIN_STATUS_GAP_S
-        owed = self._reply_requested and (self._flusher.idle or gap >= _MIN_STATUS_GAP_S)
-        probe = not self._probed and now - self._heard_at > self._pace.silence_s / 2
-        if news or owed or probe or gap >= self._pace.status_s:
+        gap_s = now - self._status_at
+        advanced = flushed > self._acknowledged and gap_s >= _MIN_STATUS_GAP_S
+        requested = self._reply_requested and (self._flusher.idle or gap_s >= _MIN_STATUS_GAP_S)
+        probe = not self._probed and now - self._received_at > self._pace.silence_s / 2
+        overdue = gap_s >= self._pace.status_s
+        if advanced or requested or probe or overdue:
             self._send_status(flushed, now, probe=probe)
 
     def _send_status(self, flushed: Lsn, now: float, *, probe: bool = False) -> None:
@@ -275,13 +295,13 @@ class Session:
         self._reply_requested = False
         self._probed |= probe
 
-    def _sweep(self, now: float) -> None:
-        if self._flusher.idle and now - self._swept_at >= _HOUSEKEEPING_S:
-            self._swept_at = now
+    def _keep_house(self, now: float) -> None:
+        if self._flusher.idle and now - self._housekeeping_at >= _HOUSEKEEPING_S:
+            self._housekeeping_at = now
             self._housekeeping()
 
-    def _patience_ms(self, now: float) -> float:
-        """How long to wait for something to happen."""
+    def _poll_timeout_ms(self, now: float) -> float:
+        """How long to wait for the socket or the disk, before the next duty of the loop is due."""
         until = self._status_at + self._pace.status_s
         if self._appender.mark.end_lsn > self._acknowledged:
             until = min(until, self._status_at + _MIN_STATUS_GAP_S)
@@ -290,18 +310,18 @@ class Session:
         return max(min(until - now, 0.25) * 1000, 1)
 
     def _close(self) -> None:
-        """Flush what is whole, acknowledge it, and part in order."""
+        """Flush whole transactions, acknowledge them and end the stream."""
         self._save(len(self._ends))
-        self._send_status(self._appender.mark.end_lsn, time.monotonic())
+        self._send_status(self._appender.mark.end_lsn, self._clock())
         self._replication.finish()
 
     def _save(self, messages: int) -> None:
-        """Make durable what is whole among the first `messages` at hand; drop what follows."""
+        """Make whole transactions among the first `messages` durable; drop the rest."""
         del self._ends[messages:]
         del self._buffer[self._ends[-1] if self._ends else 0 :]
-        if self._flusher.wait(3):
-            self._hand_over(time.monotonic(), everything=True)
-            self._flusher.wait(3)
+        if self._flusher.wait(_SAVE_TIMEOUT_S):
+            self._submit(self._clock(), everything=True)
+            self._flusher.wait(_SAVE_TIMEOUT_S)
 
 
 def _progress(appender: Appender, end_lsn: Lsn) -> Entry:

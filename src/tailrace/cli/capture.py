@@ -1,4 +1,4 @@
-"""`tailrace capture`: PostgreSQL into the durable log."""
+"""`tailrace capture`: capture the changes of a PostgreSQL database into the log."""
 
 # ruff: noqa: PLC0415 - psycopg and numpy are loaded when the command runs, not for --help
 
@@ -17,7 +17,7 @@ def capture(
         str | None,
         typer.Option(
             metavar="LSN",
-            help="Stop in order once everything up to this LSN is durable and acknowledged.",
+            help="Stop when everything up to this LSN is durable and acknowledged.",
         ),
     ] = None,
     log_format: options.LogFormat = "auto",
@@ -28,27 +28,30 @@ def capture(
     publication: options.Publication = None,
     log: options.LogPath = None,
 ) -> None:
-    """Stream every committed change into the log, and acknowledge what is durable.
+    """Stream every committed change into the log and acknowledge it once it is durable.
 
-    Needs the publication and the slot that `tailrace init` makes. Goes on where the log ends,
-    through restarts of PostgreSQL and cut connections. SIGTERM or Ctrl-C stops it in order within
-    five seconds.
+    Needs the publication and the slot that `tailrace init` creates. Capture resumes where the log
+    ends. It reconnects after a restart of PostgreSQL or a lost connection. SIGTERM or Ctrl-C stops
+    it within five seconds, with all received transactions durable. `tailrace run` starts capture
+    together with the pipelines.
 
     \b
-    It stops by itself rather than lose a change; the exit code names the state:
+    Capture stops rather than lose a change. Exit codes:
       10 GAP          the slot is ahead of the log
-      11 SLOT_LOST    the slot is gone or invalidated
-      12 DIVERGED     the log and the server tell different histories
+      11 SLOT_LOST    the slot is missing or invalidated
+      12 DIVERGED     the log and the server have different histories
       13 DISK_FULL    no space for the next entry
       14 CORRUPT      the log is damaged
-      15 FENCED       another capture holds this log
+      15 FENCED       another capture appends to this log
       20 UNREACHABLE  the first connection failed
-      22 REFUSED      PostgreSQL says no; `tailrace doctor` says why
+      22 REFUSED      PostgreSQL refused; run `tailrace doctor` for the reason
 
     \b
     Examples:
-      tailrace capture --dsn "host=db dbname=shop user=tailrace" --log /var/lib/tailrace/log
-      tailrace capture -c tailrace.yml --log-format json
+      Capture without a settings file:
+        tailrace capture --dsn "host=db dbname=shop user=tailrace" --log /var/lib/tailrace/log
+      Capture with a settings file and JSON logs:
+        tailrace capture -c tailrace.yml --log-format json
     """
     from tailrace.errors import ConfigError
     from tailrace.observe import logs

@@ -1,4 +1,4 @@
-"""`tailrace doctor`: what is wrong with the source, and the exact way to put it right."""
+"""`tailrace doctor`: check the source database and show the fix for each problem."""
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
 
@@ -16,10 +16,10 @@ from tailrace.cli.findings import rows, show
 def doctor(
     *,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the findings as JSON, passed checks included.")
+        bool, typer.Option("--json", help="Print the findings as JSON, with the passed checks.")
     ] = False,
     show_all: Annotated[
-        bool, typer.Option("--all", help="Show the checks that passed as well.")
+        bool, typer.Option("--all", help="Also show the checks that passed.")
     ] = False,
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
@@ -27,19 +27,28 @@ def doctor(
     publication: options.Publication = None,
     log: options.LogPath = None,
 ) -> None:
-    """Check the source database and say how to put right what is wrong.
+    """Check the source database and show the fix for each problem.
 
-    Changes nothing. Looks at the server's settings, the role, the line, the publication, every
-    published table, the slot and open transactions. The names of the checks are stable.
+    Changes nothing. Checks the server's settings, the role, the connection, the publication, every
+    published table, the slot and open transactions. An error prevents capture from working or
+    breaks writes of the application; a warning does not. The names of the checks are stable, so
+    scripts can use them.
 
-    Exit code: 0 without errors (warnings are allowed), 1 with any error, 20 when the server does
-    not answer, 22 when it refuses the connection.
+    \b
+    Exit codes:
+      0   no errors; warnings are allowed
+      1   at least one error
+      20  the server does not respond
+      22  the server refuses the connection
 
     \b
     Examples:
-      tailrace doctor
-      tailrace doctor --dsn "postgresql://tailrace@db/shop?sslmode=verify-full"
-      tailrace doctor --json | jq '.findings[] | select(.severity == "error") | .fix'
+      Check the source of tailrace.yml in the current folder:
+        tailrace doctor
+      Check a database without a settings file:
+        tailrace doctor --dsn "postgresql://tailrace@db/shop?sslmode=verify-full"
+      Print the SQL that fixes the errors:
+        tailrace doctor --json | jq -r '.findings[] | select(.severity == "error") | .fix'
     """
     from tailrace.postgres.connection import connect
     from tailrace.postgres.preflight import Severity, run

@@ -1,4 +1,4 @@
-"""Findings as people and scripts read them: a table for each severity, or JSON."""
+"""Output of findings: one table per severity, or JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.postgres.preflight import Finding
+    from tailrace.finding import Finding
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
 
@@ -32,16 +32,16 @@ def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
 
 
 def show(findings: Sequence[Finding], *, show_all: bool) -> None:
-    """Print the findings, which come gravest first, and how many there are of each severity."""
+    """Print the findings, sorted by severity, and the number of findings per severity."""
     console = Console(highlight=False, soft_wrap=False)
     counts: dict[str, int] = {}
     for severity, group in groupby(findings, key=lambda finding: finding.severity.value):
-        found = list(group)
-        counts[severity] = len(found)
+        members = list(group)
+        counts[severity] = len(members)
         if severity != "ok" or show_all:
-            console.print(_table(severity, found))
+            console.print(_table(severity, members))
     words = [f"{count} {severity}" for severity, count in counts.items()]
-    console.print(Text(", ".join(words) or "nothing to say"))
+    console.print(Text(", ".join(words) or "no findings"))
 
 
 def _table(severity: str, findings: Sequence[Finding]) -> Table:
@@ -51,7 +51,7 @@ def _table(severity: str, findings: Sequence[Finding]) -> Table:
     table.add_column("check", no_wrap=True, style=_STYLES[severity])
     table.add_column("finding", overflow="fold")
     for finding in findings:
-        # Names and values come from the database: Text, so that none of it is read as markup.
+        # Names and values come from the database: Text does not interpret markup.
         cell = Text(f"{finding.subject}: " if finding.subject else "", style="bold")
         cell.append(Text(finding.finding, style="not bold"))
         if finding.fix:

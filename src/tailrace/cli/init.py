@@ -1,4 +1,4 @@
-"""`tailrace init`: make publication and slot, and what Creek needs, or print the SQL that does."""
+"""`tailrace init`: create publication and slot (and Creek's schema), or print the SQL that does."""
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
 
@@ -17,49 +17,55 @@ if TYPE_CHECKING:
     from tailrace.postgres.publication import TableName
 
 
+TableNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        "-t",
+        help="Table to capture, written as in SQL: orders, sales.orders, "
+        '"Sales"."Orders". May be repeated.',
+    ),
+]
+AllTables = Annotated[
+    bool,
+    typer.Option(
+        "--all-tables",
+        help="Capture all tables, also those created later. UPDATE and DELETE then fail on tables "
+        "without a primary key.",
+    ),
+]
+WithCreek = Annotated[
+    bool,
+    typer.Option(
+        "--creek",
+        help="Also create the schema `_creek` for `tailrace creek`: stored Avro schemas and the "
+        "functions add_table and remove_table.",
+    ),
+]
+Role = Annotated[
+    str | None,
+    typer.Option(
+        help="Role that the printed script creates. Default: the user of the DSN, or tailrace. "
+        "With --creek, also the role that is granted the schema `_creek`."
+    ),
+]
+
+
 def init(
     *,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            "-t",
-            help='Table to capture, as in SQL: orders, sales.orders, "Sales"."Orders". Repeatable.',
-        ),
-    ] = None,
-    all_tables: Annotated[
-        bool,
-        typer.Option(
-            "--all-tables",
-            help="Capture every table, those of the future too. A table without a primary key "
-            "then refuses UPDATE and DELETE.",
-        ),
-    ] = False,
+    tables: TableNames = None,
+    all_tables: AllTables = False,
     print_sql: Annotated[
-        bool,
-        typer.Option("--print-sql", help="Print the script for a DBA and change nothing."),
+        bool, typer.Option("--print-sql", help="Print the SQL script for a DBA; change nothing.")
     ] = False,
-    creek: Annotated[
-        bool,
-        typer.Option(
-            "--creek",
-            help="Make the schema `_creek` too: stored Avro schemas and the functions "
-            "add_table and remove_table, for `tailrace creek`.",
-        ),
-    ] = False,
-    role: Annotated[
-        str | None,
-        typer.Option(
-            help="Role the printed script makes. Without it: the user of the DSN, or tailrace. "
-            "With --creek also the role that may use what is made."
-        ),
-    ] = None,
+    creek: WithCreek = False,
+    role: Role = None,
     slot_timeout_s: Annotated[
         float,
         typer.Option(
             "--slot-timeout",
             min=0.1,
-            help="Seconds to wait for open transactions when the slot is made.",
+            help="Max seconds to wait for open transactions when the slot is created.",
         ),
     ] = 30,
     config: options.ConfigFile = None,
@@ -68,18 +74,25 @@ def init(
     publication: options.Publication = None,
     log: options.LogPath = None,
 ) -> None:
-    """Make the publication and the replication slot.
+    """Create the publication and the replication slot in the source database.
 
-    Publication first, then slot. What is already there is left as it is, so this can be run
-    again. Where a log exists and its slot is gone, nothing is made: a new slot would begin after
-    the log's end, and the changes between would be missing.
+    Run this once per source, before `tailrace capture`. It creates the publication first, then the
+    slot, and leaves existing ones unchanged, so it is safe to run again. If a log exists but its
+    slot is missing, it creates nothing: a new slot would start after the end of the log, and the
+    changes between them would be missing.
+
+    Creating a publication needs a role that owns the tables. If you do not have one, print the SQL
+    with --print-sql and give it to a DBA.
 
     \b
     Examples:
-      tailrace init --dsn "host=db dbname=shop user=tailrace" --table orders --table customers
-      tailrace init --table orders --print-sql > setup.sql
-      psql -v ON_ERROR_STOP=1 -d shop -f setup.sql
-      tailrace init --creek --dsn "host=db dbname=shop user=owner" --role producer --table orders
+      Capture two tables:
+        tailrace init --dsn "host=db dbname=shop user=tailrace" --table orders --table customers
+      Print a script for a DBA, who runs it with psql:
+        tailrace init --table orders --print-sql > setup.sql
+        psql -v ON_ERROR_STOP=1 -d shop -f setup.sql
+      Prepare a database for `tailrace creek`:
+        tailrace init --creek --dsn "host=db dbname=shop user=owner" --role producer --table orders
     """
     from tailrace.postgres.publication import TableName
 
@@ -89,8 +102,8 @@ def init(
         _print_sql(settings, names, all_tables=all_tables, role=role, creek=creek)
         return
     if creek:
-        _make_creek(settings, role or "")
-    _make(settings, names, all_tables=all_tables, slot_timeout_s=slot_timeout_s)
+        _create_creek_schema(settings, role or "")
+    _create(settings, names, all_tables=all_tables, slot_timeout_s=slot_timeout_s)
     typer.echo(f"next: tailrace doctor, then tailrace {'creek' if creek else 'capture'}")
 
 
@@ -111,7 +124,7 @@ def _print_sql(
     typer.echo(script + (schema.setup_sql(name) if creek else ""), nl=False)
 
 
-def _make_creek(settings: Config, role: str) -> None:
+def _create_creek_schema(settings: Config, role: str) -> None:
     from tailrace.creek.sql import install, installed
     from tailrace.postgres.connection import connect
 
@@ -119,12 +132,12 @@ def _make_creek(settings: Config, role: str) -> None:
         settings.source.dsn.get_secret_value(),
         connect_timeout_s=settings.capture.connect_timeout_s,
     ) as connection:
-        there = installed(connection)
+        existed = installed(connection)
         install(connection, role=role)
-    typer.echo(f"schema _creek: {'brought up to date' if there else 'created'}")
+    typer.echo(f"schema _creek: {'updated' if existed else 'created'}")
 
 
-def _make(
+def _create(
     settings: Config, tables: Sequence[TableName], *, all_tables: bool, slot_timeout_s: float
 ) -> None:
     from tailrace.postgres.bootstrap import initialise
@@ -134,22 +147,23 @@ def _make(
         settings.source.dsn.get_secret_value(),
         connect_timeout_s=settings.capture.connect_timeout_s,
     ) as connection:
-        made = initialise(
+        result = initialise(
             connection,
             settings,
             tables=tables,
             all_tables=all_tables,
             slot_timeout_s=slot_timeout_s,
         )
-    count = len(made.publication.tables)
+    count = len(result.publication.tables)
     typer.echo(
-        f"publication {made.publication.name}: {_state(made.publication_created)}, "
+        f"publication {result.publication.name}: {_state(result.publication_created)}, "
         f"{count} {'table' if count == 1 else 'tables'}"
     )
     typer.echo(
-        f"slot {made.slot.name}: {_state(made.slot_created)}, at {made.slot.confirmed_flush_lsn}"
+        f"slot {result.slot.name}: {_state(result.slot_created)}, "
+        f"at {result.slot.confirmed_flush_lsn}"
     )
 
 
 def _state(created: bool) -> str:
-    return "created" if created else "already there"
+    return "created" if created else "already exists"

@@ -1,4 +1,4 @@
-"""`tailrace table`: tables join the publication and leave it, while everything runs."""
+"""`tailrace table`: add tables to the publication and remove them, while capture runs."""
 
 # ruff: noqa: PLC0415 - psycopg is loaded when the command runs, not for --help
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 table_app = typer.Typer(
     name="table",
     no_args_is_help=True,
-    help="Let tables join the publication or leave it, while everything runs.",
+    help="Add tables to the publication or remove them, while capture and pipelines run.",
 )
 
 _COLUMN = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s",]+))\s*(?:,|$)')
@@ -34,8 +34,33 @@ Table = Annotated[
     str,
     typer.Argument(
         metavar="TABLE",
-        help='As in SQL: orders, sales.orders, "Sales"."Orders".',
+        help='Table, written as in SQL: orders, sales.orders, "Sales"."Orders".',
         show_default=False,
+    ),
+]
+
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="NAME,...",
+        help="Publish only these columns. They must include the replica identity.",
+    ),
+]
+Where = Annotated[
+    str,
+    typer.Option(
+        metavar="SQL",
+        help="Publish only rows that match this condition. It may use only columns of the replica "
+        "identity, unless the publication has only inserts.",
+    ),
+]
+Backfill = Annotated[
+    bool,
+    typer.Option(
+        "--backfill",
+        help="Then queue a backfill of the existing rows in every pipeline that selects the table.",
     ),
 ]
 
@@ -45,49 +70,33 @@ def add(
     file: File,
     table: Table,
     *,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--columns",
-            metavar="NAME,...",
-            help="Publish these columns alone. They have to include the replica identity.",
-        ),
-    ] = None,
-    where: Annotated[
-        str,
-        typer.Option(
-            metavar="SQL",
-            help="Publish these rows alone. Over columns of the replica identity, unless the "
-            "publication holds nothing but inserts.",
-        ),
-    ] = "",
-    backfill: Annotated[
-        bool,
-        typer.Option(
-            "--backfill",
-            help="Then send the rows that are there already, through every pipeline that takes "
-            "the table.",
-        ),
-    ] = False,
+    columns: Columns = None,
+    where: Where = "",
+    backfill: Backfill = False,
     dsn: options.Dsn = None,
     publication: options.Publication = None,
 ) -> None:
     """Add a table to the publication.
 
-    Nothing has to be started again: capture, pipelines, schema documents and snapshots take the
-    table up by themselves. The checks are those of `tailrace doctor`; a table that would then
-    refuse its own UPDATE or DELETE does not join. What was written before is not in the stream:
-    ask for a snapshot, or use --backfill, which first waits for those who are writing to the table
-    right now.
+    No restart is needed: capture, pipelines, schema documents and snapshots include the table from
+    this commit on. The command runs the checks of `tailrace doctor` first and refuses a table on
+    which UPDATE or DELETE would then fail.
 
-    A publication is altered by a role that owns it and the table. Where that is another one than
-    the role of CONFIG, give its connection with --dsn, or run the SQL that the error names.
+    The stream does not contain rows that were written before. Take a snapshot of them, or use
+    --backfill, which first waits for open transactions that write to the table.
+
+    Altering a publication needs a role that owns the publication and the table. If the role of
+    CONFIG does not, pass the connection of one that does with --dsn, or run the SQL in the error's
+    hint.
 
     \b
     Examples:
-      tailrace table add tailrace.yml orders
-      tailrace table add tailrace.yml sales.orders --columns id,status --where "id > 1000"
-      tailrace table add tailrace.yml orders --backfill --dsn "host=db dbname=shop user=owner"
+      Add a table:
+        tailrace table add tailrace.yml orders
+      Publish two columns of some rows:
+        tailrace table add tailrace.yml sales.orders --columns id,status --where "id > 1000"
+      Add a table as its owner and send its existing rows:
+        tailrace table add tailrace.yml orders --backfill --dsn "host=db dbname=shop user=owner"
     """
     from tailrace.cli.findings import show
     from tailrace.postgres.connection import connect
@@ -100,24 +109,26 @@ def add(
         settings.source.dsn.get_secret_value(),
         connect_timeout_s=settings.capture.connect_timeout_s,
     ) as connection:
-        takers = _takers(settings, name)
-        change = join(
+        pipelines = _selecting_pipelines(settings, name)
+        result = join(
             connection,
             settings,
             name,
             columns=_names(columns or []),
             where=where,
-            approve=partial(_refuse_misfits, settings=settings, table=name, pipelines=takers),
+            approve=partial(
+                _refuse_unfit_expressions, settings=settings, table=name, pipelines=pipelines
+            ),
         )
-        said = "joined" if change.made else "was already in"
-        typer.echo(f"{name} {said} publication {settings.source.publication}")
-        if change.findings:
-            show(change.findings, show_all=False)
-        typer.echo(f"pipelines that take it: {', '.join(takers) or 'none'}")
+        outcome = "added to" if result.changed else "is already in"
+        typer.echo(f"{name} {outcome} publication {settings.source.publication}")
+        if result.findings:
+            show(result.findings, show_all=False)
+        typer.echo(f"pipelines that select it: {', '.join(pipelines) or 'none'}")
         if backfill:
-            _backfill(connection, settings, name, takers)
-        elif change.made:
-            typer.echo("what it holds already is not in the stream: take a snapshot, or --backfill")
+            _backfill(connection, settings, name, pipelines)
+        elif result.changed:
+            typer.echo("existing rows are not in the stream: take a snapshot, or use --backfill")
 
 
 @table_app.command()
@@ -128,11 +139,11 @@ def remove(
     dsn: options.Dsn = None,
     publication: options.Publication = None,
 ) -> None:
-    """Take a table out of the publication.
+    """Remove a table from the publication.
 
-    What was committed before is still delivered. Consumers keep the rows they have, and the
-    table's schema document stays. If it comes back later, what changed in between is missing until
-    a backfill.
+    Changes committed before are still delivered. Consumers keep their rows, and the table's schema
+    document stays. If you add the table again later, changes made in between are missing until a
+    backfill.
 
     \b
     Example:
@@ -148,32 +159,32 @@ def remove(
         settings.source.dsn.get_secret_value(),
         connect_timeout_s=settings.capture.connect_timeout_s,
     ) as connection:
-        change = leave(connection, settings, name)
-    said = "left" if change.made else "was not in"
-    typer.echo(f"{name} {said} publication {settings.source.publication}")
+        result = leave(connection, settings, name)
+    outcome = "removed from" if result.changed else "is not in"
+    typer.echo(f"{name} {outcome} publication {settings.source.publication}")
 
 
-def _names(given: list[str]) -> list[str]:
-    """Columns as SQL reads them: lower case unless quoted, commas between."""
+def _names(options: list[str]) -> list[str]:
+    """Column names as SQL reads them: separated by commas, lower case unless quoted."""
     from tailrace.errors import ConfigError
 
-    found = []
-    for text in given:
+    names = []
+    for text in options:
         rest = text.strip()
         while rest:
             match = _COLUMN.match(rest)
             if match is None:
                 raise ConfigError(
-                    f"--columns {text!r} is not a list of columns",
+                    f"--columns must be a list of column names, got {text!r}",
                     hint='Write id,status or "Odd Name",id, as in SQL.',
                 )
             quoted, plain = match[1], match[2]
-            found.append(quoted.replace('""', '"') if quoted else plain.lower())
+            names.append(quoted.replace('""', '"') if quoted else plain.lower())
             rest = rest[match.end() :]
-    return found
+    return names
 
 
-def _takers(settings: Config, table: TableName) -> list[str]:
+def _selecting_pipelines(settings: Config, table: TableName) -> list[str]:
     from tailrace.tables import Tables
 
     return [
@@ -183,17 +194,18 @@ def _takers(settings: Config, table: TableName) -> list[str]:
     ]
 
 
-def _refuse_misfits(
+def _refuse_unfit_expressions(
     connection: Connection, *, settings: Config, table: TableName, pipelines: list[str]
 ) -> None:
-    """Refuse a table that an expression of a pipeline does not fit: the pipeline would stop."""
+    """Refuse a table for which an expression of a pipeline is invalid: the pipeline would stop."""
     from tailrace.pipeline.expressions.compile import compile as compiled
     from tailrace.pipeline.expressions.expression import parse
     from tailrace.postgres.publication import read_publication
     from tailrace.postgres.relations import read_published
 
     state = read_publication(connection, settings.source.publication)
-    relations = [each.relation for each in read_published(connection, state)] if state else []
+    published = read_published(connection, state) if state else []
+    relations = [entry.relation for entry in published]
     for relation in relations:
         if (relation.namespace, relation.name) == (table.namespace, table.name):
             for pipeline in pipelines:
@@ -203,14 +215,14 @@ def _refuse_misfits(
 def _backfill(
     connection: Connection, settings: Config, table: TableName, pipelines: list[str]
 ) -> None:
-    """Order it once nobody is left who wrote before the table joined."""
+    """Queue a backfill after the end of all transactions that wrote before the table was added."""
     from tailrace.backfill.queue import submit
     from tailrace.postgres.joining import wait_for_writers
 
-    def say(left: list[Writer]) -> None:
-        typer.echo(f"waiting for {', '.join(map(str, left))}", err=True)
+    def report(writers: list[Writer]) -> None:
+        typer.echo(f"waiting for {', '.join(map(str, writers))}", err=True)
 
-    wait_for_writers(connection, table, threading.Event(), say)
+    wait_for_writers(connection, table, threading.Event(), report)
     for pipeline in pipelines:
         order = submit(settings, pipeline, table.quoted)
-        typer.echo(f"backfill {order.id}: ordered, through pipeline {pipeline}")
+        typer.echo(f"backfill {order.id}: queued in pipeline {pipeline}")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from tailrace.creek.versions import Version, types_of
 from tailrace.position import Lsn
+from tailrace.postgres.catalog import CURRENT_LSN, read_types
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import read_published
-from tailrace.schema import Relation, ReplicaIdentity
-from tailrace.snapshot.table import described
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -36,15 +35,8 @@ def read_catalog(connection: Connection, publication: str, selected: Tables) -> 
         if selected.match(published.relation.namespace, published.relation.name)
     ]
     # One query for the types of all columns of all tables.
-    all_columns = Relation(
-        oid=0,
-        namespace="",
-        name="",
-        replica_identity=ReplicaIdentity.DEFAULT,
-        columns=tuple(column for relation in relations for column in relation.columns),
-    )
-    types = described(connection, all_columns).types if all_columns.columns else {}
-    row = connection.execute(_NOW).fetchone()
+    types = read_types(connection, relations)
+    row = connection.execute(f"SELECT current_database(), {CURRENT_LSN}").fetchone()
     assert row is not None
     return PublishedSchemas(
         database=row[0],
@@ -53,10 +45,3 @@ def read_catalog(connection: Connection, publication: str, selected: Tables) -> 
             Version(relation=relation, types=types_of(relation, types)) for relation in relations
         ),
     )
-
-
-_NOW = """
-SELECT current_database(),
-       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-             ELSE pg_current_wal_insert_lsn() END)::text
-"""

@@ -1,7 +1,7 @@
-"""Binary columns as numpy sees them: offsets, bytes, validity; and the way back to Arrow.
+"""Binary Arrow columns as numpy arrays (offsets, bytes, validity), and back to Arrow.
 
-Offsets count from the first byte of `content`, whatever slice of a larger array the column is. Most
-of this and all of the encoders rely on nulls that take up no bytes: `tidy` makes sure of it.
+Offsets count from the first byte of `content`, also for a slice of a larger array. Most functions
+here and all encoders rely on nulls without bytes: `tidy` ensures it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def valid(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bitmap(mask: NDArray[np.bool_]) -> pa.Buffer:
-    """A mask as Arrow keeps it."""
+    """A mask as Arrow stores it."""
     return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
@@ -69,7 +69,7 @@ def is_utf8(values: pa.BinaryArray) -> bool:
 
 
 def utf8_mask(values: pa.BinaryArray) -> NDArray[np.bool_]:
-    """Which values are UTF-8. Halves the column where something in it is not."""
+    """Which values are UTF-8. Splits the column in halves as long as a part has invalid values."""
     if is_utf8(values):
         return np.ones(len(values), bool)
     if len(values) == 1:
@@ -81,16 +81,16 @@ def utf8_mask(values: pa.BinaryArray) -> NDArray[np.bool_]:
 def column(
     data: NDArray[np.uint8], starts: NDArray[np.int32], nulls: pa.Buffer | None = None
 ) -> pa.BinaryArray:
-    """A column of its bytes and offsets."""
+    """A column from its bytes and offsets."""
     buffers = [nulls, pa.py_buffer(starts), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(_BINARY, len(starts) - 1, buffers)
 
 
 def starts_of(lengths: NDArray[np.integer] | NDArray[np.bool_]) -> NDArray[np.int32]:
     """Offsets of values with these lengths."""
-    found = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=found[1:])
-    return found
+    starts = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
 
 
 def fixed(rows: NDArray[np.uint8], nulls: pa.Buffer | None = None) -> pa.BinaryArray:
@@ -108,11 +108,11 @@ def ragged(
 
 
 def tidy(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The same column with no bytes under its nulls, which Arrow leaves open."""
+    """The same column without bytes under its nulls; Arrow allows bytes there."""
     if not values.null_count:
         return values
-    given = valid(values)
-    return blanked(values, given) if np.diff(offsets(values))[~given].any() else values
+    present = valid(values)
+    return blanked(values, present) if np.diff(offsets(values))[~present].any() else values
 
 
 def blanked(values: pa.BinaryArray, keep: NDArray[np.bool_]) -> pa.BinaryArray:
@@ -142,6 +142,6 @@ def as_text(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def rows_of(positions: NDArray[np.integer], starts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The value each byte position belongs to."""
-    found: NDArray[np.int64] = np.searchsorted(starts, positions, side="right") - 1
-    return found
+    """The index of the value that each byte position belongs to."""
+    rows: NDArray[np.int64] = np.searchsorted(starts, positions, side="right") - 1
+    return rows

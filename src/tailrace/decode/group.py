@@ -1,8 +1,7 @@
 """Decoded changes as columns: cells, row images, groups.
 
-A group is a run of changes that look alike: one relation (one version of it), one operation, one
-kind of old row. All its columns have the same length. Positions put changes of several groups back
-into their order.
+A group holds changes of one version of one relation, one operation and one kind of old row. All its
+columns have the same length. The changes of several groups are ordered by position.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class Group:
     """Changes of one relation and one operation.
 
     `types` names the non-built-in types the relation uses, by oid. `before` and `after` are None
-    where the operation has no such image. `committed_at` counts microseconds since 1970 UTC.
-    `annotations` is the JSON text of the transaction annotations in force, null where there are
-    none; None when no row has any. Messages have no relation: their `prefixes` and `contents`
-    stand in for images.
+    if the operation has no such image. `committed_at` counts microseconds since 1970 UTC.
+    `annotations` is the JSON text of the transaction annotations in force, null for rows without;
+    None if no row has any. Logical messages have no relation: they have `prefixes` and `contents`
+    instead of images.
     """
 
     op: Op

@@ -1,9 +1,9 @@
-"""Small entries as one: a live log has an entry every few milliseconds, with a dozen rows each.
+"""Merges small entries before decoding.
 
-Decoding and encoding cost the same for a dozen rows as for thousands, so whole transactions of
-neighbouring entries are put together first. Entries with logical messages stay as they are, because
-one outside of any transaction takes its time from its own entry; so do pieces of large
-transactions.
+A live log has an entry every few milliseconds, each with a dozen rows. To decode and encode a dozen
+rows costs about as much as thousands, so neighbouring entries of whole transactions are merged
+first. Entries with logical messages stay as they are, because a non-transactional message takes its
+time from its own entry. Fragments stay as they are too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from tailrace.log.format.entry import Entry
 
-_ENOUGH_BYTES = 1 << 19
+_TARGET_BYTES = 1 << 19
 _MESSAGE = ord("M")
 
 
-def merged(entries: Iterable[Entry], enough_bytes: int = _ENOUGH_BYTES) -> Iterator[Entry]:
-    """The same messages in fewer entries."""
+def merged(entries: Iterable[Entry], target_bytes: int = _TARGET_BYTES) -> Iterator[Entry]:
+    """The same messages in fewer entries of about `target_bytes`."""
     waiting: list[Entry] = []
     size = 0
     for entry in entries:
@@ -37,7 +37,7 @@ def merged(entries: Iterable[Entry], enough_bytes: int = _ENOUGH_BYTES) -> Itera
             continue
         waiting.append(entry)
         size += len(entry.body)
-        if size >= enough_bytes:
+        if size >= target_bytes:
             yield _joined(waiting)
             waiting, size = [], 0
     if waiting:

@@ -1,9 +1,10 @@
-"""Row images of many messages at once.
+"""Reads the row images (pgoutput's TupleData) of many messages at once.
 
-`pos` is where each row stands in the entry's bytes. A column is read for all rows before the next
-column, so the work is a handful of numpy calls a column whatever the number of rows. Numbers are
-gathered from views that begin a number at every byte. Cells come out by one `take` a column from an
-array whose values are the stretches between cell borders: no byte is touched from Python.
+`pos` holds the offset of each row in the entry's bytes. One column is read for all rows before the
+next column, so the work is a few numpy calls per column, whatever the number of rows. Numbers are
+gathered from a numpy view with one number per byte (strides of 1). Cells are extracted with one
+Arrow `take` per column from an array whose values are the parts between cell borders, without
+Python code per cell.
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ _MAX_BODY = (1 << 31) - 1
 
 
 class Body:
-    """An entry's bytes, and numbers at any place in them."""
+    """The bytes of an entry, and numbers at any offset in them."""
 
     __slots__ = ("bytes", "data", "size")
 
     def __init__(self, data: bytes) -> None:
         if len(data) > _MAX_BODY:
-            raise MalformedError(f"an entry of {len(data)} bytes is too large to decode")
+            raise MalformedError(
+                f"an entry has {len(data)} bytes, the decoder takes at most {_MAX_BODY}"
+            )
         self.data = data
         self.size = len(data)
         self.bytes: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
 
     def number(self, at: Indices, kind: str) -> NDArray[np.int64]:
-        """The big-endian number at each of these places."""
+        """The big-endian number at each of these offsets."""
         dtype = np.dtype(kind)
         count = self.size - dtype.itemsize + 1
         if len(at) and (count < 1 or int(at.max()) >= count):
@@ -50,22 +53,36 @@ class Body:
         return everywhere[at]
 
     def byte(self, at: Indices) -> NDArray[np.uint8]:
-        """The byte at each of these places."""
+        """The byte at each of these offsets."""
         if len(at) and int(at.max()) >= self.size:
-            raise MalformedError("a message ends too early")
+            raise MalformedError("a message ends before its last field")
         return self.bytes[at]
 
 
 def read_rows(
     body: Body, pos: Indices, ends: Indices, columns: int, what: str
 ) -> tuple[Image, Indices]:
-    """The row images at `pos`, all with `columns` columns, and where each one ends."""
-    found = body.number(pos, ">i2")
-    if (found != columns).any():
-        wrong = int(found[found != columns][0])
+    """The row images at `pos`, all with `columns` columns, and where each one ends.
+
+    A row is a column count (2 bytes), then per column `t`, a length (4 bytes) and the text, or `n`
+    for NULL, or `u` for an unchanged TOAST value. Two rows of two columns, ("7", "ab") and
+    ("8", NULL), at bytes 10 and 40:
+
+        row 0      00 02   t 00 00 00 01 7   t 00 00 00 02 a b
+        row 1      00 02   t 00 00 00 01 8   n
+        pos        [12, 42]     first column:  kind 't', 't'
+        start      [17, 47]     pos + 1 + 4
+        pos        [18, 48]     start + length; second column:  kind 't', 'n'
+        start      [23, 49]     pos + 5 for 't', pos + 1 for 'n'
+        pos        [25, 49]     start + length; the end of each row
+    """
+    counts = body.number(pos, ">i2")
+    if (counts != columns).any():
+        wrong = int(counts[counts != columns][0])
         raise MalformedError(f"a row of {what} has {wrong} columns, its relation has {columns}")
     count = len(pos)
-    # Cell borders, row by row: the start and the end of each cell, and of the gaps between them.
+    # Start and end of each cell, row by row. As Arrow offsets, every second value is a cell and
+    # the others are the gaps between cells: kinds and lengths.
     borders = np.empty((count, columns, 2), np.int32)
     kinds = np.empty((columns, count), np.uint8)
     pos = pos + 2
@@ -78,6 +95,7 @@ def read_rows(
             start += 4
             pos = start + body.number(pos + 1, ">i4")
         else:
+            # `n` and `u` have no length and no text: the cell starts and ends after its kind.
             _check_kinds(kind, what)
             pos = start.copy()
             at = np.flatnonzero(value)
@@ -92,28 +110,37 @@ def read_rows(
 
 def _check_kinds(kind: NDArray[np.uint8], what: str) -> None:
     if (kind == _B).any():
-        raise MalformedError(f"a row of {what} has binary values, which capture never asks for")
+        raise MalformedError(f"a row of {what} has binary values, which capture never requests")
     if not ((kind == _T) | (kind == _N) | (kind == _U)).all():
         raise MalformedError(f"a row of {what} has a value of an unknown kind")
 
 
 def _image(body: Body, borders: NDArray[np.int32], kinds: NDArray[np.uint8]) -> Image:
+    """The cells between the borders, one `take` per column.
+
+    For 2 rows of 2 columns the borders are 8 offsets, so 7 values:
+
+        value     0         1     2         3     4         5     6
+                  row 0 a   gap   row 0 b   gap   row 1 a   gap   row 1 b
+
+    Column a is values 0 and 4, column b is values 2 and 6.
+    """
     count, columns, _ = borders.shape
     if not count or not columns:
         return tuple(Cells(pa.array([], pa.binary())) for _ in range(columns))
-    stretches = pa.Array.from_buffers(
+    parts = pa.Array.from_buffers(
         pa.binary(),
         count * columns * 2 - 1,
         [None, pa.py_buffer(borders.reshape(-1)), pa.py_buffer(body.data)],
     )
     step = columns * 2
-    every = np.arange(0, count * step, step, dtype=np.int32)
+    first_cells = np.arange(0, count * step, step, dtype=np.int32)
     cells = []
     for column in range(columns):
         kind = kinds[column]
         missing = kind != _T
         mask = missing if missing.any() else None
-        values = stretches.take(pa.array(every + column * 2, mask=mask))
+        values = parts.take(pa.array(first_cells + column * 2, mask=mask))
         unchanged = kind == _U if mask is not None else None
         if unchanged is not None and not unchanged.any():
             unchanged = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def table_changes(log: Log, table: Relation, after: Position, upto: Position) -> Iterator[Group]:
-    """The changes of one table."""
+    """The changes of one table in `(after, upto]`."""
     name = (table.namespace, table.name)
     decoder = Decoder(
         wanted=lambda relation: (relation.namespace, relation.name) == name,

@@ -1,8 +1,8 @@
-"""PostgreSQL's text → typed Arrow columns, for frames.
+"""PostgreSQL's text to typed Arrow columns, for frames.
 
-Whatever the Arrow type cannot hold is masked before the kernel sees it: infinity, dates before
-Christ or after 9999, NaN as a decimal. Such a value becomes null *and* is reported, so that nobody
-takes it for NULL. Types without an equal in Arrow, arrays among them, stay text.
+Values that the Arrow type cannot hold are masked before the cast: infinity, dates before year 1 or
+after 9999, NaN as a decimal. Such a value becomes null *and* is reported, so that it differs from
+an SQL NULL. Types without an Arrow equivalent, arrays among them, stay text.
 """
 
 from __future__ import annotations
@@ -87,34 +87,38 @@ def _representable(values: pa.BinaryArray, target: pa.DataType) -> NDArray[np.bo
 
 def any_letter(values: pa.BinaryArray) -> NDArray[np.bool_]:
     """Which numerics are words: NaN, Infinity."""
-    found = np.zeros(len(values), bool)
+    words = np.zeros(len(values), bool)
     letters = np.flatnonzero(columns.content(values) >= ord("A"))
-    found[columns.rows_of(letters, columns.offsets(values))] = True
-    return found
+    words[columns.rows_of(letters, columns.offsets(values))] = True
+    return words
 
 
 def four_digit_years(values: pa.BinaryArray, shortest: int) -> NDArray[np.bool_]:
-    """Which timestamps are of the years 1 to 9999: a blank after ten bytes, no BC at the end."""
+    """Which timestamps are of the years 1 to 9999: a space after ten bytes, no BC at the end.
+
+    2026-01-31 12:00:00 passes; 12026-01-31 12:00:00, 0044-03-15 12:00:00 BC and infinity do not.
+    """
     starts, data = columns.offsets(values), columns.content(values)
     long: NDArray[np.bool_] = np.diff(starts) >= shortest
     if not len(data):
         return long
     tenth = np.minimum(starts[:-1] + 10, len(data) - 1)
-    found: NDArray[np.bool_] = long & (data[tenth] == ord(" ")) & (data[starts[1:] - 1] != ord("C"))
-    return found
+    fit: NDArray[np.bool_] = long & (data[tenth] == ord(" ")) & (data[starts[1:] - 1] != ord("C"))
+    return fit
 
 
 def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
-    r"""The bytes that `\x…` stands for; the stream is pinned to that form.
+    r"""The bytes of values in hexadecimal form, `\x…`; sessions are pinned to that form.
 
-    Other text would shift every value behind it, so it is refused.
+    All values are decoded as one array, so text in another form would shift every value after it.
+    It is refused.
     """
     starts, data = columns.offsets(values), columns.content(values)
     lengths = np.diff(starts)
-    given = columns.valid(values)
-    begins = starts[:-1][given]
+    present = columns.valid(values)
+    begins = starts[:-1][present]
     digits = np.ones(len(data), bool)
-    if (lengths[given] < 2).any() or (lengths % 2).any():
+    if (lengths[present] < 2).any() or (lengths % 2).any():
         raise _not_hexadecimal()
     if (data[begins] != ord("\\")).any() or (data[begins + 1] != ord("x")).any():
         raise _not_hexadecimal()
@@ -130,5 +134,5 @@ def unhex(values: pa.BinaryArray) -> pa.BinaryArray:
 def _not_hexadecimal() -> MalformedError:
     return MalformedError(
         "a bytea value is not in hexadecimal form",
-        hint="Set bytea_output to hex for whatever made this text.",
+        hint="Set bytea_output to hex in the session that wrote this text.",
     )

@@ -1,9 +1,9 @@
-"""PostgreSQL's types as Tailrace sees them: what a column's text means, and what people call it.
+"""PostgreSQL's types: what the text of a column means, and the type's name in SQL.
 
-A relation gives each column a type oid and a modifier; types that are not built in are named by
-the stream beforehand. From these come a `Type`, which encoders and frames go by, and the SQL name.
-A domain arrives under its own oid with the name of its base type, so it reads as that. A type
-nobody knows is text: PostgreSQL's text form of a value is always there and always exact.
+A relation gives each column a type oid and a modifier; the stream names types that are not built in
+before it uses them. From these come a `Type`, which encoders and frames use, and the SQL name. A
+domain arrives under its own oid with the name of its base type, so it is read as its base type. An
+unknown type is text: PostgreSQL's text form of a value is always exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.Enum):
-    """What the text of a value stands for. Types that only ever pass as text share `TEXT`."""
+    """What the text of a value means. Types that are only passed on as text share `TEXT`."""
 
     BOOL = "bool"
     INT2 = "int2"
@@ -196,7 +196,7 @@ def _resolve(oid: int, modifier: int, named: TypeName | None) -> Type:
 
 
 def _built_in(oid: int, named: TypeName | None) -> _BuiltIn | None:
-    """The built-in type of an oid, or the one a domain stands on."""
+    """The built-in type of an oid, or the built-in base type of a domain."""
     row = _BY_OID.get(oid)
     if row is None and named is not None and named.namespace in _SYSTEM:
         row = _BY_NAME.get(named.name)
@@ -204,7 +204,7 @@ def _built_in(oid: int, named: TypeName | None) -> _BuiltIn | None:
 
 
 def _element_of(oid: int, named: TypeName | None) -> _BuiltIn | None:
-    """The element type of a built-in array type, or of one a domain stands on."""
+    """The element type of a built-in array type, or of a domain over one."""
     row = _BY_ARRAY_OID.get(oid)
     if row is None and named is not None and named.namespace in _SYSTEM:
         row = _ARRAY_NAMES.get(named.name)
@@ -225,7 +225,7 @@ def _digits(modifier: int) -> tuple[int, int]:
 
 
 def catalog_name(oid: int, types: Mapping[int, TypeName]) -> str:
-    """The type's own name in `pg_type`; `text` for one that nobody knows.
+    """The type's name in `pg_type`; `text` for an unknown type.
 
     >>> catalog_name(23, {}), catalog_name(1007, {}), catalog_name(99999, {})
     ('int4', '_int4', 'text')

@@ -1,9 +1,9 @@
 """The appender: the one writer of a log.
 
-`append` returns when the entry is durable: write, fsync, then index and mark. Segments roll when
-they are full; a new one opens with the source's identity and the schemas in force, so that it can
-be read without the ones before it. A failed write or fsync closes the appender for good: the
-process ends and the next start recovers.
+`append` returns when the entry is durable: write, fsync, then index and mark. When a segment is
+full, the appender starts a new one, which opens with the identity of the source and the schemas in
+force, so that it can be read without the earlier ones. A failed write or fsync closes the appender
+for good: the process ends and the next start recovers the log.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Self
 from tailrace.errors import LogError, LogFencedError, MalformedError
 from tailrace.log.format import index
 from tailrace.log.format import mark as marks
-from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind, pack
+from tailrace.log.format.entry import Entry, Kind
 from tailrace.log.format.layout import Codec, Identity, SegmentHeader, encode_entry
 from tailrace.log.format.mark import Mark
 from tailrace.log.format.segment import SegmentName, list_segments
-from tailrace.log.recovery import Recovered, SchemaBook, recover
+from tailrace.log.recovery import Recovered, recover
+from tailrace.log.schema_book import SchemaBook
 from tailrace.observe import failpoint
 from tailrace.position import Lsn, Position
 
@@ -65,14 +66,15 @@ class Appender:
     def open(
         cls, store: Store, lease: Lease, layout: Layout, *, now: Callable[[], datetime] = _utc_now
     ) -> Self | None:
-        """Recover and open an existing log; None when there is none."""
+        """Recover and open an existing log; None if there is no log."""
         lease.check()
         state = recover(store)
         if state is None:
             return None
         if state.mark.epoch > lease.epoch:
             raise LogFencedError(
-                f"the log was written in epoch {state.mark.epoch}, the lease is epoch {lease.epoch}"
+                f"the log was written in epoch {state.mark.epoch}, but this lease is epoch "
+                f"{lease.epoch}"
             )
         return cls(store, lease, state, layout, now=now)
 
@@ -88,15 +90,15 @@ class Appender:
         time: int = 0,
         now: Callable[[], datetime] = _utc_now,
     ) -> Self:
-        """Begin a log at the slot's own starting point.
+        """Create a log that starts at the position of the slot.
 
-        A commit may stand exactly at `start_lsn`, so the position before it is one byte earlier.
-        `time` is the server's clock: a message outside any transaction has no time of its own, and
-        one before the first commit takes this.
+        A commit may be exactly at `start_lsn`, so the log begins one byte earlier. `time` is the
+        server's time: a non-transactional message has no commit time, and one that precedes the
+        first commit gets this time.
         """
         lease.check()
         if list_segments(store):
-            raise LogError(f"there is a log in {store} already")
+            raise LogError(f"a log already exists in {store}")
         before = Position(Lsn(max(start_lsn - 1, 0)), 0)
         start = Mark(
             sequence=0, offset=0, position=before, end_lsn=start_lsn,
@@ -118,9 +120,9 @@ class Appender:
     def _adopt(self, state: Recovered) -> None:
         self.identity = state.identity
         self.mark = state.mark
-        """The end of what is whole and durable."""
+        """The end of the whole and durable transactions."""
         self.last = state.mark.position
-        """The last position written, durable or not, whole or not."""
+        """The last position written, also of an open transaction."""
         self._segment = state.segment
         self._schemas = state.schemas
         self._builder = state.builder
@@ -144,11 +146,11 @@ class Appender:
         self._lease.check()
         self._check_order(entry)
         if self._file is None:
-            raise LogError("this appender is closed")
+            raise LogError("the appender is closed")
         try:
             self._write(entry, self._file)
         except BaseException:
-            # Half an entry may be on disk, and after a failed fsync nobody knows what is.
+            # Half an entry may be on disk, and after a failed fsync its content is unknown.
             self.close()
             raise
 
@@ -172,12 +174,11 @@ class Appender:
         ahead = self.last < entry.first <= entry.last if entry.changes else entry.last >= self.last
         if not fits or not ahead or entry.end_lsn < self.mark.end_lsn:
             raise MalformedError(
-                f"entry {entry.first}..{entry.last} cannot follow {self.last} in the log"
+                f"an entry of positions {entry.first} to {entry.last} cannot follow {self.last}"
             )
 
     def _note(self, entry: Entry, start: int) -> None:
-        for message in entry.schema_messages():
-            self._schemas.note(message)
+        self._schemas.note_entry(entry)
         self.last = entry.last
         self._time = max(self._time, entry.last_time)
         self._whole = entry.ends
@@ -211,20 +212,20 @@ class Appender:
         return self._open_file()
 
     def change_identity(self, identity: Identity) -> None:
-        """Continue on another timeline or under another name: a new segment says so."""
+        """Start a new segment with another identity: a new timeline, slot or publication."""
         if identity != self.identity:
             self._lease.check()
             if self._file is None:
-                raise LogError("this appender is closed")
+                raise LogError("the appender is closed")
             self.identity = identity
             self._roll()
             marks.write(self._store, self.mark)
 
     def rewind(self) -> None:
-        """Forget an unfinished transaction: the stream begins it again."""
+        """Remove an open transaction: PostgreSQL sends it again from its first row."""
         if self._whole:
             return
-        # Recovery cuts the log: never that of somebody who has taken over.
+        # Recovery truncates the log, so check first that no other capture has taken it over.
         self._lease.check()
         self.close()
         state = recover(self._store)
@@ -232,7 +233,7 @@ class Appender:
         self._adopt(state)
 
     def close(self) -> None:
-        """Let go of the files. Everything appended is already durable."""
+        """Close the files. Everything appended is already durable."""
         if self._file is not None:
             self._file.close()
             self._index.close()
@@ -249,7 +250,7 @@ def _new_segment(
     whole: bool,
     now: datetime,
 ) -> tuple[SegmentName, Mark]:
-    """Create the segment that follows `end`; returns its name and the mark behind its opening."""
+    """Create the segment that follows `end`; its name and the mark after its first entry."""
     header = SegmentHeader(
         identity=identity,
         sequence=end.sequence + 1,
@@ -259,13 +260,7 @@ def _new_segment(
         base_time=end.time,
         created_at=now.isoformat(timespec="seconds"),
     )
-    messages = schemas.messages()
-    offsets, body = pack(messages) if messages else (NO_OFFSETS, b"")
-    opening = Entry(
-        kind=Kind.SCHEMA, first=end.position, last=end.position, end_lsn=end.end_lsn,
-        first_time=end.time, last_time=end.time, ends=whole, schemas=len(messages),
-        offsets=offsets, body=body,
-    )  # fmt: skip
+    opening = schemas.entry(end.position, end_lsn=end.end_lsn, time=end.time, ends=whole)
     data = header.encode() + b"".join(encode_entry(opening, epoch=epoch))
     name = SegmentName(header.sequence, end.end_lsn)
     store.remove(name.index)

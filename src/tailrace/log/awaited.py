@@ -1,7 +1,8 @@
-"""Somebody waits for the log to come to an LSN, whether or not there is a change before it.
+"""A request that capture advance the log to an LSN, whether or not a change precedes it.
 
-Capture moves the log along with WAL that holds nothing for it now and then only. Whoever has to
-know that nothing is missing up to an LSN says so here, and capture does it at once.
+While the published tables are idle, capture records its progress through the WAL only every
+`capture.progress_s`. A component that must know that no change is missing up to an LSN, such as a
+snapshot or a backfill, requests that LSN here, and capture records it at once.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _BYTES = 32
 
 
 def ask(store: Store, lsn: Lsn) -> None:
-    """Wait for an LSN."""
+    """Request that the log advance to an LSN. Replaces an earlier request."""
     store.write_atomic(_NAME, str(lsn).encode())
 
 
 def read(store: Store) -> Lsn:
-    """What is waited for; 0 if nothing ever was."""
+    """The requested LSN; 0 if there was never a request."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         return Lsn.parse(store.read(_NAME, 0, _BYTES).decode())
     return Lsn(0)

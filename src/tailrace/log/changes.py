@@ -1,7 +1,8 @@
-"""Changes out of entries, one message at a time: for `tailrace tail`, for tests, for people.
+"""Decodes entries into changes, one message at a time: for `tailrace tail` and for tests.
 
-The data path decodes whole columns instead; this decoder is the one it is checked against. It
-keeps the relations in force, exactly as the stream stated them, and nothing else between entries.
+Not for pipelines: `tailrace.decode` decodes whole columns, and tests compare it with this decoder.
+Between entries the decoder keeps the relations in force, as the stream stated them, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Decoder:
         self._origin = ""
 
     def decode(self, entries: Iterable[Entry]) -> Iterator[Change]:
-        """The changes of some entries; begins with what `Log.read` yields first."""
+        """The changes of entries, in order. The entries must start as `Log.read` starts."""
         for entry in entries:
             if entry.kind is Kind.FRAGMENT:
                 self._enter(entry.first.lsn, entry.last_time, entry.xid, entry.first.ordinal)
@@ -90,7 +91,7 @@ class Decoder:
         try:
             return self.relations[oid]
         except KeyError:
-            raise MalformedError(f"a change names relation {oid}, which was never stated") from None
+            raise MalformedError(f"a change of unknown relation {oid}") from None
 
     def _next(self) -> Position:
         position = Position(self._lsn, self._ordinal)
@@ -131,9 +132,9 @@ class Decoder:
         )
 
     def _logical_message(self, message: pgoutput.Message) -> Change:
-        """A message outside any transaction has no xid and stands at the last byte of its record.
+        """A logical message. A non-transactional one has no xid and takes the byte before its LSN.
 
-        Its LSN is the first byte after the record, and the commit that follows it may stand there.
+        Its LSN is the first byte after its record, where the next commit may be.
         """
         loose = not message.transactional
         return Change(
@@ -154,10 +155,10 @@ def _old(old: pgoutput.OldKey | pgoutput.OldRow | None, relation: Relation) -> R
 
 
 def _filled(new: Row, old: pgoutput.OldKey | pgoutput.OldRow | None) -> Row:
-    """The new row, with large values it did not repeat taken from an old row that has them.
+    """The new row, with unchanged TOAST values taken from the old row where it has them.
 
-    Under REPLICA IDENTITY FULL the old row holds every value; a large key that did not change is
-    in the old key. What neither has stays unchanged.
+    Under REPLICA IDENTITY FULL the old row holds every value. The old key holds an unchanged TOAST
+    value that is part of the key. Other values stay UNCHANGED.
     """
     if old is None or Missing.UNCHANGED not in new or len(old.row) != len(new):
         return new

@@ -1,9 +1,9 @@
 """The lease: one appender at a time, fenced by epoch.
 
-Taking the lease needs an exclusive lock and raises the epoch in the lease file, durably. Every
-append looks at that file first, so an appender that was paused while another took over (on shared
+An appender acquires an exclusive lock and durably raises the epoch in the lease file. Every append
+reads that file first, so an appender that was paused while another one took over (on shared
 storage, where locks can be lost) stops instead of writing. Entries carry their epoch. Epochs never
-go back: a lease file that was removed begins above the epoch of the durable mark.
+decrease: without a lease file, the next epoch follows that of the durable mark.
 """
 
 from __future__ import annotations
@@ -34,38 +34,39 @@ _LAST_EPOCH = (1 << 64) - 1
 class Lease:
     """The right to append, from `acquire` to `release`."""
 
-    def __init__(self, store: Store, epoch: int, held: contextlib.ExitStack) -> None:
+    def __init__(self, store: Store, epoch: int, lock: contextlib.ExitStack) -> None:
         self.epoch = epoch
         self._store = store
-        self._held = held
+        self._lock = lock
 
     @classmethod
     def acquire(cls, store: Store) -> Self:
-        """Take the lease or raise LogFencedError, naming the holder."""
-        with contextlib.ExitStack() as held:
+        """Acquire the lease. Raises LogFencedError with the present holder."""
+        with contextlib.ExitStack() as lock:
             try:
-                held.enter_context(store.lock(_LOCK))
+                lock.enter_context(store.lock(_LOCK))
             except LogFencedError as error:
                 raise LogFencedError(f"{error} ({_holder(store)})") from error
             mark = marks.peek(store)
             epoch = max(_epoch(store), mark.epoch if mark else 0) + 1
             if epoch > _LAST_EPOCH:
-                raise CorruptError("the epoch cannot be raised any further")
+                raise CorruptError("the lease file holds the last possible epoch")
             store.write_atomic(NAME, _record(epoch))
-            return cls(store, epoch, held.pop_all())
+            return cls(store, epoch, lock.pop_all())
         raise AssertionError("unreachable")
 
     def check(self) -> None:
-        """Raise LogFencedError when somebody has taken the lease over."""
+        """Raise LogFencedError if another appender has taken over the lease."""
         current = _epoch(self._store)
         if current != self.epoch:
             raise LogFencedError(
-                f"epoch {self.epoch} is over: epoch {current} appends now ({_holder(self._store)})"
+                f"epoch {self.epoch} has ended: epoch {current} appends now "
+                f"({_holder(self._store)})"
             )
 
     def release(self) -> None:
-        """Let the next appender in."""
-        self._held.close()
+        """Release the lock, so that another appender can acquire the lease."""
+        self._lock.close()
 
 
 def _record(epoch: int) -> bytes:
@@ -82,14 +83,14 @@ def _epoch(store: Store) -> int:
     if len(data) < _RECORD.size or crc32c(data[:-4]).to_bytes(4, "little") != data[-4:]:
         raise CorruptError(
             "the lease file is unreadable",
-            hint=f"Make sure that no capture appends to this log, then remove its file `{NAME}`: "
-            "the epoch goes on from the durable mark's.",
+            hint=f"Make sure that no capture runs on this log, then remove its file `{NAME}`: "
+            "the next epoch follows that of the durable mark.",
         )
     magic, version, _, epoch, _ = _RECORD.unpack(data)
     if (magic, version) != (_MAGIC, _VERSION):
         raise CorruptError(
-            f"the lease file has the magic {magic!r} and format version {version}; "
-            f"this Tailrace knows {_MAGIC!r} and {_VERSION}",
+            f"the lease file has magic {magic!r} and format version {version}; "
+            f"this release reads {_MAGIC!r} and {_VERSION}",
             hint="Append with the release that wrote it, or upgrade.",
         )
     return int(epoch)
@@ -100,4 +101,4 @@ def _holder(store: Store) -> str:
         holder = json.loads(store.read(NAME, _RECORD.size, 1024))
         return f"process {holder['pid']} on {holder['host']}"
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
-        return "holder unknown"
+        return "unknown holder"

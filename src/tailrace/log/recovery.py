@@ -1,18 +1,22 @@
-"""Recovery: find where the log really ends, and cut off what never became whole.
+"""Recovery: finds the end of the last whole transaction and removes what comes after it.
 
-Run under the lease, at every start and whenever the stream begins again in the middle of a
-transaction. Three things may stand behind the last whole transaction, and all of them go: a torn
-entry, an entry that was written but whose transaction never ended, a segment with nothing else in
-it. PostgreSQL sends such a transaction again from its first row.
+Runs under the lease, at every start and whenever the stream restarts inside a transaction. Three
+things may follow the last whole transaction, and recovery removes all of them:
 
-Damage anywhere else is corruption, and then nothing on disk is touched. The durable mark and a
-valid entry behind the damage both prove that the damaged bytes were once durable; a segment's
-header and first entry are written in one atomic step, so they cannot be torn.
+    a torn entry               written in part when the process or the machine stopped
+    an unfinished transaction  fragments whose commit never arrived
+    an unfinished segment      a segment with nothing but the above
+
+PostgreSQL sends such a transaction again from its first row.
+
+Damage anywhere else is corruption, and recovery then changes nothing on disk. The durable mark and
+a valid entry after the damage both prove that the damaged bytes were once durable. The header and
+the first entry of a segment are written in one atomic step, so they cannot be torn.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.errors import CorruptError, MalformedError
@@ -26,35 +30,17 @@ from tailrace.log.format.segment import (
     read_header,
     walk,
 )
+from tailrace.log.schema_book import SchemaBook
 
 if TYPE_CHECKING:
-    from tailrace.log.format.layout import Identity, SegmentHeader
+    from tailrace.log.format.layout import Identity
+    from tailrace.log.format.segment import Placed
     from tailrace.log.store import Store
-
-
-@dataclass(slots=True)
-class SchemaBook:
-    """The Relation and Type messages in force, raw, by kind and oid."""
-
-    _messages: dict[bytes, bytes] = field(default_factory=dict)
-
-    def note(self, message: bytes | memoryview) -> None:
-        """A newer message replaces the older one of the same object."""
-        raw = bytes(message)
-        self._messages[raw[:5]] = raw
-
-    def copy(self) -> SchemaBook:
-        """The same messages, to go on from."""
-        return SchemaBook(dict(self._messages))
-
-    def messages(self) -> list[bytes]:
-        """All of them, types first: relations refer to types."""
-        return sorted(self._messages.values(), key=lambda raw: raw[:1] != b"Y")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """The state of a log at its last whole transaction."""
+    """The state of a log at the end of its last whole transaction."""
 
     segment: SegmentName
     identity: Identity
@@ -64,7 +50,7 @@ class Recovered:
 
 
 def recover(store: Store) -> Recovered | None:
-    """Bring the log to its last whole transaction; None when there is no log here."""
+    """Cut the log to its last whole transaction; None if there is no log."""
     segments = list_segments(store)
     mark = marks.peek(store)
     if not segments:
@@ -73,18 +59,17 @@ def recover(store: Store) -> Recovered | None:
         return None
     for count, name in enumerate(reversed(segments)):
         scan = _scan(store, name, mark)
-        if scan is not None:
-            _check_mark(scan, mark)
-            unfinished = segments[len(segments) - count :]
-            _remove(store, unfinished)
-            return _settle(store, scan, mark)
-    raise CorruptError(f"{segments[0].file} is the first segment and holds nothing whole")
+        if scan.end is not None:
+            _check_mark(name, scan.end, mark)
+            _remove(store, segments[len(segments) - count :])
+            return _cut(store, scan, scan.end, mark)
+    raise CorruptError(f"{segments[0].file} is the first segment and holds no whole transaction")
 
 
-def _check_mark(scan: _Scan, mark: Mark | None) -> None:
-    if mark and (scan.end.sequence, scan.end.offset) < (mark.sequence, mark.offset):
+def _check_mark(name: SegmentName, end: Mark, mark: Mark | None) -> None:
+    if mark and (end.sequence, end.offset) < (mark.sequence, mark.offset):
         raise CorruptError(
-            f"the log ends at {scan.end.end_lsn} in {scan.name.file}, "
+            f"the log ends at {end.end_lsn} in {name.file}, "
             f"before its durable mark at {mark.end_lsn}"
         )
 
@@ -96,68 +81,97 @@ def _remove(store: Store, unfinished: list[SegmentName]) -> None:
         store.remove(name.file)
 
 
-@dataclass(slots=True)
 class _Scan:
-    name: SegmentName
-    header: SegmentHeader
-    end: Mark
-    schemas: SchemaBook
-    rows: list[index.Row]
+    """Reads one segment entry by entry; `end`, `schemas` and `rows` describe its whole part.
 
+    Index rows and schemas of an open transaction wait in `_open` until its last fragment:
 
-def _scan(store: Store, name: SegmentName, mark: Mark | None) -> _Scan | None:
-    """Read a segment up to its last whole transaction; None when it holds none."""
-    settled = (mark.sequence, mark.offset) if mark else (0, 0)
-    at, opened = 0, False
-    found: _Scan | None = None
-    try:
-        header, at = read_header(store, name)
-        schemas, rows = SchemaBook(), list[index.Row]()
+        entry      SCHEMA  TRANSACTIONS  FRAGMENT  FRAGMENT  (torn)
+        ends       yes     yes           no        no
+        end                here
+        _open                            1 item    2 items
+    """
+
+    def __init__(self, name: SegmentName) -> None:
+        self.name = name
+        self.identity: Identity | None = None
+        self.at = 0
+        """The offset of the first byte that is not part of a valid entry."""
+        self.end: Mark | None = None
+        self.schemas = SchemaBook()
+        self.rows: list[index.Row] = []
+        self.entries = 0
+        self._open: list[tuple[index.Row | None, list[bytes]]] = []
+        self._time = 0
+
+    def read(self, store: Store) -> None:
+        """Read to the end of the file. Raises MalformedError at the first damage."""
+        header, self.at = read_header(store, self.name)
+        self.identity, self._time = header.identity, header.base_time
         builder = index.IndexBuilder(time_before=header.base_time)
-        time = header.base_time
-        unsettled: list[tuple[index.Row | None, list[bytes]]] = []
-        for placed in walk(store, name, at):
-            entry, at = placed.entry, placed.end
-            time = max(time, entry.last_time)
-            # Nobody needs an index to find the first entry.
-            row = builder.add(placed.start, entry) if opened else None
-            opened = True
-            unsettled.append((row, [bytes(message) for message in entry.schema_messages()]))
-            if not entry.ends:
-                continue
-            for seen, messages in unsettled:
-                rows.extend([seen] if seen else [])
-                for message in messages:
-                    schemas.note(message)
-            unsettled.clear()
-            end = Mark(
-                sequence=name.sequence, offset=placed.end, position=entry.last,
-                end_lsn=entry.end_lsn, time=time, epoch=entry.epoch,
-            )  # fmt: skip
-            found = _Scan(name, header, end, schemas, rows)
+        for placed in walk(store, self.name, self.at):
+            # The first entry gets no row: readers find it without an index.
+            row = builder.add(placed.start, placed.entry) if self.entries else None
+            self._add(placed, row)
+
+    def _add(self, placed: Placed, row: index.Row | None) -> None:
+        entry, self.at = placed.entry, placed.end
+        self.entries += 1
+        self._time = max(self._time, entry.last_time)
+        self._open.append((row, [bytes(message) for message in entry.schema_messages()]))
+        if not entry.ends:
+            return
+        for row_, messages in self._open:
+            self.rows.extend([row_] if row_ else [])
+            for message in messages:
+                self.schemas.note(message)
+        self._open.clear()
+        self.end = Mark(
+            sequence=self.name.sequence, offset=placed.end, position=entry.last,
+            end_lsn=entry.end_lsn, time=self._time, epoch=entry.epoch,
+        )  # fmt: skip
+
+
+def _scan(store: Store, name: SegmentName, mark: Mark | None) -> _Scan:
+    """Read a segment up to its end or its torn tail. Raises CorruptError for other damage.
+
+    What a damaged entry means:
+
+        the header or the first entry       corrupt: they are written atomically
+        before the durable mark             corrupt: the mark is written after the fsync
+        a valid entry follows               corrupt: the appender fsyncs an entry before the next
+        otherwise                           a torn tail, which recovery cuts off
+    """
+    scan = _Scan(name)
+    try:
+        scan.read(store)
     except MalformedError as error:
-        durable = not opened or (name.sequence, at) < settled
-        if durable or another_entry_after(store, name, at):
-            raise CorruptError(f"{name.file} at byte {at}: {error}", hint=error.hint) from error
-    if not opened:
+        durable = mark is not None and (name.sequence, scan.at) < (mark.sequence, mark.offset)
+        if not scan.entries or durable or another_entry_after(store, name, scan.at):
+            raise CorruptError(
+                f"{name.file} at byte {scan.at}: {error}", hint=error.hint
+            ) from error
+    if not scan.entries:
         raise CorruptError(f"{name.file} has no first entry")
-    return found
+    return scan
 
 
-def _settle(store: Store, scan: _Scan, mark: Mark | None) -> Recovered:
-    """Cut the segment to its end and make index and mark agree with it."""
-    if scan.end != mark:
-        # Nobody knows whether the last entries were ever synced, yet they count from now on.
-        store.rewrite(scan.name.file, scan.end.offset)
-    elif store.size(scan.name.file) > scan.end.offset:
-        store.truncate(scan.name.file, scan.end.offset)
+def _cut(store: Store, scan: _Scan, end: Mark, mark: Mark | None) -> Recovered:
+    """Cut the segment at its end and make index and mark agree with it."""
+    assert scan.identity is not None
+    if end != mark:
+        # The last entries are valid, but they may exist in the page cache only: an fsync that
+        # failed once succeeds the next time without writing. So the file is written anew.
+        store.rewrite(scan.name.file, end.offset)
+    elif store.size(scan.name.file) > end.offset:
+        store.truncate(scan.name.file, end.offset)
     store.write_atomic(scan.name.index, b"".join(row.encode() for row in scan.rows))
-    if scan.end != mark:
-        marks.write(store, scan.end, durably=True)
+    if end != mark:
+        marks.write(store, end, durably=True)
     return Recovered(
         segment=scan.name,
-        identity=scan.header.identity,
-        mark=scan.end,
+        identity=scan.identity,
+        mark=end,
         schemas=scan.schemas,
-        builder=index.IndexBuilder(time_before=scan.end.time),
+        builder=index.IndexBuilder(time_before=end.time),
     )

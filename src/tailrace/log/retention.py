@@ -1,9 +1,8 @@
-"""Retention: which segments may go, and who still needs them.
+"""Retention: which segments may be deleted, and which readers still need them.
 
-Whoever reads the log over time pins its position under a name. A sealed segment is deleted only
-when every pin has passed it and it is beyond the limits: older than `keep_hours`, or more than
-`keep_bytes` of consumed log behind it. The last segment always stays, and what remains begins with
-a whole transaction.
+A reader pins its position under a name. Retention deletes a segment only when every pin is past it
+and it exceeds the limits: it is older than `keep_hours`, or more than `keep_bytes` of consumed log
+follow it. The last segment always stays, and the rest of the log begins with a whole transaction.
 """
 
 from __future__ import annotations
@@ -28,45 +27,49 @@ _HOUR_MICROS = 3_600_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much consumed log to keep for replays."""
+    """How much consumed log to keep for replay."""
 
     keep_hours: float = 24
     keep_bytes: int = 10 << 30
 
 
 def pin(store: Store, name: str, position: Position) -> None:
-    """Keep everything after `position` for the reader called `name`."""
+    """Keep everything after `position` for the reader `name`."""
     if not _PIN.fullmatch(f"pin-{name}.json"):
-        raise ConfigError(f"{name!r} cannot name a pin; use lower case, digits, - and _")
+        raise ConfigError(
+            f"invalid pin name {name!r}", hint="Use lower case letters, digits, - and _."
+        )
     store.write_atomic(f"pin-{name}.json", json.dumps({"position": str(position)}).encode())
 
 
 def unpin(store: Store, name: str) -> None:
-    """Forget a reader."""
+    """Remove the pin of a reader."""
     store.remove(f"pin-{name}.json")
 
 
 def pins(store: Store) -> dict[str, Position]:
-    """All readers and how far they are."""
-    found = {}
+    """The pinned position of each reader."""
+    positions = {}
     for file in store.names():
         match = _PIN.fullmatch(file)
         if match is None:
             continue
         try:
-            found[match[1]] = Position.parse(str(json.loads(store.read(file, 0, 4096))["position"]))
+            content = json.loads(store.read(file, 0, 4096))
+            positions[match[1]] = Position.parse(str(content["position"]))
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptError(
-                f"{file} is unreadable: {error}",
-                hint="Remove the file if its reader is gone; otherwise let the reader write it.",
+                f"the pin file {file} is unreadable: {error}",
+                hint="Remove the file if its reader no longer exists; a running reader rewrites "
+                "its pin.",
             ) from error
-    return found
+    return positions
 
 
 def expired(store: Store, limits: Limits, *, now_micros: int) -> list[SegmentName]:
-    """The segments that may go, oldest first. `now_micros` counts from 2000-01-01 UTC."""
+    """The segments to delete, oldest first. `now_micros` counts from 2000-01-01 UTC."""
     log = Log(store)
     needed = min([log.end().position, *pins(store).values()])
     sealed = _sealed(log, needed)
@@ -92,11 +95,11 @@ def _sealed(log: Log, upto: Position) -> list[tuple[SegmentName, SegmentName]]:
     return [(name, following) for name, following in pairs if log.header(following).base <= upto]
 
 
-def _upto_whole(log: Log, going: list[tuple[SegmentName, SegmentName]]) -> list[SegmentName]:
-    """Leave no second half of a transaction at the beginning of the log."""
-    while going and not log.opens_whole(going[-1][1]):
-        going = going[:-1]
-    return [name for name, _ in going]
+def _upto_whole(log: Log, pairs: list[tuple[SegmentName, SegmentName]]) -> list[SegmentName]:
+    """Fewer segments, so that the log does not begin inside a transaction."""
+    while pairs and not log.opens_whole(pairs[-1][1]):
+        pairs = pairs[:-1]
+    return [name for name, _ in pairs]
 
 
 def delete(store: Store, segments: list[SegmentName]) -> None:

@@ -1,16 +1,17 @@
-"""Where the log's files live: the one seam between the log and a disk.
+"""The store of a log's files: the one interface between the log and a disk.
 
-A store is a flat folder of named files. Everything the log asks of it is here, so another medium
-is another class, held to the same contract suite (`tests/contract/test_store.py`):
+A store is a flat folder of named files. Another medium is another class that passes the same
+contract suite (`tests/contract/test_store.py`):
 
 * `write_atomic` leaves the old file or the new one, never a mixture, and returns when durable.
-* `AppendFile.write` may leave any prefix behind when it fails; `sync` returns when all of it is
-  durable. A failed `sync` is final: the file may not be used again. A file that `append_to` had to
-  make may be missing after a power cut, synced or not: only `write_atomic` makes names durable.
-* `rewrite` does not trust what a sync that failed has left in the page cache: it looks whole, a
-  second sync would succeed, and the disk may still not have it.
+* `AppendFile.write` may leave any prefix on disk when it fails. `sync` returns when everything
+  written is durable. A failed `sync` is final: the file may not be used again. A file that
+  `append_to` created may be missing after a power cut, synced or not: only `write_atomic` makes
+  names durable.
+* `rewrite` does not rely on the page cache. After a failed sync the cached file looks whole and a
+  second sync succeeds, and the disk may still lack the data.
 * `overwrite` replaces a small record in place without waiting for the disk; readers check its CRC.
-* `lock` is exclusive among all processes and ends with its holder, however that dies.
+* `lock` excludes all other processes and ends with its holder, also when that is killed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class AppendFile(Protocol):
         """Return when everything written is durable."""
 
     def close(self) -> None:
-        """Let go of the file; does not sync."""
+        """Close the file; does not sync."""
 
 
 class Store(Protocol):
@@ -61,7 +62,7 @@ class Store(Protocol):
         """Up to `length` bytes from `offset`, fewer at the end; raises FileNotFoundError."""
 
     def append_to(self, name: str) -> AppendFile:
-        """Open a file, made if missing, for appending."""
+        """Open a file for appending; creates it if missing."""
 
     def write_atomic(self, name: str, data: bytes) -> None:
         """Create or replace a file, durably."""
@@ -73,7 +74,7 @@ class Store(Protocol):
         """Cut a file, durably; raises FileNotFoundError."""
 
     def rewrite(self, name: str, size: int) -> None:
-        """Write the first `size` bytes of a file to the disk anew, durably, and cut the rest."""
+        """Write the first `size` bytes of a file to the disk again, durably, and cut the rest."""
 
     def remove(self, name: str) -> None:
         """Delete a file, durably; a missing one is fine."""
@@ -83,7 +84,7 @@ class Store(Protocol):
 
 
 def raise_translated(error: OSError, what: str) -> NoReturn:
-    """An error of the disk as one of ours."""
+    """Raise an error of the operating system as DiskFullError or StorageError."""
     if error.errno in _OUT_OF_SPACE:
         raise DiskFullError(f"{what}: {error.strerror}") from error
     raise StorageError(f"{what}: {error.strerror or error}") from error
@@ -105,7 +106,7 @@ class LocalStore:
     def __init__(self, folder: Path, *, create: bool = False) -> None:
         self.folder = folder
         if create:
-            with _translated(f"cannot make the log folder {folder}"):
+            with _translated(f"cannot create the folder {folder}"):
                 folder.mkdir(parents=True, exist_ok=True)
 
     def __repr__(self) -> str:
@@ -139,7 +140,7 @@ class LocalStore:
             self._replace(name, [data])
 
     def rewrite(self, name: str, size: int) -> None:
-        """A copy takes the file's place."""
+        """Copy the file and rename the copy over it."""
         path = self.folder / name
         with _translated(f"cannot copy {name}", may_be_missing=True), path.open("rb", 0) as file:
             chunks = range(0, size, _COPY_BYTES)
@@ -186,23 +187,23 @@ class LocalStore:
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """`flock`: the kernel lets go when the process ends, whatever ends it."""
-        with contextlib.ExitStack() as held:
+        """`flock`: the kernel releases it when the process ends, also when it is killed."""
+        with contextlib.ExitStack() as opened:
             with _translated(f"cannot lock {name}"):
-                file = held.enter_context((self.folder / name).open("ab"))
+                file = opened.enter_context((self.folder / name).open("ab"))
                 try:
                     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise LogFencedError(
                         f"another process is appending to {self.folder}"
                     ) from error
-                self._sweep()
+                self._remove_temporary_files()
             yield
 
-    def _sweep(self) -> None:
-        """Remove what interrupted writes of the last holder left: segments and their indexes.
+    def _remove_temporary_files(self) -> None:
+        """Remove temporary segments and indexes that a killed appender left.
 
-        Pins are written by readers, at any time, so their temporary files are let alone.
+        Readers write pins at any time, so temporary pin files are left alone.
         """
         for path in self.folder.glob(f"[0-9]*{_TEMPORARY}"):
             path.unlink(missing_ok=True)
@@ -241,7 +242,7 @@ class LocalFile:
 
 
 def write_all(fd: int, buffers: Sequence[bytes]) -> int:
-    """`writev` until everything is written; the kernel may take less at a time."""
+    """`writev` until everything is written; the kernel may write less at a time."""
     total = sum(map(len, buffers))
     written = os.writev(fd, buffers)
     if written < total:

@@ -1,8 +1,8 @@
-"""Verification: walk a whole log and say everything that is wrong with it.
+"""Verification: reads a whole log and reports every defect.
 
-Checks each checksum, the order of positions, epochs, LSNs and times within and across segments,
-the grammar of the messages, the index and the durable mark. Changes nothing, and may run while a
-capture appends: what stands behind the mark is not judged.
+Checks every checksum, the order of positions, epochs, LSNs and times within and across segments,
+the grammar of the messages, the index and the durable mark. Changes nothing, and may run while
+capture appends: bytes after the mark are not checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.log.format import mark as marks
 from tailrace.log.format.entry import Entry, Kind
 from tailrace.log.format.grammar import Grammar
 from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
-from tailrace.log.recovery import SchemaBook
+from tailrace.log.schema_book import SchemaBook
 from tailrace.position import ORIGIN, Lsn, Position
 
 if TYPE_CHECKING:
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 
-_TELL_BYTES = 1 << 22
+_PROGRESS_BYTES = 1 << 22
 
 
 class Severity(enum.Enum):
-    """How bad a finding is."""
+    """How bad a defect is."""
 
     ERROR = "error"
     WARNING = "warning"
-    """Costs time or will be put right by the next start; nothing is lost."""
+    """Costs time, or the next start of capture repairs it; no change is lost."""
     NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
-    """One thing that is not as it should be."""
+    """One thing that does not follow the format."""
 
     severity: Severity
     file: str
@@ -53,7 +53,7 @@ class Defect:
 
 @dataclass(slots=True, kw_only=True)
 class SegmentReport:
-    """What one segment holds, up to the durable mark or its first damage."""
+    """The contents of one segment, up to the durable mark or its first damage."""
 
     name: SegmentName
     bytes: int = 0
@@ -70,21 +70,21 @@ class Report:
     segments: list[SegmentReport] = field(default_factory=list)
     end: Mark | None = None
     general: list[Defect] = field(default_factory=list)
-    """Findings that are no single segment's."""
+    """Defects of the log as a whole."""
 
     @property
     def findings(self) -> list[Defect]:
-        """All of them."""
-        return [*self.general, *(one for part in self.segments for one in part.findings)]
+        """All defects."""
+        return [*self.general, *(defect for part in self.segments for defect in part.findings)]
 
     @property
     def ok(self) -> bool:
-        """Whether every byte that counts can be trusted."""
+        """Whether every visible byte can be trusted."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
 
 def verify(store: Store, *, progress: Callable[[int, int], None] | None = None) -> Report:
-    """Check everything. `progress` is called with bytes done and bytes in all, now and then."""
+    """Check everything. Calls `progress` every few MB with the bytes done and the total."""
     report = Report()
     report.end = _mark(store, report)
     try:
@@ -102,14 +102,14 @@ def verify(store: Store, *, progress: Callable[[int, int], None] | None = None) 
         if name.sequence <= last:
             _Segment(store, part, chain, report.end, pace).check()
         else:
-            _note_unsettled(store, part, 0)
+            _note_invisible(store, part, 0)
         pace.done_file(store.size(name.file))
     _check_end(report, chain)
     return report
 
 
 def _mark(store: Store, report: Report) -> Mark | None:
-    problem = "there is no durable mark: the next start of capture writes it"
+    problem = "the durable mark is missing: the next start of capture writes it"
     try:
         mark = marks.read(store)
     except CorruptError as error:
@@ -123,47 +123,48 @@ def _mark(store: Store, report: Report) -> Mark | None:
 def _check_mark_place(report: Report, names: list[SegmentName]) -> None:
     end = report.end
     if end is not None and end.sequence not in {name.sequence for name in names}:
-        problem = f"the mark stands in segment {end.sequence}, which is not there"
+        problem = f"the mark is in segment {end.sequence}, which is missing"
         finding = Defect(severity=Severity.ERROR, file=marks.NAME, problem=problem)
         report.general.append(finding)
 
 
 def _check_end(report: Report, chain: _Chain) -> None:
-    """The mark against the entry it stands behind."""
+    """Compare the mark with the entry that it follows."""
     end = report.end
     if end is None or not chain.unbroken or not report.ok:
         return
-    found = (chain.position, chain.end_lsn, chain.time)
     problem = ""
-    if found != (end.position, end.end_lsn, end.time):
-        problem = f"the mark says {end.position} and {end.end_lsn}, the log ends at {found[0]}"
+    if (chain.position, chain.end_lsn, chain.time) != (end.position, end.end_lsn, end.time):
+        problem = (
+            f"the mark is at {end.position} and {end.end_lsn}, but the log ends at {chain.position}"
+        )
     elif chain.inside:
-        problem = "the mark stands inside a transaction"
+        problem = "the mark is inside a transaction"
     if problem:
         report.general.append(Defect(severity=Severity.ERROR, file=marks.NAME, problem=problem))
 
 
-def _note_unsettled(store: Store, part: SegmentReport, start: int) -> None:
+def _note_invisible(store: Store, part: SegmentReport, start: int) -> None:
     part.bytes = store.size(part.name.file)
     if part.bytes > start:
-        problem = f"{part.bytes - start} bytes behind the durable mark, not visible to readers yet"
+        problem = f"{part.bytes - start} bytes after the durable mark, not visible to readers yet"
         note = Defect(severity=Severity.NOTE, file=part.name.file, offset=start, problem=problem)
         part.findings.append(note)
 
 
 @dataclass(slots=True)
 class _Pace:
-    """Calls `progress` once in a few megabytes."""
+    """Calls `progress` every few megabytes."""
 
     total: int
     call: Callable[[int, int], None] | None
     files: int = 0
-    told: int = 0
+    reported: int = 0
 
     def at(self, offset: int) -> None:
         done = self.files + offset
-        if self.call is not None and done - self.told >= _TELL_BYTES:
-            self.told = done
+        if self.call is not None and done - self.reported >= _PROGRESS_BYTES:
+            self.reported = done
             self.call(done, self.total)
 
     def done_file(self, size: int) -> None:
@@ -173,7 +174,7 @@ class _Pace:
 
 @dataclass(slots=True)
 class _Chain:
-    """What one segment hands on to the next."""
+    """The state that one segment passes to the next."""
 
     position: Position = ORIGIN
     end_lsn: Lsn = field(default_factory=lambda: Lsn(0))
@@ -183,12 +184,12 @@ class _Chain:
     inside: bool = False
     """Whether a transaction has not ended yet."""
     open: tuple[int, int] | None = None
-    """Its xid and commit LSN, where they are known."""
+    """Its xid and commit LSN, if known."""
     schemas: SchemaBook = field(default_factory=SchemaBook)
     grammar: Grammar = field(default_factory=Grammar)
     begun: bool = False
     unbroken: bool = True
-    """Whether everything before has been read, so that the next segment must continue it."""
+    """Whether everything before was readable, so that the next segment must continue it."""
 
 
 class _Segment:
@@ -207,7 +208,7 @@ class _Segment:
         self._rows: dict[int, index.Row] = {}
 
     def check(self) -> None:
-        """Everything, up to the first damage."""
+        """Check everything up to the first damage."""
         try:
             size = self._store.size(self._name.file)
             header, self._at = read_header(self._store, self._name)
@@ -217,17 +218,17 @@ class _Segment:
                 self._at = placed.end
                 self._pace.at(placed.end)
         except MalformedError as error:
-            self._say(str(error))
+            self._report(str(error))
             self._chain.unbroken = False
             self._chain.open = None
             return
         if not self._part.entries:
-            self._say("the segment has no first entry")
+            self._report("the segment has no first entry")
         self._check_index()
-        _note_unsettled(self._store, self._part, self._at)
+        _note_invisible(self._store, self._part, self._at)
         self._part.bytes = size
 
-    def _say(self, problem: str, severity: Severity = Severity.ERROR, file: str = "") -> None:
+    def _report(self, problem: str, severity: Severity = Severity.ERROR, file: str = "") -> None:
         self._part.findings.append(
             Defect(
                 severity=severity,
@@ -240,16 +241,16 @@ class _Segment:
     def _check_header(self, header: SegmentHeader) -> None:
         chain = self._chain
         if chain.begun and header.identity.system_identifier != chain.system_identifier:
-            self._say("the segment is of another database than the one before it")
+            self._report("the segment belongs to another server than the one before it")
         if chain.begun and chain.unbroken:
             here = (header.base, header.base_end_lsn, header.base_time)
             if here != (chain.position, chain.end_lsn, chain.time):
-                self._say(
+                self._report(
                     f"the segment begins after {header.base}, "
-                    f"the one before it ends at {chain.position}"
+                    f"but the one before it ends at {chain.position}"
                 )
         if header.epoch < chain.epoch:
-            self._say(f"epoch {header.epoch} follows epoch {chain.epoch}")
+            self._report(f"epoch {header.epoch} follows epoch {chain.epoch}")
         chain.position, chain.end_lsn = header.base, header.base_end_lsn
         chain.time, chain.epoch = header.base_time, header.epoch
         chain.system_identifier = header.identity.system_identifier
@@ -265,13 +266,12 @@ class _Segment:
         if part.entries == 0:
             self._check_opening(entry, header)
         elif entry.kind is Kind.SCHEMA:
-            self._say("a SCHEMA entry in the middle of a segment")
+            self._report("a SCHEMA entry in the middle of a segment")
         else:
             self._check_order(entry)
         for problem in chain.grammar.problems(entry):
-            self._say(problem)
-        for message in entry.schema_messages():
-            chain.schemas.note(message)
+            self._report(problem)
+        chain.schemas.note_entry(entry)
         chain.position = max(chain.position, entry.last)
         chain.time = max(chain.time, entry.last_time)
         chain.epoch = max(chain.epoch, entry.epoch)
@@ -287,19 +287,19 @@ class _Segment:
     def _check_opening(self, entry: Entry, header: SegmentHeader) -> None:
         chain = self._chain
         if entry.kind is not Kind.SCHEMA:
-            self._say("the segment does not open with a SCHEMA entry")
+            self._report("the segment does not open with a SCHEMA entry")
         if (entry.last, entry.end_lsn, entry.epoch) != (
             header.base,
             header.base_end_lsn,
             header.epoch,
         ):
-            self._say("the SCHEMA entry and the segment's header do not agree")
-        restated = [bytes(message) for message in entry.schema_messages()]
+            self._report("the SCHEMA entry differs from the segment's header")
+        messages = [bytes(message) for message in entry.schema_messages()]
         if chain.begun and chain.unbroken:
-            if restated != chain.schemas.messages():
-                self._say("the SCHEMA entry does not restate the schemas in force")
+            if messages != chain.schemas.messages():
+                self._report("the SCHEMA entry does not repeat the schemas in force")
             if entry.ends == chain.inside:
-                self._say("the SCHEMA entry is wrong about an open transaction")
+                self._report("the SCHEMA entry is wrong about an open transaction")
         chain.begun = chain.unbroken = True
         chain.schemas = SchemaBook()
         chain.grammar = Grammar()
@@ -307,31 +307,31 @@ class _Segment:
     def _check_order(self, entry: Entry) -> None:
         chain = self._chain
         if entry.epoch < chain.epoch:
-            self._say(f"epoch {entry.epoch} follows epoch {chain.epoch}")
+            self._report(f"epoch {entry.epoch} follows epoch {chain.epoch}")
         if entry.end_lsn < chain.end_lsn:
-            self._say(f"end_lsn goes back from {chain.end_lsn} to {entry.end_lsn}")
+            self._report(f"end_lsn goes back from {chain.end_lsn} to {entry.end_lsn}")
         ahead = entry.first > chain.position if entry.changes else entry.last >= chain.position
         if not ahead or (entry.changes and entry.last < entry.first):
-            self._say(f"positions {entry.first} to {entry.last} follow {chain.position}")
+            self._report(f"positions {entry.first} to {entry.last} follow {chain.position}")
         continues = entry.kind is Kind.FRAGMENT and not entry.begins
         if continues != chain.inside:
-            self._say(
+            self._report(
                 "a fragment continues a transaction that is not open"
                 if continues
                 else "an entry begins while a transaction is open"
             )
         elif continues and chain.open not in (None, (entry.xid, int(entry.first.lsn))):
-            self._say("a fragment continues another transaction than the open one")
+            self._report("a fragment continues another transaction than the open one")
 
     def _check_index(self) -> None:
-        """A row too few costs time, unless it hides a change of schema from whoever jumps."""
+        """Check the index. A missing row costs time, or makes a reader skip a schema change."""
         size = self._index_size()
         rows = index.read(self._store, self._name.index)
         file = self._name.index
         if size % index.ROW_BYTES or size // index.ROW_BYTES > len(rows):
-            self._say("the index has damaged rows", Severity.WARNING, file)
+            self._report("the index has damaged rows", Severity.WARNING, file)
         if any(self._rows.get(row.offset, row) != row for row in rows):
-            self._say("the index has rows that do not fit their entries", Severity.WARNING, file)
+            self._report("index rows differ from their entries", Severity.WARNING, file)
         furthest = max((row.offset for row in rows), default=0)
         listed = {row.offset for row in rows}
         hidden = [
@@ -340,7 +340,9 @@ class _Segment:
             if row.schemas and offset < furthest and offset not in listed
         ]
         if hidden:
-            self._say(f"the index hides a change of schema at byte {hidden[0]}", file=file)
+            self._report(
+                f"the index lacks a row for the schema change at byte {hidden[0]}", file=file
+            )
 
     def _index_size(self) -> int:
         try:

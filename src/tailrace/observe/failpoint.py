@@ -1,8 +1,8 @@
-"""Named places where a test can make the process die or the disk fail.
+"""Failpoints: named places where a test kills the process or makes the disk fail.
 
-`TAILRACE_FAILPOINTS="log.before-sync=kill@3,store.create=enospc"` kills the process the third time
-it is about to sync and fails the first creation of a file. Without the variable a failpoint costs
-one look at an empty dictionary. The names are listed in `docs/reference/failpoints.md`.
+`TAILRACE_FAILPOINTS="log.before-sync=kill@3,store.create=enospc"` kills the process before its
+third sync and fails the first creation of a file. Without the variable a failpoint costs one lookup
+in an empty dictionary. `docs/reference/failpoints.md` lists the names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def _parse(text: str) -> dict[str, _Armed]:
         name, _, what = part.partition("=")
         action, _, at = what.partition("@")
         if action not in _ACTIONS:
-            raise ValueError(f"failpoint {name}: no action {action!r}; there are {_ACTIONS}")
+            raise ValueError(
+                f"failpoint {name}: action must be one of {', '.join(_ACTIONS)}, got {action!r}"
+            )
         armed[name] = _Armed(action, int(at or 1))
     return armed
 
@@ -38,13 +40,13 @@ _armed = _parse(os.environ.get("TAILRACE_FAILPOINTS", ""))
 
 
 def configure(text: str) -> None:
-    """Arm failpoints inside this process; an empty text disarms all."""
+    """Set the failpoints of this process; an empty text removes all."""
     _armed.clear()
     _armed.update(_parse(text))
 
 
 def armed(name: str) -> bool:
-    """Whether the next `hit(name)` will act; for places that prepare their own damage."""
+    """Whether the next `hit(name)` acts; for code that prepares the damage itself."""
     point = _armed.get(name)
     if point is None or point.seen + 1 != point.at:
         if point is not None:
@@ -54,7 +56,7 @@ def armed(name: str) -> bool:
 
 
 def hit(name: str) -> None:
-    """Pass a named place."""
+    """Reach a failpoint: act if it is armed and its count is reached."""
     if not _armed:
         return
     point = _armed.get(name)

@@ -1,1 +1,7 @@
-"""Everything that speaks SQL to the source: connection, catalogs, publication, slot, preflight."""
+"""Everything that sends SQL to the source.
+
+`connection` (sessions and errors), `catalog` (shared catalog queries), `relations` and
+`table_state` (tables), `publication`, `slot`, `bootstrap` (`tailrace init`), `membership` and
+`joining` (`tailrace table`), `preflight` (`tailrace doctor`). Not the replication stream: that is
+`tailrace.capture`.
+"""

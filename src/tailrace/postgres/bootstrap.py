@@ -1,8 +1,8 @@
-"""The first step: make publication and slot, or print the SQL for somebody who may.
+"""The setup of a source: create publication and slot, or print the SQL for a DBA.
 
-Publication first, then slot: changes that are older than the publication can not be decoded.
-A slot is never made where a log exists, because the new slot would begin after the log's end and
-the changes between would be missing without a trace.
+Publication first, then slot: changes older than the publication cannot be decoded. `init` never
+creates a slot for an existing log: the new slot would start after the end of the log, and the
+changes between them would be missing without a trace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import psycopg
 
 from tailrace.errors import PostgresRefusedError, SlotLostError
 from tailrace.log.format import mark, segment
-from tailrace.postgres.catalog import read_all, read_named
 from tailrace.postgres.connection import quote_ident, quote_literal, translate_error
 from tailrace.postgres.publication import (
     PublicationState,
@@ -24,6 +23,7 @@ from tailrace.postgres.publication import (
     read_publication,
 )
 from tailrace.postgres.slot import FAILOVER_VERSION, PLUGIN, SlotState, create_slot, read_slot
+from tailrace.postgres.table_state import read_all, read_named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialised:
-    """What is there now, and whether it was there before."""
+    """The publication and the slot, and whether `init` created them."""
 
     publication: PublicationState
     publication_created: bool
@@ -45,7 +45,7 @@ class Initialised:
 
 
 def log_exists(path: Path) -> bool:
-    """Whether the folder holds a log: a segment, or the mark of one."""
+    """Whether the folder holds a log: a segment or a durable mark."""
     return (path / mark.NAME).exists() or any(path.glob(f"*{segment.SUFFIX}"))
 
 
@@ -57,7 +57,7 @@ def initialise(
     all_tables: bool = False,
     slot_timeout_s: float = 30,
 ) -> Initialised:
-    """Make what is missing of publication and slot. What is there is left as it is."""
+    """Create the publication and the slot if they are missing. Leaves existing ones unchanged."""
     try:
         return _initialise(connection, config, tables, all_tables, slot_timeout_s)
     except psycopg.Error as error:
@@ -79,14 +79,14 @@ def _initialise(
     if publication is None:
         _refuse_an_old_slot(config, slot)
         _refuse_unidentified(connection, tables, all_tables)
-        made = create_publication(
+        current = create_publication(
             connection, source.publication, tables=tables, all_tables=all_tables
         )
     else:
         _refuse_other_tables(publication, tables, all_tables)
-        made = publication
+        current = publication
     return Initialised(
-        publication=made,
+        publication=current,
         publication_created=publication is None,
         slot=slot or create_slot(connection, source.slot, timeout_s=slot_timeout_s),
         slot_created=slot is None,
@@ -96,10 +96,11 @@ def _initialise(
 def _refuse_a_gap(config: Config, slot: SlotState | None) -> None:
     name, path = config.source.slot, config.log.path
     if slot is None and log_exists(path):
-        raise SlotLostError(f"replication slot {name!r} is missing, but there is a log in {path}")
+        raise SlotLostError(f"replication slot {name!r} is missing, but a log exists in {path}")
     if slot is not None and slot.lost:
         raise SlotLostError(
-            f"replication slot {name!r} is lost: {slot.invalidation_reason or 'its WAL is gone'}"
+            f"replication slot {name!r} is lost: "
+            f"{slot.invalidation_reason or 'its WAL was removed'}"
         )
 
 
@@ -107,7 +108,7 @@ def _refuse_wal_level(connection: Connection) -> None:
     row = connection.execute("SHOW wal_level").fetchone()
     if row is not None and row[0] != "logical":
         raise PostgresRefusedError(
-            f"wal_level is {row[0]}, and logical decoding needs logical",
+            f"wal_level must be logical, got {row[0]}",
             hint="ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL.",
         )
 
@@ -115,10 +116,11 @@ def _refuse_wal_level(connection: Connection) -> None:
 def _refuse_an_old_slot(config: Config, slot: SlotState | None) -> None:
     if slot is not None:
         raise PostgresRefusedError(
-            f"slot {slot.name!r} exists, but publication {config.source.publication!r} does not: "
-            "a slot can not read the changes that are older than its publication",
-            hint="If nothing was captured with this slot yet, drop it and try again: "
-            f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
+            f"replication slot {slot.name!r} exists, but publication "
+            f"{config.source.publication!r} does not: a slot cannot read changes older than its "
+            "publication",
+            hint="If nothing was captured with this slot yet, drop it and run `tailrace init` "
+            f"again: SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
         )
 
 
@@ -126,37 +128,37 @@ def _refuse_unidentified(
     connection: Connection, tables: Sequence[TableName], all_tables: bool
 ) -> None:
     states = read_all(connection) if all_tables else read_named(connection, tables)
-    found = {state.table for state in states}
-    if missing := [str(table) for table in tables if table not in found]:
+    existing = {state.table for state in states}
+    if missing := [str(table) for table in tables if table not in existing]:
         raise PostgresRefusedError(
-            f"no such table: {', '.join(missing)}",
-            hint="Write schema.table as in SQL: capitals and dots need double quotes.",
+            f"unknown table: {', '.join(missing)}",
+            hint="Write schema.table as in SQL: quote names with capitals and dots.",
         )
     if unidentified := [name for state in states for name in state.unidentified]:
         commands = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in unidentified)
         raise PostgresRefusedError(
-            "without a primary key or replica identity, a published table refuses the "
-            f"application's own UPDATE and DELETE: {', '.join(unidentified)}",
-            hint=f"Add primary keys, or: {commands}",
+            "tables without a primary key or replica identity refuse the application's own "
+            f"UPDATE and DELETE once they are published: {', '.join(unidentified)}",
+            hint=f"Add primary keys, or run: {commands}",
         )
 
 
 def _refuse_other_tables(
     publication: PublicationState, tables: Sequence[TableName], all_tables: bool
 ) -> None:
-    held = {published.table for published in publication.tables}
+    published = {entry.table for entry in publication.tables}
     name = quote_ident(publication.name)
-    if missing := [table for table in tables if table not in held]:
+    if missing := [table for table in tables if table not in published]:
         added = ", ".join(table.quoted for table in missing)
         raise PostgresRefusedError(
-            f"publication {publication.name!r} is already there, without "
+            f"publication {publication.name!r} already exists, without "
             f"{', '.join(str(table) for table in missing)}",
             hint=f"ALTER PUBLICATION {name} ADD TABLE {added};",
         )
     if all_tables and not publication.all_tables:
         raise PostgresRefusedError(
-            f"publication {publication.name!r} is already there, and not for all tables",
-            hint="Set source.publication to another name, or leave --all-tables out.",
+            f"publication {publication.name!r} already exists and is not FOR ALL TABLES",
+            hint="Set source.publication to another name, or omit --all-tables.",
         )
 
 
@@ -205,28 +207,28 @@ _SCRIPT = """\
 -- 1. Settings. A new wal_level needs a restart of the server; do that before steps 4 and 5.
 --    On a managed service, set the same in its parameter group.
 ALTER SYSTEM SET wal_level = logical;
--- While capture is stopped, the server keeps WAL for it: at most this much.
+-- While capture is stopped, the server keeps at most this much WAL for it.
 ALTER SYSTEM SET max_slot_wal_keep_size = '64GB';
 SELECT pg_reload_conf();
 
--- 2. The role. It may log in and replicate, and nothing else. Give it a password with
---    \\password in psql, and a hostssl line with scram-sha-256 in pg_hba.conf.
+-- 2. The role, with LOGIN and REPLICATION only. Set its password with \\password in psql, and add
+--    a hostssl line with scram-sha-256 to pg_hba.conf.
 CREATE ROLE {role} WITH LOGIN REPLICATION;
 
--- 3. What it may read. Snapshots need SELECT; the stream shows every published row without it.
+-- 3. Privileges. Snapshots need SELECT; the stream contains every published row without it.
 DO $$
 BEGIN
   EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), {role_literal});
 END $$;
 {grants}
--- To see since when others have been writing, which snapshots and backfills tell and use.
+-- Snapshots and backfills read the start times of open transactions from pg_stat_activity.
 GRANT pg_read_all_stats TO {role};
 
--- 4. The publication: before the slot, because a slot can not read what is older than it.
+-- 4. The publication, before the slot: a slot cannot read changes older than its publication.
 {publication};
 
--- 5. The slot. This waits for every transaction that is writing at the moment. From here on the
---    server keeps WAL for Tailrace, so start `tailrace capture` soon.
+-- 5. The slot. This waits for every open transaction that has written. From here on the server
+--    keeps WAL for Tailrace, so start `tailrace capture` soon.
 DO $$
 BEGIN
   IF current_setting('server_version_num')::int >= {failover_version} THEN

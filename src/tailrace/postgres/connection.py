@@ -1,11 +1,11 @@
-"""Connections to PostgreSQL: what is asked of libpq, what its errors mean, how names are quoted.
+"""Connections to PostgreSQL: options of libpq, translation of errors, quoting of names.
 
-Everything of Tailrace that speaks to the source goes through here, so that a session always has
-the same text output, a cut line is always noticed, an error always has one of our codes, and a
-password never leaves this module in readable form.
+Every component connects to the source through this module, so that all sessions have the same text
+output, a lost connection is always noticed, every error has a code of Tailrace, and no message
+contains a password.
 
-Not for replication commands; `tailrace.capture.replication` sends those over its own connection,
-made from the same `conninfo`.
+Not for replication commands: `tailrace.capture.replication` sends those over its own connection,
+opened with the same `conninfo`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ PINNED = {
     "timezone": "UTC",
     "standard_conforming_strings": "on",
 }
-"""Settings that change how values look as text. A role, a database or a client variable may set
-any of them, and the log must not depend on it."""
+"""Settings that change the text form of values. A role, a database or a client variable may set
+any of them, and the log must not depend on that."""
 
 SESSION_SQL = "; ".join(f"SET {name} TO '{value}'" for name, value in PINNED.items())
 """Pins the same settings inside an open session. libpq sends PGTZ and PGDATESTYLE after `options`,
-so the startup packet alone does not win against them."""
+so the startup packet alone does not override them."""
 
 VALUES_SQL = f"{SESSION_SQL}; SET search_path TO ''; SET quote_all_identifiers TO off"
-"""For sessions that produce values, the stream as well as a snapshot: the search path decides
-whether a regclass prints with its schema. Not for sessions that resolve names a user typed."""
+"""For sessions that produce values, stream and snapshot: the search path decides whether a regclass
+is printed with its schema. Not for sessions that resolve names a user typed."""
 
-_LINE = {
+_KEEPALIVE = {
     "keepalives": "1",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -69,23 +69,23 @@ def conninfo(
     application_name: str = "tailrace",
     connect_timeout_s: int = 10,
 ) -> str:
-    """The user's connection string with what Tailrace needs added.
+    """The user's connection string with the options that Tailrace needs.
 
-    Every libpq option of the user is kept, whether from `dsn` or from a `PG*` variable. Only the
-    pinned session settings and the client encoding win over the user's.
+    Options of the user have precedence, whether from `dsn` or from a `PG*` variable, except for the
+    pinned session settings and the client encoding.
     """
     parameters = _parse(dsn)
-    given = _environment() | parameters
-    wanted = {
-        **_LINE,
+    users = _environment() | parameters
+    defaults = {
+        **_KEEPALIVE,
         "application_name": application_name,
         "connect_timeout": str(connect_timeout_s),
     }
-    parameters |= {key: value for key, value in wanted.items() if not given.get(key)}
-    # A service file's options can not be seen from here and would be replaced, not merged.
-    if given.get("options") or not parameters.get("service"):
+    parameters |= {key: value for key, value in defaults.items() if not users.get(key)}
+    # The options of a service file are not visible here: setting `options` would replace them.
+    if users.get("options") or not parameters.get("service"):
         pinned = " ".join(f"-c {name}={value}" for name, value in PINNED.items())
-        parameters["options"] = f"{given.get('options', '')} {pinned}".strip()
+        parameters["options"] = f"{users.get('options', '')} {pinned}".strip()
     parameters["client_encoding"] = "UTF8"
     if replication:
         parameters["replication"] = "database"
@@ -98,7 +98,7 @@ def connect(
     application_name: str = "tailrace",
     connect_timeout_s: int = 10,
 ) -> psycopg.Connection:
-    """An ordinary session in autocommit mode with the pinned settings."""
+    """A session in autocommit mode with the pinned settings."""
     text = conninfo(dsn, application_name=application_name, connect_timeout_s=connect_timeout_s)
     try:
         connection = psycopg.connect(text, autocommit=True)
@@ -133,11 +133,11 @@ def _parse(dsn: str) -> dict[str, str]:
     try:
         return {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
     except psycopg.ProgrammingError as error:
-        # libpq quotes the part it could not read, which may be the password: not chained.
+        # libpq quotes the part that it cannot parse, which may be the password: do not chain it.
         raise ConfigError(
             f"source.dsn: {_unquoted(str(error))}",
-            hint="Write host=... dbname=... user=... or postgresql://user@host:port/dbname; "
-            "quote a value with spaces as 'a b', and percent-encode a URI's special characters.",
+            hint="Write host=... dbname=... user=... or postgresql://user@host:port/dbname. "
+            "Quote values with spaces as 'a b'; percent-encode special characters of a URI.",
         ) from None
 
 
@@ -160,12 +160,12 @@ def _environment() -> dict[str, str]:
 
 
 def redact(text: str, dsn: str = "") -> str:
-    """`text` without passwords: those written as such, and the ones in use in any spelling."""
+    """`text` without passwords: those of connection strings, and those of `dsn` in any encoding."""
     text = re.sub(r"(://[^\s:@]*):\S*@", rf"\1:{_MASK}@", text)
     keys = "|".join(_SECRET_KEYS)
     text = re.sub(rf"(?i)({keys})\s*=\s*('(?:\\.|[^'\\])*'?|[^\s&]*)", rf"\1={_MASK}", text)
     for secret in sorted(set(_spellings(dsn)), key=len, reverse=True):
-        # A password of two letters would otherwise eat parts of ordinary words.
+        # A short password would otherwise match inside ordinary words.
         edge = r"\b" if len(secret) < 4 and secret.isalnum() else ""
         text = re.sub(f"{edge}{re.escape(secret)}{edge}", _MASK, text)
     return text
@@ -187,7 +187,7 @@ def _spellings(dsn: str) -> Iterator[str]:
 
 
 def translate(error: psycopg.Error, *, dsn: str = "") -> TailraceError:
-    """Our error for one of psycopg's."""
+    """The error of Tailrace for an error of psycopg."""
     message = error.diag.message_primary or str(error)
     if error.diag.message_detail:
         message = f"{message}: {error.diag.message_detail}"
@@ -195,7 +195,7 @@ def translate(error: psycopg.Error, *, dsn: str = "") -> TailraceError:
 
 
 def translate_error(connection: psycopg.Connection, error: psycopg.Error) -> TailraceError:
-    """Our error for a statement that failed on `connection`."""
+    """The error of Tailrace for a statement that failed on `connection`."""
     try:
         dsn = make_conninfo("", user=connection.info.user)
     except psycopg.OperationalError:
@@ -204,15 +204,15 @@ def translate_error(connection: psycopg.Connection, error: psycopg.Error) -> Tai
 
 
 def classify(sqlstate: str | None, message: str, *, dsn: str = "") -> TailraceError:
-    """Our error for what PostgreSQL or libpq said.
+    """The error of Tailrace for a message of PostgreSQL or libpq.
 
-    A failed connection attempt has no SQLSTATE, so then the words decide; words that are not
-    known, or not English, count as unreachable, which is tried again.
+    A failed connection attempt has no SQLSTATE, so the text decides. An unknown text, or one that
+    is not English, counts as unreachable, which is retried.
     """
     text = redact(" ".join(message.split()), dsn)
-    for pattern, kind, hint in _BY_WORDS:
-        if found := re.search(pattern, text, re.IGNORECASE):
-            return kind(text, hint=found.expand(hint).replace("<role>", _role(dsn)))
+    for pattern, kind, hint in _BY_TEXT:
+        if match := re.search(pattern, text, re.IGNORECASE):
+            return kind(text, hint=match.expand(hint).replace("<role>", _role(dsn)))
     if sqlstate is None or sqlstate.startswith(_TRANSIENT):
         return PostgresUnreachableError(text)
     if sqlstate == "55006":
@@ -224,7 +224,7 @@ def classify(sqlstate: str | None, message: str, *, dsn: str = "") -> TailraceEr
 
 
 def user(dsn: str) -> str:
-    """The user that `dsn` names; empty if it leaves that to libpq."""
+    """The user in `dsn`; empty if libpq chooses it."""
     return _known(dsn).get("user", "")
 
 
@@ -252,18 +252,18 @@ _TRANSIENT = (
 _BY_STATE = (
     ("28", "Check user and password of source.dsn and the server's pg_hba.conf."),
     ("3D000", "Correct dbname in source.dsn, or create the database."),
-    ("42P01", "Check the name; as in SQL, capitals and dots need double quotes."),
-    ("42501", "`tailrace init --print-sql` prints every grant that is needed."),
+    ("42P01", "Check the name. As in SQL, quote names with capitals and dots."),
+    ("42501", "Grant the privileges that `tailrace init --print-sql` prints."),
     ("25006", "This is a standby: connect to the primary, or add target_session_attrs=read-write."),
 )
 
 _CREDENTIALS = "Check user and password of source.dsn (or PGUSER, PGPASSWORD, the password file)."
 _CERTIFICATE = (
-    "Set sslrootcert in source.dsn to the certificate of the authority that signed the server's, "
-    "and host to a name the certificate holds."
+    "Set sslrootcert in source.dsn to the certificate of the authority that signed the server's "
+    "certificate, and host to a name in that certificate."
 )
 
-_BY_WORDS: tuple[tuple[str, type[TailraceError], str], ...] = (
+_BY_TEXT: tuple[tuple[str, type[TailraceError], str], ...] = (
     (r"can no longer (get changes from|access) replication slot", SlotLostError, ""),
     (r"requested WAL segment \w+ has already been removed", SlotLostError, ""),
     (r"replication slot .* (has been invalidated|is lost)", SlotLostError, ""),
@@ -273,7 +273,7 @@ _BY_WORDS: tuple[tuple[str, type[TailraceError], str], ...] = (
         r'publication "([^"]*)" does not exist',
         PostgresRefusedError,
         r'Create it with `tailrace init`, or: CREATE PUBLICATION "\1" FOR TABLE ...; '
-        "A slot that is older than its publication can not read the changes before it.",
+        "A slot cannot read changes older than its publication.",
     ),
     (
         r"logical decoding (on standby )?requires",
@@ -283,12 +283,12 @@ _BY_WORDS: tuple[tuple[str, type[TailraceError], str], ...] = (
     (
         r"replication slot .* was not created in this database",
         PostgresRefusedError,
-        "A slot belongs to one database: correct dbname in source.dsn, or use another source.slot.",
+        "A slot belongs to one database: correct dbname in source.dsn, or set another source.slot.",
     ),
     (
         r"all replication slots are in use",
         PostgresRefusedError,
-        "Drop a slot that is not needed, or raise max_replication_slots and restart PostgreSQL.",
+        "Drop an unused slot, or raise max_replication_slots and restart PostgreSQL.",
     ),
     (
         r"(permission denied to (start WAL sender|use replication slots)|must be superuser or "
@@ -322,7 +322,7 @@ _BY_WORDS: tuple[tuple[str, type[TailraceError], str], ...] = (
     (
         r"server does not support SSL",
         PostgresRefusedError,
-        "Switch TLS on in the server (ssl = on), or choose another sslmode for a trusted line.",
+        "Enable TLS in the server (ssl = on), or set another sslmode for a trusted network.",
     ),
 )
 
@@ -334,18 +334,18 @@ def quote_ident(name: str) -> str:
     '"odd""name; --"'
     """
     if "\0" in name:
-        raise ValueError("PostgreSQL names can not hold a NUL character")
+        raise ValueError("a PostgreSQL name cannot contain a NUL character")
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_literal(value: str) -> str:
-    """`value` as an SQL string, for commands that take no parameters.
+    """`value` as an SQL string, for commands without parameters.
 
-    Right for replication commands, which know no escapes, and for SQL in a pinned session, where
+    Correct for replication commands, which have no escapes, and for SQL in a pinned session, where
     standard_conforming_strings is on.
     """
     if "\0" in value:
-        raise ValueError("PostgreSQL strings can not hold a NUL character")
+        raise ValueError("a PostgreSQL string cannot contain a NUL character")
     return "'" + value.replace("'", "''") + "'"
 
 

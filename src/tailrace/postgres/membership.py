@@ -1,9 +1,9 @@
-"""Tables that join a publication or leave it, while its changes are being captured.
+"""Adds tables to a publication and removes them, while capture runs.
 
-A table joins in a transaction that is only committed when PostgreSQL and the checks of `tailrace
-doctor` find nothing wrong: a published table that cannot identify its rows, or whose row filter
-needs columns outside of its key, makes the application's own UPDATE fail. Nothing has to be started
-again: the stream has a table's changes from the commit that added it on.
+A table is added in a transaction that commits only if PostgreSQL and the checks of `tailrace
+doctor` accept it: on a published table without a replica identity, or with a row filter over other
+columns, the application's own UPDATE fails. No process needs a restart: the stream contains the
+changes of a table from the commit that added it on.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from psycopg import errors
 
 from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.bootstrap import log_exists
-from tailrace.postgres.catalog import read_named
+from tailrace.postgres.catalog import TABLE_BY_NAME
 from tailrace.postgres.connection import quote_ident, translate_error
 from tailrace.postgres.preflight import Severity, tables
 from tailrace.postgres.preflight.facts import gather
 from tailrace.postgres.publication import addition_sql, read_publication, removal_sql
+from tailrace.postgres.table_state import read_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,10 +37,10 @@ _SELECTIVE_VERSION = 150000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What became of a wish. `made` is False when it was so already."""
+class Membership:
+    """The result of `join` or `leave`. `changed` is False if there was nothing to do."""
 
-    made: bool
+    changed: bool
     findings: tuple[Finding, ...] = ()
 
 
@@ -51,89 +52,91 @@ def join(
     columns: Sequence[str] = (),
     where: str = "",
     approve: Callable[[Connection], None] = lambda _connection: None,
-) -> Change:
+) -> Membership:
     """Add a table to the publication of the settings.
 
-    `approve` sees the publication as it will be, inside the transaction; what it raises ends that.
+    `approve` is called inside the transaction and sees the new publication. An error that it raises
+    rolls the transaction back.
     """
     try:
         publication = _publication(connection, config)
-        _refuse_what_cannot_be(connection, publication, table, bool(columns or where))
+        _refuse_unsuitable(connection, publication, table, bool(columns or where))
         member = _member(publication, table)
         if member is not None:
             _refuse_another_selection(publication, member, columns, where)
-            return Change(made=False)
+            return Membership(changed=False)
         statement = addition_sql(publication.name, table, columns=columns, where=where)
         with connection.transaction():
             _add(connection, statement, publication, table)
             findings = _examined(connection, config, table)
             _refuse_broken_writes(connection, publication, table)
             approve(connection)
-        return Change(made=True, findings=findings)
+        return Membership(changed=True, findings=findings)
     except psycopg.Error as error:
         raise translate_error(connection, error) from error
 
 
-def leave(connection: Connection, config: Config, table: TableName) -> Change:
-    """Take a table out of the publication of the settings."""
+def leave(connection: Connection, config: Config, table: TableName) -> Membership:
+    """Remove a table from the publication of the settings."""
     try:
         publication = _publication(connection, config)
         if publication.all_tables:
             raise PostgresRefusedError(
-                f"publication {publication.name!r} is FOR ALL TABLES: none can leave it",
-                hint="Leave the table out of the pipelines, tables: [..., '!schema.table'], or "
-                "make a publication FOR TABLE.",
+                f"publication {publication.name!r} is FOR ALL TABLES: no table can be removed",
+                hint="Exclude the table in the pipelines, tables: [..., '!schema.table'], or "
+                "create a publication FOR TABLE.",
             )
         if _member(publication, table) is None:
-            return Change(made=False)
+            return Membership(changed=False)
         _refuse_whole_schema(connection, publication, table)
         _alter(connection, removal_sql(publication.name, table), publication, table)
-        return Change(made=True)
+        return Membership(changed=True)
     except psycopg.Error as error:
         raise translate_error(connection, error) from error
 
 
 def _publication(connection: Connection, config: Config) -> PublicationState:
     name = config.source.publication
-    found = read_publication(connection, name)
-    if found is None:
+    publication = read_publication(connection, name)
+    if publication is None:
         raise PostgresRefusedError(
-            f"there is no publication {name!r} in this database", hint="tailrace init --table ..."
+            f"publication {name!r} does not exist in this database",
+            hint="Create it: tailrace init --table ...",
         )
-    return found
+    return publication
 
 
 def _member(publication: PublicationState, table: TableName) -> PublishedTable | None:
-    return next((each for each in publication.tables if each.table == table), None)
+    return next((member for member in publication.tables if member.table == table), None)
 
 
-def _refuse_what_cannot_be(
+def _refuse_unsuitable(
     connection: Connection, publication: PublicationState, table: TableName, selective: bool
 ) -> None:
     row = connection.execute(_KIND, (table.namespace, table.name)).fetchone()
     if row is None:
         raise PostgresRefusedError(
-            f"there is no table {table}",
-            hint="Write schema.table as in SQL: capitals and dots need double quotes.",
+            f"table {table} does not exist",
+            hint="Write schema.table as in SQL: quote names with capitals and dots.",
         )
     kind, persistence, roots = row
     if kind not in ("r", "p"):
-        raise PostgresRefusedError(f"{table} is not a table: only tables have changes to publish")
+        raise PostgresRefusedError(f"{table} is not a table: only tables can be published")
     if persistence != "p":
         raise PostgresRefusedError(
-            f"{table} is unlogged or temporary: its rows are never sent",
+            f"{table} is unlogged or temporary: PostgreSQL never sends its rows",
             hint=f"ALTER TABLE {table.quoted} SET LOGGED;",
         )
-    held = {str(each.table) for each in publication.tables}
-    if publication.via_root and (published := [root for root in roots if root in held]):
+    members = {str(member.table) for member in publication.tables}
+    if publication.via_root and (published := [root for root in roots if root in members]):
         raise PostgresRefusedError(
-            f"{table} is a partition of {published[0]}, which is published: its changes are in "
-            "the stream, under the name of that table"
+            f"{table} is a partition of {published[0]}, which is published: the stream already "
+            "contains its changes, under the name of that table"
         )
     if selective and publication.all_tables:
         raise PostgresRefusedError(
             f"publication {publication.name!r} is FOR ALL TABLES: it sends all columns and rows",
-            hint="Make a publication FOR TABLE, or use `where` and `select` of the pipeline.",
+            hint="Create a publication FOR TABLE, or use `where` and `select` of the pipeline.",
         )
     if selective and connection.info.server_version < _SELECTIVE_VERSION:
         raise PostgresRefusedError(
@@ -145,12 +148,12 @@ def _refuse_what_cannot_be(
 def _refuse_another_selection(
     publication: PublicationState, member: PublishedTable, columns: Sequence[str], where: str
 ) -> None:
-    """A list can be compared; a filter is stored in PostgreSQL's own words."""
+    """Refuse other columns or any filter: PostgreSQL rewrites filters, so they do not compare."""
     differs = bool(columns) and set(columns) != set(member.columns or ())
     if differs or where:
         again = addition_sql(publication.name, member.table, columns=columns, where=where)
         raise PostgresRefusedError(
-            f"{member.table} is in publication {publication.name!r} already",
+            f"{member.table} is already in publication {publication.name!r}",
             hint=f"To change what it sends: BEGIN; {removal_sql(publication.name, member.table)}; "
             f"{again}; COMMIT;",
         )
@@ -164,9 +167,9 @@ def _refuse_whole_schema(
     values = publication.name, table.namespace
     if connection.execute(_WHOLE_SCHEMA, values).fetchone() is not None:
         raise PostgresRefusedError(
-            f"publication {publication.name!r} holds all tables of schema {table.namespace}",
+            f"publication {publication.name!r} contains all tables of schema {table.namespace}",
             hint=f"ALTER PUBLICATION {quote_ident(publication.name)} DROP TABLES IN SCHEMA "
-            f"{quote_ident(table.namespace)}; and add the tables that are wanted.",
+            f"{quote_ident(table.namespace)}; then add single tables with `tailrace table add`.",
         )
 
 
@@ -176,10 +179,10 @@ def _add(
     members = _members(connection, publication)
     _alter(connection, statement, publication, table)
     if _members(connection, publication) != members + 1:
-        # A condition with a closing bracket too many can name further tables.
+        # With an extra closing bracket, the text of a condition can add further tables.
         raise PostgresRefusedError(
-            "the condition is not a condition: it names further tables",
-            hint=f"This was tried: {statement};",
+            "--where must be one condition, but it adds further tables",
+            hint=f"The statement was: {statement};",
         )
 
 
@@ -191,22 +194,23 @@ def _members(connection: Connection, publication: PublicationState) -> int:
 def _alter(
     connection: Connection, statement: str, publication: PublicationState, table: TableName
 ) -> None:
-    values = publication.name, table.namespace, table.name
+    values = table.namespace, table.name, publication.name
     owners = connection.execute(_OWNERS, values).fetchone()
     try:
-        # Binary, because that way the server takes a single statement and no more.
+        # Binary results use the extended protocol, which accepts only a single statement.
         connection.execute(statement.encode(), binary=True)
     except errors.InsufficientPrivilege as error:
         of_publication, of_table = owners or ("?", "?")
         raise PostgresRefusedError(
-            f"{connection.info.user} may not do this: {error.diag.message_primary}",
-            hint=f"The publication is {of_publication}'s and the table {of_table}'s. A role that "
-            f"owns both, or a superuser, runs: {statement};",
+            f"role {connection.info.user} may not alter the publication: "
+            f"{error.diag.message_primary}",
+            hint=f"The publication is owned by {of_publication} and the table by {of_table}. Run "
+            f"this as a role that owns both, or as a superuser: {statement};",
         ) from error
 
 
 def _examined(connection: Connection, config: Config, table: TableName) -> tuple[Finding, ...]:
-    """What `tailrace doctor` will say of the table. An error keeps it from joining."""
+    """The findings of `tailrace doctor` about the table. Raises the first error."""
     facts = gather(connection, config, log_exists=log_exists(config.log.path))
     alone = replace(facts, tables=read_named(connection, [table]), unlogged=())
     findings = [finding for check in tables.CHECKS for finding in check.run(alone)]
@@ -219,7 +223,7 @@ def _examined(connection: Connection, config: Config, table: TableName) -> tuple
 def _refuse_broken_writes(
     connection: Connection, publication: PublicationState, table: TableName
 ) -> None:
-    """Have PostgreSQL plan a write: it refuses one that it could not publish."""
+    """Let PostgreSQL plan a write: it refuses one that it could not publish."""
     row = connection.execute(_WRITABLE, (table.namespace, table.name)).fetchone()
     column = quote_ident(row[0]) if row else None
     statements = []
@@ -237,21 +241,19 @@ def _refuse_broken_writes(
             reason = error.diag.message_detail or error.diag.message_primary
             raise PostgresRefusedError(
                 f"published like this, {table} would refuse the application's own writes: {reason}",
-                hint="The columns of --columns have to include the replica identity, and --where "
-                "may use no others; or: "
-                f"ALTER TABLE {table.quoted} REPLICA IDENTITY FULL;",
+                hint="--columns must include the replica identity, and --where may use only its "
+                f"columns. Or run: ALTER TABLE {table.quoted} REPLICA IDENTITY FULL;",
             ) from error
 
 
-_KIND = """
+_KIND = f"""
 SELECT c.relkind::text, c.relpersistence::text,
        ARRAY(SELECT format('%%s.%%s', rn.nspname, r.relname)
              FROM pg_partition_ancestors(c.oid) a
              JOIN pg_class r ON r.oid = a.relid AND r.oid <> c.oid
              JOIN pg_namespace rn ON rn.oid = r.relnamespace)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s
-"""
+{TABLE_BY_NAME}
+"""  # noqa: S608 - the fragments are constants
 _WHOLE_SCHEMA = """
 SELECT FROM pg_publication_namespace s
 JOIN pg_publication p ON p.oid = s.pnpubid
@@ -262,15 +264,15 @@ _MEMBERS = """
 SELECT count(*) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = %s
 """
-_OWNERS = """
+_OWNERS = f"""
 SELECT pg_get_userbyid(p.pubowner), pg_get_userbyid(c.relowner)
-FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
+{TABLE_BY_NAME}
+JOIN pg_publication p ON p.pubname = %s
 """
-_WRITABLE = """
-SELECT a.attname FROM pg_attribute a
-JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
-  AND a.attgenerated = '' AND a.attidentity <> 'a'
+_WRITABLE = f"""
+SELECT a.attname
+{TABLE_BY_NAME}
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ AND a.attgenerated = '' AND a.attidentity <> 'a'
 ORDER BY a.attnum LIMIT 1
 """

@@ -1,8 +1,8 @@
 """The publication: which tables, columns, rows and operations PostgreSQL sends.
 
-Reads it from the catalogs and creates it. It has to exist before the slot: changes that are older
-than the publication can not be decoded with it. `FOR ALL TABLES` is only made on request, because
-it makes UPDATE and DELETE fail on every table without a replica identity.
+Reads the publication from the catalogs and creates it. It must exist before the slot: changes older
+than the publication cannot be decoded with it. `FOR ALL TABLES` is created only on request, because
+UPDATE and DELETE then fail on every table without a replica identity.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 
 from tailrace.errors import ConfigError
+from tailrace.postgres.catalog import PUBLISHED_TABLES
 from tailrace.postgres.connection import quote_ident, translate_error
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a name as SQL does: lower case unless quoted, in schema `public` unless given.
+        """Read a name as SQL does: lower case unless quoted, in schema `public` by default.
 
         >>> TableName.parse('Sales."Order.Items"')
         TableName(namespace='sales', name='Order.Items')
@@ -42,7 +43,7 @@ class TableName:
         match = _NAME.fullmatch(text.strip())
         if match is None:
             raise ConfigError(
-                f"{text!r} is not a table name",
+                f"invalid table name {text!r}",
                 hint='Write orders, sales.orders or "Sales"."Order Items", as in SQL.',
             )
         return cls(_folded(match[1] or "public"), _folded(match[2]))
@@ -62,7 +63,7 @@ def _folded(part: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """A table of a publication. `columns` and `row_filter` are None where nothing is held back."""
+    """A table of a publication. `columns` and `row_filter` are None where it has none."""
 
     table: TableName
     columns: tuple[str, ...] | None = None
@@ -84,14 +85,14 @@ class PublicationState:
     tables: tuple[PublishedTable, ...]
 
     @property
-    def held_back(self) -> tuple[str, ...]:
+    def unpublished_operations(self) -> tuple[str, ...]:
         """The operations that are not published."""
         operations = ("insert", "update", "delete", "truncate")
         return tuple(name for name in operations if not getattr(self, name))
 
 
 def read_publication(connection: Connection, name: str) -> PublicationState | None:
-    """The publication as it is now, or None if there is none of that name."""
+    """The publication in the catalogs; None if it does not exist."""
     try:
         row = connection.execute(_READ, (name,)).fetchone()
         tables = connection.execute(_READ_TABLES, (name,)).fetchall()
@@ -126,14 +127,12 @@ SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
        to_jsonb(p) ->> 'pubgencols'
 FROM pg_publication p WHERE pubname = %s
 """
-_READ_TABLES = """
+_READ_TABLES = f"""
 SELECT t.schemaname, t.tablename,
        CASE WHEN to_jsonb(r) ->> 'prattrs' IS NOT NULL THEN to_jsonb(t) -> 'attnames' END,
        to_jsonb(t) ->> 'rowfilter'
-FROM pg_publication_tables t
+{PUBLISHED_TABLES}
 JOIN pg_publication p ON p.pubname = t.pubname
-JOIN pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE t.pubname = %s
 ORDER BY 1, 2
@@ -148,7 +147,7 @@ def create_publication(
     all_tables: bool = False,
     via_root: bool = True,
 ) -> PublicationState:
-    """Create the publication for the tables given, or for all when that is asked for."""
+    """Create the publication for these tables, or for all tables."""
     statement = publication_sql(name, tables=tables, all_tables=all_tables, via_root=via_root)
     try:
         connection.execute(statement.encode())
@@ -169,7 +168,7 @@ def publication_sql(
     """The CREATE PUBLICATION statement, without its semicolon."""
     if bool(tables) == all_tables:
         raise ConfigError(
-            "name the tables to publish, or ask for all of them, and not both",
+            "either tables or --all-tables must be given, and not both",
             hint="tailrace init --table public.orders --table public.customers",
         )
     what = "ALL TABLES" if all_tables else "TABLE " + ", ".join(table.quoted for table in tables)
@@ -190,5 +189,5 @@ def addition_sql(
 
 
 def removal_sql(name: str, table: TableName) -> str:
-    """The statement that takes a table away, without its semicolon."""
+    """The statement that removes a table, without its semicolon."""
     return f"ALTER PUBLICATION {quote_ident(name)} DROP TABLE {table.quoted}"

@@ -1,7 +1,10 @@
-"""Published tables as the stream would describe them today: relations made from the catalogs.
+"""Published tables as the stream would describe them today: relations read from the catalogs.
 
-For advice only, like `tailrace.postgres.catalog`: the stream is decoded with its own descriptions.
+For checks, snapshots, backfills and schema documents. The stream is decoded with its own Relation
+messages, never with these.
 """
+
+# ruff: noqa: S608 - the fragments are constants
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from tailrace.postgres.catalog import PUBLISHED_TABLES, identity_index
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity
@@ -22,18 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A table as the publication sends it. `toasted`: it has values stored out of line today."""
+    """A table as the publication sends it. `toasted`: it has TOAST values today."""
 
     relation: Relation
     toasted: bool
 
 
 def read_published(connection: Connection, publication: PublicationState) -> list[Published]:
-    """The tables of a publication with the columns it sends, as the stream would describe them."""
+    """The tables of a publication, with the columns that the publication sends."""
     try:
-        rows = connection.execute(_RELATIONS, {"publication": publication.name}).fetchall()
-    except psycopg.Error as refusal:
-        raise translate_error(connection, refusal) from refusal
+        rows = connection.execute(_RELATIONS.encode(), (publication.name,)).fetchall()
+    except psycopg.Error as error:
+        raise translate_error(connection, error) from error
     listed = {entry.table: entry.columns for entry in publication.tables}
     return [
         Published(
@@ -62,25 +66,22 @@ def _sent(
     return not generated or (generated == "s" and publication.generated_columns)
 
 
-_RELATIONS = """
+_RELATIONS = f"""
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident::text,
        EXISTS (SELECT FROM pg_partition_tree(c.oid) leaf JOIN pg_class l ON l.oid = leaf.relid
                WHERE l.reltoastrelid <> 0 AND pg_relation_size(l.reltoastrelid) > 0)
        OR (c.reltoastrelid <> 0 AND pg_relation_size(c.reltoastrelid) > 0),
        coalesce((SELECT jsonb_agg(jsonb_build_array(
                             a.attname, a.atttypid::int8, a.atttypmod,
-                            c.relreplident = 'f' OR a.attnum = ANY(coalesce(i.key, '{}')),
+                            c.relreplident = 'f' OR a.attnum = ANY(coalesce(i.key, '{{}}')),
                             a.attgenerated) ORDER BY a.attnum)
                  FROM pg_attribute a
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]')
-FROM pg_publication_tables t
-JOIN pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+{PUBLISHED_TABLES}
 LEFT JOIN LATERAL (
     SELECT i.indkey::int2[] AS key FROM pg_index i
-    WHERE i.indrelid = c.oid AND i.indislive
-      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
+    WHERE i.indrelid = c.oid AND i.indislive AND {identity_index()}
 ) i ON true
-WHERE t.pubname = %(publication)s
+WHERE t.pubname = %s
 ORDER BY n.nspname, c.relname
 """

@@ -1,4 +1,8 @@
-"""A session with the source that is kept between looks at it, and made again after a failure."""
+"""A session for components that look at the source again and again.
+
+Opened at its first use and again after a failure. Not for capture: the stream has a connection of
+its own in `tailrace.capture.replication`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from tailrace.postgres.catalog import LOCK_TIMEOUT
 from tailrace.postgres.connection import connect, translate_error
 
 if TYPE_CHECKING:
@@ -16,12 +21,9 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
 
-# Catalog functions lock the tables they tell of: behind an ALTER TABLE, come back later.
-_LOCK_TIMEOUT = "SET lock_timeout TO '2s'"
-
 
 class Session:
-    """Opened when it is first used."""
+    """One connection, opened at its first use."""
 
     def __init__(self, config: Config, name: str) -> None:
         self._config = config
@@ -30,7 +32,7 @@ class Session:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Connection]:
-        """The connection; errors of psycopg come out as ours."""
+        """The connection. Raises errors of psycopg as errors of Tailrace."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(
                 self._config.source.dsn.get_secret_value(),
@@ -39,13 +41,13 @@ class Session:
             )
         connection = self._connection
         try:
-            connection.execute(_LOCK_TIMEOUT)
+            connection.execute(LOCK_TIMEOUT)
             yield connection
         except psycopg.Error as error:
             raise translate_error(connection, error) from error
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

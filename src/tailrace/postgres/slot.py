@@ -1,7 +1,7 @@
-"""The replication slot: PostgreSQL's memory of how far Tailrace has read.
+"""The replication slot: where PostgreSQL records how far capture has read.
 
-Reads, creates and drops it over an ordinary connection. Whether a slot *may* be created is
-decided in `tailrace.postgres.bootstrap`: never where a log exists.
+Reads, creates and drops the slot over an ordinary connection. `tailrace.postgres.bootstrap` decides
+whether a slot *may* be created: never for an existing log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAILOVER_VERSION = 170000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """A row of pg_replication_slots. What an older server does not know keeps its default."""
+    """A row of pg_replication_slots. Columns that an older server lacks have their default."""
 
     name: str
     plugin: str | None
@@ -47,13 +47,13 @@ class SlotState:
 
     @property
     def lost(self) -> bool:
-        """Whether PostgreSQL has given up what the slot still had to send."""
+        """Whether PostgreSQL has invalidated the slot."""
         return self.wal_status == "lost" or self.invalidation_reason is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that has written and not ended. Only prepared ones have a `gid`, and no pid."""
+    """An open transaction that has written. A prepared one has a `gid` and no pid."""
 
     pid: int | None
     gid: str
@@ -75,7 +75,7 @@ class OpenTransaction:
 
 
 def read_slot(connection: Connection, name: str) -> SlotState | None:
-    """The slot as it is now, or None if there is none of that name."""
+    """The slot in the catalogs; None if it does not exist."""
     try:
         row = connection.execute(_READ, (name,)).fetchone()
     except psycopg.Error as error:
@@ -125,14 +125,14 @@ def create_slot(
     failover: bool | None = None,
     timeout_s: float = 30,
 ) -> SlotState:
-    """Create a logical slot for pgoutput, with failover wherever the server knows it.
+    """Create a logical slot for pgoutput, with failover if the server supports it.
 
-    PostgreSQL waits for every transaction that is writing at that moment, in any database; past
-    `timeout_s` the wait is given up and the error names who is in the way.
+    PostgreSQL waits for every open transaction that has written, in any database. After `timeout_s`
+    the error names these transactions.
     """
     # A standby refuses to mark a slot for failover.
-    fifth = ", failover => coalesce(%(failover)s, NOT pg_is_in_recovery())"
-    known = connection.info.server_version >= FAILOVER_VERSION
+    option = ", failover => coalesce(%(failover)s, NOT pg_is_in_recovery())"
+    supported = connection.info.server_version >= FAILOVER_VERSION
     try:
         with connection.transaction():
             connection.execute(
@@ -140,7 +140,7 @@ def create_slot(
             )
             connection.execute(
                 "SELECT pg_create_logical_replication_slot(%(name)s, %(plugin)s"
-                + (fifth if known else "")
+                + (option if supported else "")
                 + ")",
                 {"name": name, "plugin": PLUGIN, "failover": failover},
             )
@@ -158,21 +158,21 @@ def create_slot(
 
 def _blocked(connection: Connection, name: str, timeout_s: float) -> PostgresRefusedError:
     blockers = open_transactions(connection)
-    names = "; ".join(str(blocker) for blocker in blockers) or "none that is still open now"
+    names = "; ".join(str(blocker) for blocker in blockers) or "all of them have ended by now"
     commands = " ".join(
         f"SELECT pg_terminate_backend({blocker.pid});" for blocker in blockers if blocker.pid
     )
     return PostgresRefusedError(
-        f"replication slot {name!r} could not be created in {timeout_s:g} s, because PostgreSQL "
-        f"waits for the transactions that are writing: {names}",
-        hint=f"Wait for them and try again, or end them: {commands}".removesuffix(
+        f"replication slot {name!r} was not created within {timeout_s:g} s: PostgreSQL waits for "
+        f"open transactions that have written: {names}",
+        hint=f"Wait for them and run `tailrace init` again, or end them: {commands}".removesuffix(
             ", or end them: "
         ),
     )
 
 
 def open_transactions(connection: Connection) -> list[OpenTransaction]:
-    """Every transaction that has written and not ended, oldest first, in all databases."""
+    """Every open transaction that has written, oldest first, in all databases."""
     with connection.cursor(row_factory=class_row(OpenTransaction)) as cursor:
         try:
             return cursor.execute(_OPEN).fetchall()
@@ -180,16 +180,16 @@ def open_transactions(connection: Connection) -> list[OpenTransaction]:
             raise translate_error(connection, error) from error
 
 
-# pg_locks shows the holders of transaction ids to every role; pg_stat_activity hides other
-# users' transactions from a role without pg_monitor, so it only adds what may be seen. The query
-# text stays out: it may hold row data.
+# pg_locks shows the holders of transaction ids to every role. pg_stat_activity hides transactions
+# of other users from a role without pg_monitor, so it only adds details. The query text is left
+# out: it may contain row data.
 _OPEN = """
-SELECT held.pid, '' AS gid, coalesce(a.application_name, '') AS application,
+SELECT writer.pid, '' AS gid, coalesce(a.application_name, '') AS application,
        now() - a.xact_start AS age, a.query_start
 FROM (SELECT DISTINCT pid FROM pg_locks
       WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
-        AND pid IS NOT NULL AND pid <> pg_backend_pid()) held
-LEFT JOIN pg_stat_activity a ON a.pid = held.pid
+        AND pid IS NOT NULL AND pid <> pg_backend_pid()) writer
+LEFT JOIN pg_stat_activity a ON a.pid = writer.pid
 UNION ALL
 SELECT NULL, gid, '', now() - prepared, NULL FROM pg_prepared_xacts
 ORDER BY age DESC NULLS LAST
@@ -197,7 +197,7 @@ ORDER BY age DESC NULLS LAST
 
 
 def drop_slot(connection: Connection, name: str) -> None:
-    """Drop the slot. What it still had to send can never be read again."""
+    """Drop the slot. Changes that it has not sent yet are lost."""
     try:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
     except psycopg.Error as error:

@@ -18,6 +18,7 @@ import psycopg
 
 from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.position import Lsn
+from tailrace.postgres.catalog import CURRENT_LSN
 from tailrace.postgres.connection import VALUES_SQL, connect, quote_literal, translate_error
 from tailrace.postgres.publication import TableName
 from tailrace.visibility import Visibility
@@ -50,12 +51,10 @@ SELECT min(begun), bool_or(hidden) FROM (
     SELECT clock_timestamp(), false
 ) writers (begun, hidden)
 """
-_TAKE = """
-SELECT pg_export_snapshot(), pg_current_snapshot()::text,
-       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-            ELSE pg_current_wal_insert_lsn() END::text,
+_TAKE = f"""
+SELECT pg_export_snapshot(), pg_current_snapshot()::text, {CURRENT_LSN},
        extract(epoch FROM now())::float8
-"""
+"""  # noqa: S608 - the fragments are constants
 # Indexes, parallel workers and synchronized scans would each return rows in another order.
 _PAGE_ORDER = """
 SET synchronize_seqscans TO off; SET max_parallel_workers_per_gather TO 0;

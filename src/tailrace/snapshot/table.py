@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tailrace.errors import ConfigError
+from tailrace.postgres.catalog import read_relation, read_types
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName
-from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 
 if TYPE_CHECKING:
     from psycopg import Connection
+
+    from tailrace.schema import Relation, TypeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,37 +56,15 @@ def read_names(connection: Connection) -> list[TableName]:
 
 def read_table(connection: Connection, name: TableName) -> Table:
     """The table as the catalogs describe it to this session."""
-    try:
-        row = connection.execute(_TABLE, (name.namespace, name.name)).fetchone()
-        if row is None:
-            raise ConfigError(
-                f"there is no table {name}", hint="Write schema.table, quoted as in SQL."
-            )
-    except psycopg.Error as refusal:
-        raise translate_error(connection, refusal) from refusal
-    oid, identity, columns = row
-    relation = Relation(
-        oid=oid,
-        namespace=name.namespace,
-        name=name.name,
-        replica_identity=ReplicaIdentity(identity),
-        columns=tuple(
-            Column(name=column, type_oid=kind, type_modifier=modifier, key=key)
-            for column, kind, modifier, key in columns
-        ),
-    )
+    relation = read_relation(connection, name)
+    if relation is None:
+        raise ConfigError(f"there is no table {name}", hint="Write schema.table, quoted as in SQL.")
     return described(connection, relation)
 
 
 def described(connection: Connection, relation: Relation) -> Table:
-    """A relation with the names of the types it uses."""
-    used = sorted({column.type_oid for column in relation.columns})
-    try:
-        rows = connection.execute(_TYPES, (used,)).fetchall()
-    except psycopg.Error as refusal:
-        raise translate_error(connection, refusal) from refusal
-    types = {oid: TypeName(oid=oid, namespace=space, name=name) for oid, space, name in rows}
-    return Table(relation=relation, types=types)
+    """A relation with the types it uses."""
+    return Table(relation=relation, types=read_types(connection, [relation]))
 
 
 def stretches(
@@ -128,37 +108,6 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.relkind IN ('r', 'p', 'm', 'v', 'f')
   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 ORDER BY 1, 2
-"""
-
-_TABLE = """
-SELECT c.oid::int8, c.relreplident::text,
-       coalesce(jsonb_agg(jsonb_build_array(
-           a.attname, a.atttypid::int8, a.atttypmod,
-           c.relreplident = 'f' OR a.attnum = ANY(coalesce(identity.indkey::int2[], '{}'))
-       ) ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '[]')
-FROM pg_catalog.pg_class c
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_catalog.pg_attribute a
-       ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-LEFT JOIN pg_catalog.pg_index identity
-       ON identity.indrelid = c.oid AND identity.indislive
-      AND CASE c.relreplident WHEN 'd' THEN identity.indisprimary
-                              WHEN 'i' THEN identity.indisreplident END
-WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'm', 'v', 'f')
-GROUP BY c.oid
-"""
-
-# As in the stream: a domain has the name of its base type.
-_TYPES = """
-WITH RECURSIVE base(oid, kind) AS (
-    SELECT t.oid, t.oid FROM pg_catalog.pg_type t WHERE t.oid = ANY(%s::oid[]) AND t.oid >= 16384
-    UNION ALL
-    SELECT base.oid, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.kind
-    WHERE t.typtype = 'd'
-)
-SELECT base.oid::int8, n.nspname, t.typname
-FROM base JOIN pg_catalog.pg_type t ON t.oid = base.kind AND t.typtype <> 'd'
-JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 """
 
 _LEAVES = """

@@ -1,4 +1,4 @@
-"""Servers and stand-ins for tests, demos and benchmarks; public, for users' tests as well."""
+"""Embedded servers and test doubles for tests, demos and benchmarks; public, also for users."""
 
 from tailrace.testing.kafka import EmbeddedKafka
 from tailrace.testing.nats import EmbeddedNats

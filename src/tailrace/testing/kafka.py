@@ -1,8 +1,7 @@
 """A real Apache Kafka broker, for tests, demos and benchmarks.
 
-Its jars are fetched once, with Maven, into the user's cache; then it needs Java alone. One process
-is broker and controller (KRaft), with everything small: one copy of each partition, half a
-gigabyte of heap.
+Maven downloads its jars once into the user's cache; after that it needs only Java. One process is
+broker and controller (KRaft), with small settings: one replica per partition, 512 MB of heap.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _POM = f"""\
 </project>
 """
 _CLUSTER = "dGFpbHJhY2UtdGVzdHMtMQ"
-"""Sixteen bytes in base64, as Kafka wants a cluster's name."""
+"""A cluster id as Kafka requires it: 16 bytes in base64."""
 _JAVA = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
@@ -60,11 +59,11 @@ _PLAIN = "PLAINTEXT"
 
 
 class EmbeddedKafka(Server):
-    """One broker. A given `data` folder survives `destroy`.
+    """One broker. `destroy` does not remove a `data` folder that was passed in.
 
-    `listeners` are more ways in, each the name of a security protocol (`SSL`, `SASL_PLAINTEXT`,
-    `SASL_SSL`) with a port of its own; `config` holds whatever they need, as lines of
-    server.properties. `scram` are users and passwords for SCRAM-SHA-256 and SCRAM-SHA-512.
+    `listeners` adds listeners, each named after a security protocol (`SSL`, `SASL_PLAINTEXT`,
+    `SASL_SSL`) and with its own port; `config` holds their settings, as lines of
+    server.properties. `scram` holds users and passwords for SCRAM-SHA-256 and SCRAM-SHA-512.
     """
 
     def __init__(
@@ -83,21 +82,21 @@ class EmbeddedKafka(Server):
 
     @property
     def port(self) -> int:
-        """The port without any security."""
+        """The port of the PLAINTEXT listener."""
         return self._ports[_PLAIN]
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return self.bootstrap_of(_PLAIN)
 
     def bootstrap_of(self, listener: str) -> str:
-        """Where clients of one of the listeners connect."""
+        """The address of one of the listeners."""
         return f"127.0.0.1:{self._ports[listener]}"
 
     @staticmethod
     def unavailable() -> str | None:
-        """Why there can be no embedded Kafka here; None when there can. Fetches it if need be."""
+        """Why the embedded Kafka cannot run on this machine, or None. Downloads it if necessary."""
         try:
             _jars()
         except (RuntimeError, OSError) as error:
@@ -106,7 +105,7 @@ class EmbeddedKafka(Server):
 
     @staticmethod
     def classpath() -> str:
-        """Where Java finds Kafka's classes, its clients among them."""
+        """The Java class path of Kafka's broker and clients."""
         return f"{_jars()}/*"
 
     def start(self) -> Self:
@@ -123,7 +122,7 @@ class EmbeddedKafka(Server):
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                # A group of its own: Ctrl-C is for the caller, which then stops what it started.
+                # A process group of its own: Ctrl-C reaches only the caller, which stops it.
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509
             )
@@ -155,7 +154,7 @@ class EmbeddedKafka(Server):
             "share.coordinator.state.topic.min.isr": "1",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
             "group.initial.rebalance.delay.ms": "0",
-            # A killed broker that comes back is served only after its old session is over.
+            # A killed broker can register again only after its old session has expired.
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "300",
         }
@@ -163,7 +162,7 @@ class EmbeddedKafka(Server):
         return f"{text}{self._config}\n"
 
     def _format(self, java: list[str], properties: Path) -> None:
-        """Give the data folder its identity, and the cluster its first users."""
+        """Format the data folder and create the first users."""
         users = [
             f"--add-scram=SCRAM-SHA-{size}=[name={name},password={password}]"
             for name, password in self._scram.items()
@@ -178,15 +177,15 @@ class EmbeddedKafka(Server):
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"Kafka's storage cannot be made:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"cannot format Kafka's storage:\n{done.stdout}{done.stderr}")
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not (self._accepts() and self._serves()):
             if process.poll() is not None or time.monotonic() > deadline:
-                said = self.log_file.read_text()[-4000:]
+                output = self.log_file.read_text()[-4000:]
                 self.kill()
-                raise RuntimeError(f"the embedded Kafka broker did not start:\n{said}")
+                raise RuntimeError(f"the embedded Kafka broker did not start:\n{output}")
             time.sleep(0.05)
 
     def _accepts(self) -> bool:
@@ -197,7 +196,7 @@ class EmbeddedKafka(Server):
         return True
 
     def _serves(self) -> bool:
-        """Whether clients are told of a broker; it listens a moment before."""
+        """Whether the metadata lists a broker; the broker listens a moment earlier."""
         from confluent_kafka import KafkaException  # noqa: PLC0415 - only tests of Kafka need it
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
@@ -209,7 +208,7 @@ class EmbeddedKafka(Server):
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """The broker holds still, its lines stay open and nobody answers, until the block ends."""
+        """Freeze the broker until the block ends: connections stay open, without replies."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -220,15 +219,15 @@ class EmbeddedKafka(Server):
 
 def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    beside = Path(home) / "bin" / "java" if home else None
-    found = str(beside) if beside is not None and beside.exists() else shutil.which("java")
-    if found is None:
+    of_home = Path(home) / "bin" / "java" if home else None
+    java = str(of_home) if of_home is not None and of_home.exists() else shutil.which("java")
+    if java is None:
         raise RuntimeError("the embedded Kafka broker needs Java 17 on PATH")
-    return found
+    return java
 
 
 def _jars() -> Path:
-    """The folder of the broker's jars, fetched when it is not there."""
+    """The folder of the broker's jars. Downloads them if it is missing."""
     _java()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailrace"
     folder = cache / f"kafka-{VERSION}"
@@ -236,14 +235,14 @@ def _jars() -> Path:
         return folder
     maven = shutil.which("mvn")
     if maven is None:
-        raise RuntimeError("Maven (mvn) fetches the embedded Kafka broker, and is not on PATH")
+        raise RuntimeError("Maven (mvn) must be on PATH to download the embedded Kafka broker")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as work:
         fetched = _fetch(maven, Path(work))
         try:
             fetched.rename(folder)
         except OSError:
-            # Somebody else was quicker; a folder that has a name is whole.
+            # Another process was faster. The folder is complete: it is renamed last.
             if not folder.is_dir():
                 raise
     return folder
@@ -256,7 +255,5 @@ def _fetch(maven: str, work: Path) -> Path:
         [maven, "-q", "-B", *command], cwd=work, capture_output=True, text=True, check=False
     )
     if done.returncode or not list((work / "jars").glob(f"kafka_{_SCALA}-*.jar")):
-        raise RuntimeError(
-            f"Apache Kafka could not be fetched: {(done.stdout or done.stderr)[:500]}"
-        )
+        raise RuntimeError(f"cannot download Apache Kafka: {(done.stdout or done.stderr)[:500]}")
     return work / "jars"

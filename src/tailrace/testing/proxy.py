@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can cut, freeze and heal the line."""
+"""A TCP proxy on loopback that can drop, freeze and restore connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class TcpProxy:
-    """Forwards to one target. `cut` resets all lines, `black_hole` swallows without a word."""
+    """Forwards to one target. `cut` closes all connections, `black_hole` discards all data."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -44,22 +44,22 @@ class TcpProxy:
         _close(source, sink)
 
     def cut(self) -> None:
-        """End every line at once; new ones are accepted."""
+        """Close every connection; accept new ones."""
         pairs, self._pairs = self._pairs, []
         for pair in pairs:
             _close(*pair)
 
     def black_hole(self) -> None:
-        """Nothing passes any more and nobody is told, on old lines and new ones."""
+        """Forward nothing, on present and new connections, without closing any."""
         self._flowing.clear()
 
     def heal(self) -> None:
-        """Let everything flow again. Lines that were black holes end: their bytes are late."""
+        """Forward again. Closes the connections that were black holes: they have lost bytes."""
         self.cut()
         self._flowing.set()
 
     def close(self) -> None:
-        """Stop listening and end every line."""
+        """Stop listening and close every connection."""
         self._closed = True
         _close(self._listener)
         self.heal()
@@ -72,8 +72,8 @@ class TcpProxy:
 
 
 def _close(*sockets: socket.socket) -> None:
-    for each in sockets:
+    for endpoint in sockets:
         with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+            endpoint.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
-            each.close()
+            endpoint.close()

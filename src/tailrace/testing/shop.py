@@ -1,8 +1,8 @@
-"""A sample shop: a schema with the types people use, and the traffic of its customers.
+"""A sample shop: a schema with common types, and the traffic of its customers.
 
-For the demo, for benchmarks and for users' own trials. Each `step` is one transaction; `committed`
-counts the rows that transactions changed, so that whatever captures the database can be checked
-against it. The schema itself is `shop.sql` beside this file.
+For the demo, for benchmarks and for users' own tests. Each `step` is one transaction; `committed`
+counts the changed rows, so that the captured changes can be compared with it. The schema is in
+`shop.sql` next to this file.
 
 >>> with EmbeddedPostgres() as server, server.connect() as connection:   # doctest: +SKIP
 ...     shop = SampleShop(connection)
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TABLES = ("customers", "products", "orders", "order_items", "visits")
 CLOSED = "shop.closed"
-"""Prefix of the message that `close` sends: the last thing the shop commits."""
+"""Prefix of the message that `close` sends: the last change of the shop."""
 
 _FIRST_NAMES = ("Ada", "Zoë", "Nguyễn", "Olu", "Ingrid", "José", "Mei", "Łukasz", "Priya", "Søren")
 _LAST_NAMES = ("Lovelace", "O'Neill", "Thị", "Adeyemi", "Ek", "García", "林", "Nowak", "Rao", "Bo")
@@ -46,7 +46,7 @@ _NO_ORDER = 0
 class SampleShop:
     """One shop on one connection in autocommit mode; several may share a database.
 
-    The first steps show every kind of change once; then chance decides, from `rng` alone.
+    The first steps make every kind of change once; then `rng` decides.
     """
 
     def __init__(self, connection: Connection, *, rng: random.Random | None = None) -> None:
@@ -61,29 +61,29 @@ class SampleShop:
         self.committed: Counter[Op] = Counter()
         """Rows changed by committed transactions, and messages, by operation."""
         self.transactions = 0
-        """Committed so far, if they changed anything."""
+        """Committed transactions that changed something."""
         self.rollbacks = 0
 
     @staticmethod
     def schema() -> str:
-        """The SQL that makes the tables."""
+        """The SQL that creates the tables."""
         return resources.files("tailrace.testing").joinpath("shop.sql").read_text("utf-8")
 
     def create(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         self._connection.execute(self.schema().encode())
 
     def run(self, stop: threading.Event, *, per_second: float) -> None:
-        """Step `per_second` times a second until told to stop."""
+        """Make `per_second` steps per second until `stop` is set."""
         while not stop.wait(1 / per_second):
             self.step()
 
     def step(self) -> None:
-        """One transaction of whatever kind comes next."""
+        """Run the next transaction."""
         self._transact(next(self._script))
 
     def close(self) -> None:
-        """Commit one last message, `CLOSED`: once it is seen, everything has been seen."""
+        """Commit a last message with the prefix `CLOSED`, which follows all other changes."""
         self._transact(lambda: self._say(CLOSED, f"{self.transactions} transactions"))
 
     def _transact(self, action: Callable[[], None]) -> None:
@@ -116,12 +116,12 @@ class SampleShop:
 
     def _do(self, op: Op, query: LiteralString, *params: object) -> list[tuple[Any, ...]]:
         cursor = self._connection.execute(query, params)
-        # TRUNCATE has no row count; it is one change of its table.
+        # TRUNCATE has no row count; it counts as one change.
         self._pending[op] += 1 if op is Op.TRUNCATE else cursor.rowcount
         return cursor.fetchall() if cursor.description else []
 
     def _open(self) -> None:
-        """The goods, in one transaction."""
+        """Insert the products."""
         for name in _GOODS:
             rows = self._do(
                 Op.INSERT,
@@ -145,8 +145,8 @@ class SampleShop:
         self._customers.append(customer)
 
     def _place_order(self) -> None:
-        """An order, its lines and the stock: the rows of one transaction."""
-        # Locked in one order by everybody, so that shops never wait for each other in a circle.
+        """Insert an order and its lines, and update the stock, in one transaction."""
+        # All shops lock products in the same order, which prevents deadlocks.
         goods = sorted(self._rng.sample(self._products, self._rng.randint(1, 3)))
         ((order,),) = self._do(
             Op.INSERT,
@@ -172,7 +172,7 @@ class SampleShop:
         )
 
     def _describe(self) -> None:
-        """A large value that does change."""
+        """Change a TOAST value."""
         self._do(
             Op.UPDATE,
             "UPDATE products SET description = %s WHERE id = %s",
@@ -180,7 +180,7 @@ class SampleShop:
         )
 
     def _renumber(self) -> None:
-        """A key that changes."""
+        """Change the key of a row."""
         order = self._rng.choice(self._orders or [_NO_ORDER])
         self._do(
             Op.UPDATE,
@@ -196,7 +196,7 @@ class SampleShop:
         self._do(Op.DELETE, "DELETE FROM orders WHERE id = %s", order)
 
     def _change_mind(self) -> None:
-        """A transaction that does not happen."""
+        """Roll a transaction back."""
         order = self._rng.choice(self._orders or [_NO_ORDER])
         self._do(Op.DELETE, "DELETE FROM order_items WHERE order_id = %s", order)
         self._do(Op.INSERT, "INSERT INTO visits (page) VALUES ('/never')")

@@ -1,10 +1,10 @@
-"""A log's store in memory, with a disk that can fail and a plug that can be pulled.
+"""A store in memory for tests of the log, with disk failures and power cuts.
 
-It holds to the contract of `tailrace.log.store` (one suite checks both) and to nothing kinder:
+It follows the contract of `tailrace.log.store` (one suite tests both) and guarantees nothing more:
 after `power_cut`, bytes that were never synced are lost, kept in part or garbled, an overwritten
-record may be back to its old self or half new, and a file that only `append_to` made may be gone.
-`cut_power_at` stops the code under test inside any operation on the disk; `fail` makes the n-th
-write or sync fail. All chance comes from the `random.Random` a test gives.
+record may be old, new or mixed, and a file that only `append_to` created may be missing.
+`cut_power_at` stops the code under test inside any disk operation; `fail` makes the n-th write or
+sync fail. All randomness comes from the `random.Random` of the test.
 
 >>> import random
 >>> store = MemoryStore()
@@ -33,21 +33,21 @@ _GARBLE_BYTES = 64
 
 
 class PowerCutError(Exception):
-    """The power went in the middle of an operation; call `power_cut` before going on."""
+    """The power failed inside an operation; call `power_cut` before using the store again."""
 
 
 @dataclass(slots=True)
 class _File:
     live: bytearray
-    """What the process sees."""
+    """The content that the process sees."""
     synced: bytes
-    """What the disk is sure to hold."""
+    """The content that is durable."""
     named: bool
     """Whether the folder's entry is durable."""
     broken: bool = False
     """Whether a sync has failed."""
     overwritten: int = 0
-    """How many of the first bytes were replaced since the last sync."""
+    """The number of first bytes replaced since the last sync."""
 
     def sync(self) -> None:
         self.synced, self.overwritten = bytes(self.live), 0
@@ -61,13 +61,13 @@ class _Fault:
 
 
 @dataclass(slots=True)
-class _Plug:
-    """Counts operations down to the one the power does not survive."""
+class _PowerCut:
+    """Counts operations down to the one in which the power fails."""
 
     left: int
     rng: random.Random
 
-    def pulled(self) -> bool:
+    def due(self) -> bool:
         self.left -= 1
         return self.left == 0
 
@@ -79,12 +79,12 @@ class MemoryStore:
     _files: dict[str, _File] = field(default_factory=dict)
     _locks: set[str] = field(default_factory=set)
     _faults: list[_Fault] = field(default_factory=list)
-    _plug: _Plug | None = None
-    _life: int = 0
+    _cut: _PowerCut | None = None
+    _generation: int = 0
 
     @classmethod
     def holding(cls, files: dict[str, bytes]) -> Self:
-        """A store with these files in it, durable."""
+        """A store with these files, durable."""
         return cls(
             {
                 name: _File(live=bytearray(data), synced=data, named=True)
@@ -96,21 +96,21 @@ class MemoryStore:
         return "memory"
 
     def files(self) -> dict[str, bytes]:
-        """Every file as a process sees it now."""
+        """The present content of every file, as the process sees it."""
         return {name: bytes(file.live) for name, file in sorted(self._files.items())}
 
     def fail(self, action: Literal["write", "sync"], *, at: int = 1, code: int) -> None:
-        """Make the `at`-th write or sync from now fail with this `errno`."""
+        """Make the `at`-th write or sync from now on fail with this `errno`."""
         self._faults.append(_Fault(action, at, code))
 
     def cut_power_at(self, operation: int, rng: random.Random) -> None:
-        """Raise PowerCutError inside the n-th operation from now; it takes effect or not."""
-        self._plug = _Plug(operation, rng)
+        """Raise PowerCutError inside the n-th operation from now on; it may take effect or not."""
+        self._cut = _PowerCut(operation, rng)
 
     def power_cut(self, rng: random.Random) -> None:
-        """Lose what was not durable. Open files and locks are gone with their process."""
-        self._life += 1
-        self._plug = None
+        """Lose what was not durable. Closes all files and releases all locks."""
+        self._generation += 1
+        self._cut = None
         self._faults.clear()
         self._locks.clear()
         for name, file in list(self._files.items()):
@@ -140,7 +140,7 @@ class MemoryStore:
         return MemoryFile(self, name, file)
 
     def write_atomic(self, name: str, data: bytes) -> None:
-        """The old file or the new one."""
+        """Leave the old file or the new one."""
         took_effect = self._operation()
         self._fault("write", name)
         self._fault("sync", name)
@@ -149,7 +149,7 @@ class MemoryStore:
         self._end_operation()
 
     def overwrite(self, name: str, data: bytes) -> None:
-        """Change the first bytes; the disk learns of it at some time."""
+        """Change the first bytes, without syncing them."""
         file = self._file(name)
         took_effect = self._operation()
         self._fault("write", name)
@@ -169,7 +169,7 @@ class MemoryStore:
         self._end_operation()
 
     def rewrite(self, name: str, size: int) -> None:
-        """A copy takes the file's place."""
+        """Replace the file by a copy."""
         self.write_atomic(name, bytes(self._file(name).live[:size]))
 
     def remove(self, name: str) -> None:
@@ -180,15 +180,15 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Exclusive in this store until the power goes."""
+        """Lock within this store, until a power cut."""
         if name in self._locks:
             raise LogFencedError("another process is appending to memory")
         self._locks.add(name)
-        life = self._life
+        generation = self._generation
         try:
             yield
         finally:
-            if life == self._life:
+            if generation == self._generation:
                 self._locks.discard(name)
 
     def _file(self, name: str) -> _File:
@@ -198,14 +198,14 @@ class MemoryStore:
             raise FileNotFoundError(name) from None
 
     def _operation(self) -> bool:
-        """Whether an operation takes effect: always, unless the power goes in its middle."""
-        plug = self._plug
-        if plug is None or not plug.pulled():
+        """Whether an operation takes effect: always, unless the power fails during it."""
+        cut = self._cut
+        if cut is None or not cut.due():
             return True
-        return plug.rng.random() < 0.5
+        return cut.rng.random() < 0.5
 
     def _end_operation(self) -> None:
-        if self._plug is not None and self._plug.left <= 0:
+        if self._cut is not None and self._cut.left <= 0:
             raise PowerCutError
 
     def _fault(self, action: Literal["write", "sync"], name: str) -> None:
@@ -226,19 +226,19 @@ class MemoryFile:
         self._store = store
         self._name = name
         self._file = file
-        self._life = store._life
+        self._generation = store._generation
         self._open = True
         self.size = len(file.live)
 
     def write(self, buffers: Sequence[bytes]) -> None:
-        """Append; a failing write leaves a part behind."""
+        """Append; a failed write leaves a part of the data."""
         self._check()
         data = b"".join(buffers)
         store = self._store
-        plug = store._plug
+        cut = store._cut
         if not store._operation():
-            assert plug is not None
-            data = data[: plug.rng.randrange(len(data) + 1)]
+            assert cut is not None
+            data = data[: cut.rng.randrange(len(data) + 1)]
         try:
             store._fault("write", self._name)
         except Exception:
@@ -262,27 +262,27 @@ class MemoryFile:
         self._store._end_operation()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._open = False
 
     def _check(self) -> None:
-        if not self._open or self._life != self._store._life:
+        if not self._open or self._generation != self._store._generation:
             raise StorageError(f"{self._name} is closed")
         if self._file.broken:
             raise StorageError(f"{self._name} failed a sync and may not be used again")
 
 
 def _survived(file: _File, rng: random.Random) -> bytes:
-    """What the disk holds of a file after the power went."""
+    """The content of a file on disk after a power cut."""
     data = bytearray(file.synced)
     if file.overwritten:
-        kept = rng.choice((0, file.overwritten, rng.randrange(file.overwritten + 1)))
-        data[:kept] = file.live[:kept]
+        written = rng.choice((0, file.overwritten, rng.randrange(file.overwritten + 1)))
+        data[:written] = file.live[:written]
     tail = bytearray(file.live[len(file.synced) :])
     if tail:
         tail = tail[: rng.choice((0, len(tail), rng.randrange(len(tail) + 1)))]
     if tail and rng.random() < 0.5:
-        # Lengths can reach the disk before contents: then there are zeros, or what was there once.
+        # The length can reach the disk before the content: then it reads as zeros or old data.
         at = rng.randrange(len(tail))
         count = min(1 + rng.randrange(_GARBLE_BYTES), len(tail) - at)
         tail[at : at + count] = rng.choice((bytes(count), rng.randbytes(count)))

@@ -1,5 +1,5 @@
-"""Bytes ⇄ values: pgoutput messages and streaming replication frames.
+"""Bytes to values and back: pgoutput messages and streaming replication frames.
 
-Nothing in here does I/O, reads a clock or logs, and `MalformedError` is the only error that leaves
-it. What a parser accepts, its writer gives back byte for byte.
+No I/O, no clock, no logging; `MalformedError` is the only error. A writer reproduces byte for byte
+what its parser accepts.
 """

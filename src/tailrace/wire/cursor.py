@@ -1,7 +1,7 @@
-"""A bounds-checked reader over the bytes of one message, and the inverse of its names.
+"""A bounds-checked reader over the bytes of one message.
 
-Every length and count is compared with the bytes that remain before anything is allocated. Whatever
-does not fit raises `MalformedError` saying what was expected, at which byte, in which message.
+Every length and count is compared with the remaining bytes before anything is allocated. Bytes that
+do not fit raise `MalformedError` with what was expected, at which byte, in which message.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Cursor:
     """Reads forward through one message. `subject` names the message in errors.
 
-    `data` and `offset` are open to the row reader, which moves through many small values and
-    cannot afford a call for each.
+    `data` and `offset` are public for the row reader, which reads many small values and cannot
+    afford a call per value.
     """
 
     __slots__ = ("data", "offset", "subject")
@@ -38,7 +38,7 @@ class Cursor:
         return layout.unpack_from(self.data, start)
 
     def count(self, layout: Struct, item_bytes: int, what: str) -> int:
-        """A number of items to follow, each of them `item_bytes` long or longer."""
+        """The number of items that follow, each of at least `item_bytes`."""
         start = self.offset
         number: int = self.take(layout, f"a count of {what}")[0]
         if not 0 <= number * item_bytes <= len(self.data) - self.offset:
@@ -46,13 +46,13 @@ class Cursor:
         return number
 
     def letter(self, allowed: bytes, what: str) -> bytes:
-        """One byte out of `allowed`."""
+        """One byte of `allowed`."""
         start = self.offset
-        found = self.data[start : start + 1]
-        if not found or found not in allowed:
+        letter = self.data[start : start + 1]
+        if not letter or letter not in allowed:
             raise self.malformed(f"{what} out of {allowed!r}", start)
         self.offset = start + 1
-        return found
+        return letter
 
     def name(self, what: str) -> str:
         """A NUL-terminated name in UTF-8."""
@@ -67,15 +67,15 @@ class Cursor:
             raise self.malformed(f"{what} in UTF-8", start + error.start) from error
 
     def counted(self, layout: Struct, what: str) -> bytes:
-        """Bytes that follow their own length."""
+        """Bytes that are preceded by their length."""
         start = self.offset
         length: int = self.take(layout, f"the length of {what}")[0]
         end = self.offset + length
         if length < 0 or end > len(self.data):
             raise self.malformed(f"a length of {what} that fits the message", start, str(length))
-        found = self.data[self.offset : end]
+        content = self.data[self.offset : end]
         self.offset = end
-        return found
+        return content
 
     def rest(self) -> bytes:
         """Everything up to the end of the message."""
@@ -83,13 +83,13 @@ class Cursor:
         return self.data[start:]
 
     def finish(self) -> None:
-        """Refuse bytes behind the last field."""
+        """Refuse bytes after the last field."""
         if self.offset != len(self.data):
             left = len(self.data) - self.offset
             raise self.malformed("the end of the message", self.offset, f"{left} more bytes")
 
     def malformed(self, expected: str, offset: int, found: str = "") -> MalformedError:
-        """What to raise when the bytes at `offset` are not what was `expected`."""
+        """The error for bytes at `offset` that are not what was `expected`."""
         if not found:
             found = repr(self.data[offset : offset + 8]) if self.data[offset:] else "the end"
         return MalformedError(
@@ -98,7 +98,7 @@ class Cursor:
 
 
 def write_name(name: str) -> bytes:
-    """A name as the wire has it. A NUL would end it early."""
+    """A name in wire form: UTF-8, terminated by a NUL."""
     if "\0" in name:
-        raise MalformedError(f"a name on the wire ends at its first NUL, {name!r} contains one")
+        raise MalformedError(f"a name on the wire cannot contain a NUL, got {name!r}")
     return name.encode() + b"\0"

@@ -1,13 +1,12 @@
 """PostgreSQL's logical replication messages (pgoutput, protocol version 1): `parse` and `write`.
 
-One message is one value; nothing here knows of transactions or of earlier messages. This is the
-way of `tailrace tail` and the oracle of tests; the hot path decodes whole columns elsewhere.
+One message is one value; nothing here knows of transactions or of earlier messages. For
+`tailrace tail` and as the reference of tests; pipelines decode whole columns in `tailrace.decode`.
 
-Each byte string that `parse` takes is what `write` gives for its value. So whatever PostgreSQL
-cannot send is malformed, even where a reader could guess: flags without a meaning, bytes behind
-the end, and the schema pg_catalog spelt out, which PostgreSQL sends as an empty name. Names have
-to be UTF-8, which they are when client_encoding is UTF8. `write` refuses values that no message
-could carry, also with `MalformedError`.
+`write` reproduces every byte string that `parse` accepts. So everything that PostgreSQL cannot send
+is malformed, also where a reader could guess: undefined flags, bytes after the end, and the schema
+pg_catalog by name, which PostgreSQL sends as an empty name. Names must be UTF-8, which they are
+with client_encoding UTF8. `write` refuses values that no message can carry with `MalformedError`.
 
 Layouts: https://www.postgresql.org/docs/18/protocol-logicalrep-message-formats.html
 """
@@ -80,7 +79,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A transaction ends; what follows it starts at `end_lsn`. No flag has a meaning so far."""
+    """A transaction ends; the WAL after it starts at `end_lsn`. No flags are defined."""
 
     flags: int = 0
     commit_lsn: Lsn
@@ -90,7 +89,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The transaction was replicated from elsewhere, where it committed at `lsn`."""
+    """The transaction was replicated from another server, where it committed at `lsn`."""
 
     lsn: Lsn
     name: str
@@ -98,7 +97,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class OldKey:
-    """The old row's key; its other columns look like NULLs until `key_row` has seen to them."""
+    """The key of the old row. Its other columns are NULLs on the wire; see `key_row`."""
 
     row: Row
 
@@ -120,7 +119,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A changed row of the relation `oid`. `old` is None when its key stayed as it was."""
+    """A changed row of the relation `oid`. `old` is None if the key did not change."""
 
     oid: int
     old: OldKey | OldRow | None
@@ -129,7 +128,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A row of the relation `oid` that is gone."""
+    """A deleted row of the relation `oid`."""
 
     oid: int
     old: OldKey | OldRow
@@ -146,7 +145,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What pg_logical_emit_message wrote, inside its transaction or on its own."""
+    """A message of pg_logical_emit_message, transactional or not."""
 
     transactional: bool
     lsn: Lsn
@@ -160,13 +159,13 @@ AnyMessage = (
 
 
 def parse(data: bytes | memoryview) -> AnyMessage:
-    """The message in `data`, all of it. Raises `MalformedError` and nothing else."""
+    """The message in `data`. Raises `MalformedError` and nothing else."""
     data = bytes(data)
-    found = _READERS.get(data[:1])
-    if found is None:
+    reader = _READERS.get(data[:1])
+    if reader is None:
         letters = b"".join(_READERS)
         raise Cursor(data, "pgoutput message").malformed(f"a type out of {letters!r}", 0)
-    subject, read = found
+    subject, read = reader
     cursor = Cursor(data, subject, 1)
     message = read(cursor)
     cursor.finish()
@@ -174,7 +173,7 @@ def parse(data: bytes | memoryview) -> AnyMessage:
 
 
 def write(message: AnyMessage) -> bytes:
-    """The message's bytes. Raises `MalformedError` for a value that has no form on the wire."""
+    """The bytes of a message. Raises `MalformedError` for a value without a wire form."""
     try:
         return _write(message)
     except (struct.error, UnicodeEncodeError) as error:
@@ -339,7 +338,7 @@ def _write(message: AnyMessage) -> bytes:
 
 def _write_commit(message: Commit) -> bytes:
     if message.flags:
-        raise MalformedError(f"Commit: no flag has a meaning, {message.flags:#04x} is set")
+        raise MalformedError(f"Commit: flags must be 0, got {message.flags:#04x}")
     return b"C" + _COMMIT.pack(0, message.commit_lsn, message.end_lsn, message.committed_at)
 
 
@@ -363,7 +362,7 @@ def _write_column(column: Column) -> bytes:
 
 def _write_namespace(namespace: str) -> bytes:
     if not namespace:
-        raise MalformedError("a schema without a name; on the wire that means pg_catalog")
+        raise MalformedError("a schema name cannot be empty: on the wire that means pg_catalog")
     return write_name("" if namespace == _CATALOG else namespace)
 
 

@@ -1,7 +1,7 @@
 """PostgreSQL's time on the wire: microseconds since 2000-01-01 UTC in 64 bits.
 
-The integer is kept as it came, because it reaches far beyond what `datetime` can hold and a message
-must be written back unchanged; people and frames get a `datetime` from it.
+The integer is kept, because its range is wider than that of `datetime` and a message must be
+written back unchanged. `to_datetime` converts it for display and for frames.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PgTime(int):
 
     @classmethod
     def of(cls, when: datetime) -> Self:
-        """The wire's form of an aware `datetime`, exactly."""
+        """The exact wire form of an aware `datetime`."""
         return cls((when - _EPOCH) // _MICROSECOND)
 
     def to_datetime(self) -> datetime:
-        """The time in UTC; what lies outside of `datetime` becomes its first or last moment."""
+        """The time in UTC; a time outside of `datetime`'s range becomes its minimum or maximum."""
         try:
             return _EPOCH + timedelta(microseconds=self)
         except OverflowError:

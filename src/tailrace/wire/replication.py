@@ -1,7 +1,7 @@
-"""The frames of streaming replication, one in each CopyData message: `parse` and `write`.
+"""The frames of streaming replication, one per CopyData message: `parse` and `write`.
 
-The server sends XLogData and keepalives, the client status updates. What XLogData carries is one
-pgoutput message; it is left alone here.
+The server sends XLogData and keepalives, the client sends status updates. XLogData carries one
+pgoutput message, which is not parsed here.
 
 Layouts: https://www.postgresql.org/docs/18/protocol-replication.html
 """
@@ -31,9 +31,9 @@ _FALSE, _TRUE = b"\0", b"\1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XLogData:
-    """A piece of the stream that starts at `start_lsn`; `end_lsn` is where the server's WAL ends.
+    """A part of the stream that starts at `start_lsn`; the server's WAL ends at `end_lsn`.
 
-    In a logical stream `start_lsn` is 0 when another message of the same WAL record follows.
+    In a logical stream `start_lsn` is 0 if another message of the same WAL record follows.
     """
 
     start_lsn: Lsn
@@ -44,7 +44,7 @@ class XLogData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keepalive:
-    """The server is there, and wants an answer at once if `reply_requested`."""
+    """A sign of life of the server; with `reply_requested` the client must reply at once."""
 
     end_lsn: Lsn
     sent_at: PgTime
@@ -53,7 +53,7 @@ class Keepalive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusUpdate:
-    """How far the client is. The slot lets go of everything before `flushed`."""
+    """The positions of the client. The slot releases the WAL before `flushed`."""
 
     written: Lsn
     flushed: Lsn
@@ -66,13 +66,13 @@ Frame = XLogData | Keepalive | StatusUpdate
 
 
 def parse(data: bytes | memoryview) -> Frame:
-    """The frame in `data`, all of it. Raises `MalformedError` and nothing else."""
+    """The frame in `data`. Raises `MalformedError` and nothing else."""
     data = bytes(data)
-    found = _READERS.get(data[:1])
-    if found is None:
+    reader = _READERS.get(data[:1])
+    if reader is None:
         letters = b"".join(_READERS)
         raise Cursor(data, "replication frame").malformed(f"a type out of {letters!r}", 0)
-    subject, read = found
+    subject, read = reader
     cursor = Cursor(data, subject, 1)
     frame = read(cursor)
     cursor.finish()
@@ -80,7 +80,7 @@ def parse(data: bytes | memoryview) -> Frame:
 
 
 def write(frame: Frame) -> bytes:
-    """The frame's bytes. Raises `MalformedError` for a value that has no form on the wire."""
+    """The bytes of a frame. Raises `MalformedError` for a value without a wire form."""
     try:
         return _write(frame)
     except struct.error as error:

@@ -1,7 +1,7 @@
-"""Row images on the wire (pgoutput's TupleData): a column count, then a value a column.
+"""Row images on the wire (pgoutput's TupleData): a column count, then one value per column.
 
-A value is `n` (NULL), `u` (unchanged TOAST), or `t` text or `b` binary with a length. ABSENT has no
-form on the wire; it is what `key_row` makes of an old key's other columns.
+A value is `n` (NULL), `u` (unchanged TOAST), or `t` (text) or `b` (binary) with a length. ABSENT
+has no wire form: `key_row` sets it for the columns that are not part of an old key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INT32 = Struct("!i")
 
 
 def read_row(cursor: Cursor) -> Row:
-    """The row image at the cursor. Text stays undecoded."""
+    """The row image at the cursor. Text values stay bytes."""
     count = cursor.count(_INT16, 1, "columns")
     data, at, end = cursor.data, cursor.offset, len(cursor.data)
     values: list[Value] = []
@@ -64,13 +64,13 @@ def _write_value(value: Value) -> bytes:
         case Missing.UNCHANGED:
             return b"u"
         case Missing.ABSENT:
-            raise MalformedError("an absent column has no form on the wire; an old key has NULLs")
+            raise MalformedError("an absent column has no wire form; an old key has NULLs")
         case _:
             assert_never(value)
 
 
 def key_row(row: Row, relation: Relation) -> Row:
-    """An old key with its other columns absent; on the wire they look like NULLs."""
+    """An old key with its other columns ABSENT; on the wire they are NULLs."""
     if len(row) != len(relation.columns):
         raise MalformedError(
             f"an old key of {relation.qualified_name} has {len(row)} columns, "

@@ -157,7 +157,7 @@ def test_p50_publication_dropped_under_a_running_capture(db: Database, capture: 
     assert inserted([c for c in captured.changes() if c.relation]) == [(b"1", b"a")]
 
 
-def test_p51_a_log_that_ends_behind_the_slot_is_a_gap(db: Database, capture: Capturing) -> None:
+def test_p51_a_log_that_ends_before_the_slot_is_a_gap(db: Database, capture: Capturing) -> None:
     """GIVEN a slot that somebody advanced by hand, WHEN capture starts, THEN it refuses."""
     db.execute(TABLE)
     captured = capture(db)
@@ -172,7 +172,7 @@ def test_p51_a_log_that_ends_behind_the_slot_is_a_gap(db: Database, capture: Cap
         assert captured.log.end() == end
 
 
-def test_p52_slot_read_by_somebody_else_is_a_gap(db: Database, capture: Capturing) -> None:
+def test_p52_slot_read_by_another_client_is_a_gap(db: Database, capture: Capturing) -> None:
     db.execute(TABLE)
     captured = capture(db)
     captured.catch_up()

@@ -49,9 +49,7 @@ def make_unpublished_wal(connection: psycopg.Connection) -> None:
     connection.execute("INSERT INTO busy SELECT repeat('x', 1000) FROM generate_series(1, 500)")
 
 
-def test_whoever_waits_for_an_lsn_need_not_wait_for_a_change(
-    db: Database, capture: Capturing
-) -> None:
+def test_capture_advances_an_idle_log_to_a_requested_lsn(db: Database, capture: Capturing) -> None:
     """GIVEN a database that writes nothing of ours WHEN an LSN is waited for THEN the log is there
     long before it would be by itself."""
     db.execute("CREATE TABLE mine (id int); CREATE TABLE others (id int)")

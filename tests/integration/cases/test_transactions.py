@@ -125,7 +125,9 @@ def test_p34_the_end_of_the_commit_is_acknowledged(db: Database, capture: Captur
     assert ids(captured.changes()) == list(range(1, 101))
 
 
-def test_p34_slot_behind_the_log_repeats_nothing(db: Database, capture: Capturing) -> None:
+def test_p34_slot_before_the_end_of_the_log_repeats_nothing(
+    db: Database, capture: Capturing
+) -> None:
     """PostgreSQL saves a slot's position at checkpoints only: after a crash it is behind."""
     db.execute(TABLE)
     captured = capture(db)

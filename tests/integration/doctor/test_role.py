@@ -1,4 +1,4 @@
-"""Checks of the role and the line."""
+"""Checks of the role and of the connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.postgres.connection import connect
-from tailrace.postgres.preflight.facts import Line
+from tailrace.postgres.preflight.facts import Link
 from tests.integration.doctor.shop import (
     ERROR,
     INFO,
@@ -91,18 +91,18 @@ def test_role_settings(shop: Shop, role: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "severity"),
+    ("link", "severity"),
     [
-        (Line(local=True, loopback=False, encrypted=False, sslmode="prefer"), OK),
-        (Line(local=False, loopback=True, encrypted=False, sslmode="prefer"), INFO),
-        (Line(local=False, loopback=False, encrypted=False, sslmode="prefer"), WARNING),
-        (Line(local=False, loopback=False, encrypted=True, sslmode="require"), WARNING),
-        (Line(local=False, loopback=True, encrypted=True, sslmode="require"), INFO),
-        (Line(local=False, loopback=False, encrypted=True, sslmode="verify-full"), OK),
+        (Link(local=True, loopback=False, encrypted=False, sslmode="prefer"), OK),
+        (Link(local=False, loopback=True, encrypted=False, sslmode="prefer"), INFO),
+        (Link(local=False, loopback=False, encrypted=False, sslmode="prefer"), WARNING),
+        (Link(local=False, loopback=False, encrypted=True, sslmode="require"), WARNING),
+        (Link(local=False, loopback=True, encrypted=True, sslmode="require"), INFO),
+        (Link(local=False, loopback=False, encrypted=True, sslmode="verify-full"), OK),
     ],
 )
-def test_tls(shop: Shop, line: Line, severity: Severity) -> None:
-    assert judged(replace(shop.facts(), line=line), "tls").severity is severity
+def test_tls(shop: Shop, link: Link, severity: Severity) -> None:
+    assert judged(replace(shop.facts(), link=link), "tls").severity is severity
 
 
 def test_tls_of_real_lines(shop: Shop) -> None:

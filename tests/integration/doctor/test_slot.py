@@ -38,7 +38,7 @@ def test_slot_exists(shop: Shop) -> None:
     (shop.log / "0000000001-0000000000000000.seg").touch()
     lost = shop.one("slot-exists")
     assert lost.severity is ERROR
-    assert "the changes between are lost" in lost.finding
+    assert "changes since its end are lost" in lost.finding
     assert shop.findings("slot-usable") == []
     shop.execute("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
     assert shop.one("slot-exists").severity is OK

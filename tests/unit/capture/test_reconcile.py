@@ -77,7 +77,7 @@ def test_bad_slot(slot: SlotState | None, log_exists: bool, error: type[Tailrace
 
 
 @pytest.mark.parametrize("confirmed", [0, 499, 500])
-def test_slot_at_or_behind_the_log_is_fine(confirmed: int) -> None:
+def test_slot_at_or_before_the_end_of_the_log_is_accepted(confirmed: int) -> None:
     check_log(confirmed=confirmed)
 
 
@@ -107,7 +107,7 @@ def test_log_of_another_source_has_diverged(change: dict[str, str]) -> None:
 
 def test_failover_before_the_log_s_end_has_diverged() -> None:
     check_log(end=0x258, timeline=1)
-    with pytest.raises(DivergedError, match="never had"):
+    with pytest.raises(DivergedError, match="never received"):
         check_log(end=0x259, timeline=1)
 
 

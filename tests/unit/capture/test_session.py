@@ -133,7 +133,7 @@ class Disk(LocalStore):
         return file
 
 
-class DemoEnvironment:
+class SessionRig:
     """A session between a scripted server and a real log."""
 
     def __init__(
@@ -204,49 +204,49 @@ class DemoEnvironment:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[DemoEnvironment]:
-    made = DemoEnvironment(tmp_path)
+def rig(tmp_path: Path) -> Iterator[SessionRig]:
+    made = SessionRig(tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[DemoEnvironment]:
+def impatient(tmp_path: Path) -> Iterator[SessionRig]:
     """A server whose `wal_sender_timeout` is 300 ms."""
-    made = DemoEnvironment(tmp_path, sender_timeout_s=0.3)
+    made = SessionRig(tmp_path, sender_timeout_s=0.3)
     yield made
     made.close()
 
 
-def test_only_what_is_durable_is_acknowledged(stage: DemoEnvironment) -> None:
-    stage.disk.release.clear()
-    stage.server.say(*transaction(2000), keepalive(3000, reply=True))
-    stage.until(lambda: stage.server.handed_out == 5 and len(stage.server.statuses) >= 1)
-    stage.server.say(keepalive(3001, reply=True))
-    stage.until(lambda: len(stage.server.statuses) >= 2)
-    assert {flushed for _, flushed in stage.server.statuses} == {START}
-    stage.disk.release.set()
-    stage.until(lambda: stage.server.flushed >= 2005)
-    assert stage.values() == [b"x"]
+def test_only_what_is_durable_is_acknowledged(rig: SessionRig) -> None:
+    rig.disk.release.clear()
+    rig.server.say(*transaction(2000), keepalive(3000, reply=True))
+    rig.until(lambda: rig.server.handed_out == 5 and len(rig.server.statuses) >= 1)
+    rig.server.say(keepalive(3001, reply=True))
+    rig.until(lambda: len(rig.server.statuses) >= 2)
+    assert {flushed for _, flushed in rig.server.statuses} == {START}
+    rig.disk.release.set()
+    rig.until(lambda: rig.server.flushed >= 2005)
+    assert rig.values() == [b"x"]
 
 
-def test_the_last_commit_time_is_counted(stage: DemoEnvironment) -> None:
-    assert stage.counts.figures.last_committed_at is None
-    stage.server.say(*transaction(2000), *transaction(3000))
-    stage.until(lambda: stage.server.flushed >= 3005)
-    figures = stage.counts.figures
+def test_the_last_commit_time_is_counted(rig: SessionRig) -> None:
+    assert rig.counts.figures.last_committed_at is None
+    rig.server.say(*transaction(2000), *transaction(3000))
+    rig.until(lambda: rig.server.flushed >= 3005)
+    figures = rig.counts.figures
     assert figures.last_committed_at == PgTime(3000).to_datetime()
     assert (figures.transactions, figures.changes, figures.messages) == (2, 2, 8)
     assert (figures.sessions, figures.connected, figures.acknowledged) == (1, True, Lsn(3005))
 
 
-def test_a_transaction_that_is_not_whole_has_no_commit_time(stage: DemoEnvironment) -> None:
-    stage.server.say(*transaction(2000), *transaction(3000, b"y" * 3000)[:3])
-    stage.until(lambda: stage.counts.figures.entries == 2)
-    assert stage.counts.figures.last_committed_at == PgTime(2000).to_datetime()
+def test_a_transaction_that_is_not_whole_has_no_commit_time(rig: SessionRig) -> None:
+    rig.server.say(*transaction(2000), *transaction(3000, b"y" * 3000)[:3])
+    rig.until(lambda: rig.counts.figures.entries == 2)
+    assert rig.counts.figures.last_committed_at == PgTime(2000).to_datetime()
 
 
-def test_status_goes_on_while_the_disk_hangs(impatient: DemoEnvironment) -> None:
+def test_status_goes_on_while_the_disk_hangs(impatient: SessionRig) -> None:
     impatient.disk.release.clear()
     impatient.server.say(*transaction(2000))
     lsn = 2100
@@ -257,54 +257,54 @@ def test_status_goes_on_while_the_disk_hangs(impatient: DemoEnvironment) -> None
     assert {flushed for _, flushed in impatient.server.statuses} == {START}
 
 
-def test_server_is_not_read_while_the_disk_is_behind(stage: DemoEnvironment) -> None:
-    stage.disk.release.clear()
+def test_the_socket_is_not_read_while_too_much_waits_for_the_disk(rig: SessionRig) -> None:
+    rig.disk.release.clear()
     frames = [frame for lsn in range(2000, 62000, 10) for frame in transaction(lsn, b"y" * 50)]
-    stage.server.say(*frames)
-    stage.until(lambda: stage.server.handed_out > 100)
+    rig.server.say(*frames)
+    rig.until(lambda: rig.server.handed_out > 100)
     time.sleep(0.1)
-    assert stage.server.handed_out < len(frames)
-    stage.disk.release.set()
-    stage.until(lambda: stage.server.flushed == 61995)
-    assert len(stage.values()) == 6000
+    assert rig.server.handed_out < len(frames)
+    rig.disk.release.set()
+    rig.until(lambda: rig.server.flushed == 61995)
+    assert len(rig.values()) == 6000
 
 
-def test_keepalive_is_durable_before_it_is_acknowledged(stage: DemoEnvironment) -> None:
-    stage.server.say(keepalive(5000, reply=True))
-    stage.until(lambda: stage.server.flushed == 5000)
-    assert Log(stage.disk).end().end_lsn == 5000
+def test_keepalive_is_durable_before_it_is_acknowledged(rig: SessionRig) -> None:
+    rig.server.say(keepalive(5000, reply=True))
+    rig.until(lambda: rig.server.flushed == 5000)
+    assert Log(rig.disk).end().end_lsn == 5000
 
 
-def test_keepalive_inside_a_transaction_is_no_progress(stage: DemoEnvironment) -> None:
+def test_keepalive_inside_a_transaction_is_no_progress(rig: SessionRig) -> None:
     frames = transaction(2000)
-    stage.server.say(*frames[:2], keepalive(5000, reply=True))
-    stage.until(lambda: len(stage.server.statuses) >= 1)
-    stage.server.say(keepalive(5001, reply=True))
-    stage.until(lambda: len(stage.server.statuses) >= 2)
-    assert {flushed for _, flushed in stage.server.statuses} == {START}
-    stage.server.say(*frames[2:])
-    stage.until(lambda: stage.server.flushed == 2005)
+    rig.server.say(*frames[:2], keepalive(5000, reply=True))
+    rig.until(lambda: len(rig.server.statuses) >= 1)
+    rig.server.say(keepalive(5001, reply=True))
+    rig.until(lambda: len(rig.server.statuses) >= 2)
+    assert {flushed for _, flushed in rig.server.statuses} == {START}
+    rig.server.say(*frames[2:])
+    rig.until(lambda: rig.server.flushed == 2005)
 
 
-def test_stopping_flushes_and_acknowledges_what_is_whole(stage: DemoEnvironment) -> None:
-    stage.server.say(*transaction(2000), *transaction(3000, b"y"), *transaction(4000)[:-1])
-    stage.until(lambda: stage.server.handed_out == 11)
-    stage.end()
-    assert stage.error is None
-    assert stage.server.finished
-    assert stage.server.flushed == 3005
-    assert stage.values() == [b"x", b"y"]
+def test_stopping_flushes_and_acknowledges_what_is_whole(rig: SessionRig) -> None:
+    rig.server.say(*transaction(2000), *transaction(3000, b"y"), *transaction(4000)[:-1])
+    rig.until(lambda: rig.server.handed_out == 11)
+    rig.end()
+    assert rig.error is None
+    assert rig.server.finished
+    assert rig.server.flushed == 3005
+    assert rig.values() == [b"x", b"y"]
 
 
-def test_silent_server_is_given_up(impatient: DemoEnvironment) -> None:
+def test_a_silent_server_ends_the_session(impatient: SessionRig) -> None:
     impatient.join()
     assert isinstance(impatient.error, PostgresUnreachableError)
-    assert "silent" in str(impatient.error)
+    assert "sent nothing for 0.3 s" in str(impatient.error)
 
 
-def test_full_disk_ends_the_session_without_acknowledging(stage: DemoEnvironment) -> None:
-    stage.disk.full = True
-    stage.server.say(*transaction(2000))
-    stage.join()
-    assert isinstance(stage.error, DiskFullError)
-    assert {flushed for _, flushed in stage.server.statuses} <= {START}
+def test_full_disk_ends_the_session_without_acknowledging(rig: SessionRig) -> None:
+    rig.disk.full = True
+    rig.server.say(*transaction(2000))
+    rig.join()
+    assert isinstance(rig.error, DiskFullError)
+    assert {flushed for _, flushed in rig.server.statuses} <= {START}

@@ -55,8 +55,8 @@ def transaction(relation: Relation, *rows: pgoutput.AnyMessage, lsn: int = 0x100
 def agree(entries: list[Entry]) -> None:
     expected = plain(Oracle().decode(entries))
     assert columnar(entries) == expected
-    for enough_bytes in (1, 300, 1 << 20):
-        assert columnar(entries, enough_bytes=enough_bytes) == expected
+    for target_bytes in (1, 300, 1 << 20):
+        assert columnar(entries, target_bytes=target_bytes) == expected
 
 
 @pytest.mark.parametrize("seed", seeds(40, short=10))
@@ -221,7 +221,7 @@ def test_lengths_that_overflow_are_malformed() -> None:
 
 
 def test_unknown_relation_is_malformed() -> None:
-    with pytest.raises(MalformedError, match="never stated"):
+    with pytest.raises(MalformedError, match="unknown relation"):
         Decoder().decode(entry_of([pgoutput.write(insert(1))]))
 
 

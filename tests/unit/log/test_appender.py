@@ -229,7 +229,7 @@ def test_after_a_failure_the_appender_is_closed_and_recovery_helps(action: str, 
     assert len(found) in (2 * held, 2 * held + 2)
 
 
-def test_a_full_disk_is_said_to_be_one() -> None:
+def test_a_full_disk_raises_disk_full() -> None:
     made = TestLog()
     made.store.fail("write", code=errno.ENOSPC)
     with pytest.raises(DiskFullError):

@@ -36,7 +36,7 @@ def test_each_holder_has_a_higher_epoch() -> None:
     assert epochs == [1, 2, 3]
 
 
-def test_a_second_holder_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     held = Lease.acquire(store)
     with pytest.raises(LogFencedError, match=r"another process is appending .*process \d+ on "):
@@ -61,7 +61,7 @@ def test_a_holder_that_was_paused_is_fenced_at_append() -> None:
     made.append(transaction(0))
     made.store.write_atomic(lease.NAME, record(made.lease.epoch + 1))
     before = made.store.files()
-    pattern = r"epoch 1 is over: epoch 2 appends now \(process 1 on b"
+    pattern = r"epoch 1 has ended: epoch 2 appends now \(process 1 on b"
     with pytest.raises(LogFencedError, match=pattern):
         made.append(transaction(1))
     assert made.store.files() == before
@@ -122,7 +122,7 @@ def test_a_lease_older_than_the_log_may_not_append() -> None:
     made.store.remove("durable")
     late = Lease.acquire(made.store)
     assert late.epoch == 1
-    with pytest.raises(LogFencedError, match="written in epoch 6, the lease is epoch 1"):
+    with pytest.raises(LogFencedError, match="written in epoch 6, but this lease is epoch 1"):
         Appender.open(made.store, late, made.layout)
 
 
@@ -134,7 +134,7 @@ def test_a_lease_older_than_the_log_may_not_append() -> None:
         (b"X" + record(3)[1:], "unreadable"),
         (record(3, magic=b"XXXX"), "magic"),
         (record(3, version=2), "version 2"),
-        (record((1 << 64) - 1), "any further"),
+        (record((1 << 64) - 1), "last possible epoch"),
     ],
     ids=["empty", "cut", "flipped", "foreign", "future", "last"],
 )
@@ -147,5 +147,5 @@ def test_a_lease_file_that_is_not_one_stops_everybody(data: bytes, problem: str)
 
 def test_a_holder_that_left_no_name_is_unknown() -> None:
     store = MemoryStore.holding({lease.NAME: record(3)[:20] + b"[" * 2000})
-    with store.lock("lock"), pytest.raises(LogFencedError, match="holder unknown"):
+    with store.lock("lock"), pytest.raises(LogFencedError, match="unknown holder"):
         Lease.acquire(store)

@@ -258,7 +258,7 @@ def test_a_damaged_index_changes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("dense")
-def test_an_index_of_another_segment_misleads_nobody() -> None:
+def test_an_index_of_another_segment_does_not_mislead_readers() -> None:
     made = random_log(random.Random(12), entries=16, segment_bytes=1500)
     files, changes = made.store.files(), made.changes()
     indexes = [name for name in files if name.endswith(".idx")]
@@ -337,7 +337,7 @@ def without_first_segments(made: TestLog, count: int) -> Log:
     return made.log()
 
 
-def test_what_retention_took_is_said_to_be_lost() -> None:
+def test_a_position_that_retention_removed_is_lost() -> None:
     made = TestLog(segment_bytes=1)
     for number in range(6):
         made.append(transaction(number))
@@ -345,12 +345,12 @@ def test_what_retention_took_is_said_to_be_lost() -> None:
     base = log.earliest()
     assert base == Position(transaction(1).lsn, 1)
     for lost in (Position(base.lsn, 0), Position(Lsn(START - 1), 0)):
-        with pytest.raises(PositionLostError, match="older than the log"):
+        with pytest.raises(PositionLostError, match="no longer in the log"):
             list(log.read(lost))
     with pytest.raises(PositionLostError):
         log.resolve(AtLsn(base.lsn))
     for micros in (0, TIME, TIME + SECOND):
-        with pytest.raises(PositionLostError, match="partly gone"):
+        with pytest.raises(PositionLostError, match="retention has removed"):
             log.resolve(AtTime(micros))
     assert log.resolve(AtTime(TIME + SECOND + 1)) < transaction(2).changes()[0].position
     for still in (base, log.resolve(AtLsn(Lsn(base.lsn + 1))), ORIGIN):
@@ -377,7 +377,7 @@ def test_a_mark_older_than_the_log_waits_for_capture() -> None:
         made.append(transaction(number))
     without_first_segments(made, 3)
     made.store.write_atomic(marks.NAME, old.encode())
-    with pytest.raises(CorruptError, match="stands in segment 1") as caught:
+    with pytest.raises(CorruptError, match="is in segment 1, which is missing") as caught:
         list(made.log().read(ORIGIN))
     assert "tailrace capture" in caught.value.hint
 
@@ -435,7 +435,7 @@ def test_extents_cover_the_log_and_are_read_as_by_a_newcomer(made: TestLog, rows
     assert counted == len(made.changes())
 
 
-def test_a_future_segment_tells_readers_so() -> None:
+def test_a_segment_of_a_later_release_is_refused_by_readers() -> None:
     made = TestLog(segment_bytes=1)
     for number in range(3):
         made.append(transaction(number))

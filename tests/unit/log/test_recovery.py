@@ -12,7 +12,8 @@ from tailrace.log.format import index
 from tailrace.log.format import mark as marks
 from tailrace.log.format.layout import Codec, encode_entry
 from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
-from tailrace.log.recovery import SchemaBook, recover
+from tailrace.log.recovery import recover
+from tailrace.log.schema_book import SchemaBook
 from tailrace.position import Lsn
 from tailrace.testing import MemoryStore
 from tests.fix_log import (
@@ -176,7 +177,7 @@ def test_a_segment_from_the_future_is_never_cut(made: TestLog, with_mark: bool) 
     file = last_segment(files)
     data = files[file]
     future = data[:8] + struct.pack("<H", 2) + b"anything at all" * 20
-    assert_refused(files | {file: future}, "version 2; this Tailrace reads version 1")
+    assert_refused(files | {file: future}, "version 2; this release reads version 1")
 
 
 def test_damage_in_an_earlier_segment_waits_for_its_reader() -> None:
@@ -291,7 +292,7 @@ def test_a_log_of_which_nothing_is_whole_is_corrupt() -> None:
     made.append_pieces(transaction(1, rows=4), 3, 4, ending=False)
     files = made.store.files()
     names = sorted(name for name in files if name.endswith(".seg"))
-    assert_refused({names[-1]: files[names[-1]]}, "holds nothing whole")
+    assert_refused({names[-1]: files[names[-1]]}, "holds no whole transaction")
 
 
 def test_recovering_twice_is_recovering_once() -> None:

@@ -96,7 +96,7 @@ def test_pins_are_listed_and_moved() -> None:
 @pytest.mark.parametrize("name", ["", "A", "a/b", "../x", "a b", "é", "a" * 101, "a.json"])
 def test_odd_names_are_refused(name: str) -> None:
     store = MemoryStore()
-    with pytest.raises(ConfigError, match="cannot name a pin"):
+    with pytest.raises(ConfigError, match="invalid pin name"):
         retention.pin(store, name, Position(transaction(0).lsn, 0))
     assert store.names() == []
 

@@ -171,11 +171,11 @@ def test_an_opening_that_forgets_a_schema_is_found() -> None:
     mark = replace(made.appender.mark, offset=len(files[file]))
     files[marks.NAME] = mark.encode()
     found = errors(verify(MemoryStore.holding(files)))
-    assert any("restate" in finding.problem for finding in found)
-    assert any("never stated" in finding.problem for finding in found)
+    assert any("repeat the schemas" in finding.problem for finding in found)
+    assert any("unknown relation" in finding.problem for finding in found)
 
 
-def test_what_is_behind_the_mark_is_noted_and_not_judged() -> None:
+def test_bytes_after_the_mark_are_noted_and_not_checked() -> None:
     made = TestLog(segment_bytes=500)
     made.append(transaction(0))
     made.append_pieces(transaction(1, rows=8), *range(3, 9), ending=False)
@@ -183,7 +183,7 @@ def test_what_is_behind_the_mark_is_noted_and_not_judged() -> None:
     assert report.ok
     notes = [finding for finding in report.findings if finding.severity is Severity.NOTE]
     assert len(notes) >= len(list_segments(made.store)) - 1 > 1
-    assert all("behind the durable mark" in note.problem for note in notes)
+    assert all("after the durable mark" in note.problem for note in notes)
 
 
 @pytest.mark.parametrize("damage", ["gone", "torn"])
@@ -234,7 +234,7 @@ def test_an_index_that_hides_a_schema_is_an_error() -> None:
     rows = index.read(made.store, name.index)
     made.store.write_atomic(name.index, rows[0].encode() + rows[-1].encode())
     (finding,) = errors(verify(made.store))
-    assert "hides a change of schema" in finding.problem
+    assert "lacks a row for the schema change" in finding.problem
 
 
 def test_a_lost_index_is_nothing_to_speak_of(made: TestLog) -> None:
@@ -242,8 +242,8 @@ def test_a_lost_index_is_nothing_to_speak_of(made: TestLog) -> None:
     assert verify(made.store).findings == []
 
 
-def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.log.verify._TELL_BYTES", 500)
+def test_progress_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.log.verify._PROGRESS_BYTES", 500)
     made = random_log(random.Random(1), entries=30, segment_bytes=900)
     told = list[tuple[int, int]]()
     verify(made.store, progress=lambda done, total: told.append((done, total)))

@@ -1,4 +1,4 @@
-"""`tailrace log`: look into a log, check it, and cut its beginning off."""
+"""`tailrace log`: list, print, verify and truncate a log."""
 
 # ruff: noqa: PLC0415 - numpy is loaded when a command runs, not for --help
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.cli import options
+from tailrace.cli.log.tail import From, JsonLines, Limit, Patterns, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +30,9 @@ _CORRUPT_EXIT_CODE = 14
 _LAST_ORDINAL = (1 << 64) - 1
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
-log_app = typer.Typer(name="log", no_args_is_help=True, help="Look into the log and check it.")
+log_app = typer.Typer(
+    name="log", no_args_is_help=True, help="List, print, verify and truncate the log."
+)
 
 
 @log_app.command()
@@ -39,24 +42,28 @@ def ls(
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
-    """List the segments, the end of the log, and who still needs it.
+    """List the segments, the end of the log, and the pins of its readers.
+
+    A pin is the position of a reader, such as a pipeline: retention keeps every segment after it.
+    Reads only headers, so it is fast for large logs, and may run while capture appends.
 
     \b
     Examples:
       tailrace log ls
-      tailrace log ls --json | jq '.segments | length'
+      Count the segments:
+        tailrace log ls --json | jq '.segments | length'
     """
     from tailrace.cli.log.listing import listing, listing_json
 
-    found = listing(_store(config, log))
+    segments = listing(_store(config, log))
     if as_json:
-        typer.echo(json.dumps(listing_json(found), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(listing_json(segments), indent=2, ensure_ascii=False))
     else:
-        _show_listing(found)
+        _show_listing(segments)
 
 
 def _store(config: Path | None, log: Path | None) -> LocalStore:
-    """The log's folder; ConfigError when there is no log in it."""
+    """The store of the log. Raises ConfigError if there is no log."""
     from tailrace.log.format.segment import SUFFIX
     from tailrace.log.reader import Log
     from tailrace.log.store import LocalStore
@@ -68,13 +75,13 @@ def _store(config: Path | None, log: Path | None) -> LocalStore:
     return store
 
 
-def _show_listing(found: Listing) -> None:
+def _show_listing(listing: Listing) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("segment", "after", "up to", "last commit (UTC)"):
         table.add_column(heading, no_wrap=True)
     for heading in ("entries", "changes", "bytes", "epoch"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in found.rows:
+    for row in listing.rows:
         table.add_row(
             Text(row.name.file),
             str(row.after),
@@ -87,61 +94,47 @@ def _show_listing(found: Listing) -> None:
         )
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    end = found.end
+    end = listing.end
     console.print(
-        f"end: {end.position}, acknowledged to PostgreSQL at most {end.end_lsn}, epoch {end.epoch}"
+        f"end: {end.position}, acknowledged to PostgreSQL: at most {end.end_lsn}, epoch {end.epoch}"
     )
-    for name, position in sorted(found.pins.items()):
+    for name, position in sorted(listing.pins.items()):
         console.print(Text(f"pin {name}: {position}"))
 
 
 @log_app.command()
 def cat(
     *,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="PLACE",
-            help="earliest, latest, an LSN (16/B374D848) or a time (2026-01-31T12:00:00Z).",
-        ),
-    ] = "earliest",
+    start: From = "earliest",
     to: Annotated[
         str | None,
         typer.Option(
             "--to",
             metavar="LSN",
-            help="Stop behind the transaction that commits at this LSN, or at a position in it.",
+            help="Stop after the transaction that commits at this LSN, or after a position in it "
+            "(16/B374D848.3).",
         ),
     ] = None,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            "-t",
-            metavar="PATTERN",
-            help="Only tables that match: orders (in any schema), sales.*, *.order_*. Repeatable.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line instead of text.")
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after this many changes.")
-    ] = None,
+    tables: Patterns = None,
+    as_json: JsonLines = False,
+    limit: Limit = None,
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
-    """Print the changes in a part of the log, one a line.
+    """Print the changes in a range of the log, one per line.
+
+    Needs only the log, not the database. Use `tailrace tail` to follow the log as it grows.
 
     \b
     Examples:
-      tailrace log cat --limit 20
-      tailrace log cat --from 2026-01-31T12:00:00Z --to 16/B374D848 --table orders
-      tailrace log cat --json | jq -r .op | sort | uniq -c
+      Print the first 20 changes:
+        tailrace log cat --limit 20
+      Print the changes of one table in a range:
+        tailrace log cat --from 2026-01-31T12:00:00Z --to 16/B374D848 --table orders
+      Count the operations:
+        tailrace log cat --json | jq -r .op | sort | uniq -c
     """
     from tailrace.cli.log.printer import Printer, close_quietly
-    from tailrace.cli.log.tail import Wanted
     from tailrace.log.changes import read_changes
     from tailrace.log.reader import Log
     from tailrace.log.start import parse_start
@@ -149,13 +142,13 @@ def cat(
     place = parse_start(start)
     upto = None if to is None else _position(to, ordinal=_LAST_ORDINAL)
     opened = Log(_store(config, log))
-    wanted = Wanted(tables=tables or [], limit=limit)
+    selection = Selection(tables=tables or [], limit=limit)
     try:
         printer = Printer(as_json=as_json)
         for change in read_changes(opened, opened.resolve(place), upto):
-            if wanted.takes(change):
+            if selection.takes(change):
                 printer.show(change)
-            if wanted.done:
+            if selection.done:
                 break
         printer.flush()
     except BrokenPipeError:
@@ -163,7 +156,7 @@ def cat(
 
 
 def _position(text: str, *, ordinal: int) -> Position:
-    """Read `X/Y.ordinal`, or `X/Y` with the ordinal given."""
+    """Read `X/Y.ordinal`, or `X/Y` with this ordinal."""
     from tailrace.errors import ConfigError
     from tailrace.position import Lsn, Position
 
@@ -171,7 +164,7 @@ def _position(text: str, *, ordinal: int) -> Position:
         return Position.parse(text) if "." in text else Position(Lsn.parse(text), ordinal)
     except ValueError as error:
         hint = "Write an LSN such as 16/B374D848 or a position such as 16/B374D848.3."
-        raise ConfigError(f"{text!r} is no position in a log", hint=hint) from error
+        raise ConfigError(f"invalid position {text!r}", hint=hint) from error
 
 
 @log_app.command()
@@ -181,16 +174,21 @@ def verify(
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
-    """Check every byte of the log: checksums, order, grammar, index and mark.
+    """Verify the whole log: checksums, order, grammar, index and durable mark.
 
-    Changes nothing and may run beside a capture.
+    Changes nothing and may run while capture appends. A warning costs time at most; an error means
+    that the log is damaged.
 
-    Exit code: 0 when all is well (warnings are allowed), 14 when something is corrupt.
+    \b
+    Exit codes:
+      0   no errors; warnings are allowed
+      14  the log is corrupt
 
     \b
     Examples:
       tailrace log verify
-      tailrace log verify --json | jq '.findings[]'
+      List the defects as JSON:
+        tailrace log verify --json | jq '.findings[]'
     """
     from tailrace.log.verify import verify as check
 
@@ -207,7 +205,7 @@ def verify(
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal's stderr; nothing elsewhere."""
+    """A progress bar on stderr if that is a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
@@ -253,7 +251,7 @@ def _show_report(report: Report) -> None:
     for finding in report.findings:
         place = finding.file if finding.offset is None else f"{finding.file}:{finding.offset}"
         style = _STYLES[finding.severity.value]
-        # What a damaged file says may hold anything.
+        # Text from a damaged file may contain control characters.
         text = Text.assemble((f"{finding.severity.value}: ", style), f"{place}: ")
         console.print(text.append(escape(finding.problem)))
     entries = sum(part.entries for part in report.segments)
@@ -268,45 +266,55 @@ def _show_report(report: Report) -> None:
 
 @log_app.command("truncate-before")
 def truncate_before(
-    position: Annotated[str, typer.Argument(metavar="POSITION", help="16/B374D848 or an LSN.N")],
+    position: Annotated[
+        str,
+        typer.Argument(
+            metavar="POSITION", help="An LSN (16/B374D848) or a position (16/B374D848.3)."
+        ),
+    ],
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what a pinned reader still needs.")
+        bool, typer.Option("--force", help="Also delete segments that a pinned reader needs.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go and delete nothing.")
+        bool, typer.Option("--dry-run", help="List the segments to delete; delete nothing.")
     ] = False,
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
-    """Delete the segments that hold nothing at or after a position.
+    """Delete the segments that end before a position.
 
-    Whole segments go, oldest first; the last one always stays, and what remains begins with a
-    whole transaction. Readers that are pinned before the position stop it, unless --force is given:
-    what they have not read is then lost to them.
+    Deletes whole segments, oldest first. The last segment always stays, and the rest of the log
+    begins with a whole transaction. Capture deletes expired segments by itself; use this command to
+    free space earlier.
+
+    The command refuses to delete segments that a pinned reader has not read. With --force it
+    deletes them, and the changes in them are lost to that reader.
 
     \b
     Examples:
-      tailrace log truncate-before 16/B374D848 --dry-run
-      tailrace log truncate-before 16/B374D848
+      List what would be deleted:
+        tailrace log truncate-before 16/B374D848 --dry-run
+      Delete it:
+        tailrace log truncate-before 16/B374D848
     """
     from tailrace.log import retention
 
     before = _just_before(_position(position, ordinal=0))
     store = _store(config, log)
-    going = retention.before(store, before)
+    segments = retention.before(store, before)
     if not force:
-        _check_pins(store, going, before)
-    total = sum(store.size(name.file) for name in going)
+        _check_pins(store, segments, before)
+    total = sum(store.size(name.file) for name in segments)
     if not dry_run:
-        retention.delete(store, going)
-    for name in going:
+        retention.delete(store, segments)
+    for name in segments:
         typer.echo(f"{'would delete' if dry_run else 'deleted'} {name.file}")
-    typer.echo(f"{len(going)} segments, {total:,} bytes")
+    typer.echo(f"{len(segments)} segments, {total:,} bytes")
 
 
 def _just_before(position: Position) -> Position:
-    """The greatest position that is less."""
+    """The last position before this one."""
     from tailrace.position import Lsn, Position
 
     if position.ordinal:
@@ -314,14 +322,15 @@ def _just_before(position: Position) -> Position:
     return Position(Lsn(max(position.lsn - 1, 0)), _LAST_ORDINAL)
 
 
-def _check_pins(store: LocalStore, going: list[SegmentName], before: Position) -> None:
-    """Refuse where a reader would lose something."""
+def _check_pins(store: LocalStore, segments: list[SegmentName], before: Position) -> None:
+    """Refuse to delete a segment that a pinned reader needs."""
     from tailrace.errors import ConfigError
     from tailrace.log import retention
 
     for name, pinned in sorted(retention.pins(store).items()):
-        if pinned < before and len(retention.before(store, pinned)) < len(going):
+        if pinned < before and len(retention.before(store, pinned)) < len(segments):
             raise ConfigError(
-                f"the reader {name} has come to {pinned} and still needs what is after it",
-                hint=f"Truncate before {pinned}, let it catch up, or use --force to take it away.",
+                f"reader {name} is at {pinned} and needs the changes after it",
+                hint=f"Truncate before {pinned}, wait for the reader, or use --force to delete "
+                "changes that it has not read.",
             )

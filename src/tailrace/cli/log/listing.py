@@ -1,4 +1,4 @@
-"""What `tailrace log ls` lists: each segment's contents from its headers alone, quickly."""
+"""The listing of `tailrace log ls`: the contents of each segment, from headers only."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRow:
-    """One segment, as far as it is visible."""
+    """The visible part of one segment."""
 
     name: SegmentName
     after: Position
     upto: Position
     last_commit: str
-    """ISO 8601 in UTC; empty when the segment holds no transaction."""
+    """ISO 8601 in UTC; empty if the segment holds no transaction."""
     entries: int
     changes: int
     bytes: int
@@ -82,7 +82,7 @@ def _time(micros: int) -> str:
     return PgTime(micros).to_datetime().isoformat(sep=" ", timespec="seconds")[:19]
 
 
-def listing_json(found: Listing) -> dict[str, Any]:
+def listing_json(listing: Listing) -> dict[str, Any]:
     """The listing as plain JSON values."""
     return {
         "segments": [
@@ -96,12 +96,12 @@ def listing_json(found: Listing) -> dict[str, Any]:
                 "bytes": row.bytes,
                 "epoch": row.epoch,
             }
-            for row in found.rows
+            for row in listing.rows
         ],
         "end": {
-            "position": str(found.end.position),
-            "end_lsn": str(found.end.end_lsn),
-            "epoch": found.end.epoch,
+            "position": str(listing.end.position),
+            "end_lsn": str(listing.end.end_lsn),
+            "epoch": listing.end.epoch,
         },
-        "pins": {name: str(position) for name, position in sorted(found.pins.items())},
+        "pins": {name: str(position) for name, position in sorted(listing.pins.items())},
     }

@@ -1,7 +1,7 @@
-"""Changes onto standard output, as text or as JSON lines.
+"""Prints changes to standard output, as text or as JSON lines.
 
-JSON is UTF-8 whatever the locale says. Text has colours on a terminal and is folded to its width;
-elsewhere a change is a line.
+JSON is UTF-8 in every locale. On a terminal, text has colours and is folded to the width; elsewhere
+a change takes one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Terminal(Console):
-    """Standard output for data: nothing is markup, and a reader that leaves is for the caller."""
+    """Standard output for data: without markup, and with BrokenPipeError for the caller."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -35,13 +35,13 @@ class Printer:
 
     def __init__(self, *, as_json: bool, console: Console | None = None) -> None:
         self._as_json = as_json
-        # A character the terminal's encoding lacks is no reason to stop.
+        # Escape characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         self._console = console or Terminal()
         self._previous: Change | None = None
 
     def show(self, change: Change) -> None:
-        """Write one change, under its transaction's line when that is a new one."""
+        """Write one change, after a header line if its transaction is new."""
         if self._as_json:
             sys.stdout.buffer.write(json_line(change).encode() + b"\n")
             return
@@ -52,7 +52,7 @@ class Printer:
         self._previous = change
 
     def flush(self) -> None:
-        """Hand over what is still buffered."""
+        """Write what is still buffered."""
         sys.stdout.flush()
 
 
@@ -64,9 +64,9 @@ def _together(previous: Change | None, change: Change) -> bool:
 
 
 def reader_gone() -> bool:
-    """Whether standard output is a pipe that nobody reads any more.
+    """Whether standard output is a pipe without a reader.
 
-    A write would tell, but a follower of an idle log does not write.
+    A write would fail, but `tailrace tail` on an idle log does not write.
     """
     poller = select.poll()
     poller.register(sys.stdout.fileno(), 0)
@@ -74,5 +74,5 @@ def reader_gone() -> bool:
 
 
 def close_quietly() -> None:
-    """After a broken pipe: let the interpreter's own last flush go nowhere."""
+    """After a broken pipe: discard the interpreter's last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

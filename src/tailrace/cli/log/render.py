@@ -1,8 +1,8 @@
-"""Changes for eyes and for programs: `render_text`, `render_transaction`, `to_json`, `json_line`.
+"""Renders a change as text or JSON: `render_text`, `render_transaction`, `to_json`, `json_line`.
 
-Pure functions over one change; where the output goes is `tailrace.cli.log.printer`'s business. Row
-data is written by strangers and shown on an operator's terminal, so nothing here is markup and
-everything a terminal could obey is escaped first.
+Pure functions over one change; `tailrace.cli.log.printer` writes the output. Row data is untrusted
+and shown on an operator's terminal, so nothing is interpreted as markup and all control characters
+are escaped.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 def to_json(change: Change) -> dict[str, Any]:
     """A change as plain JSON values.
 
-    Values are text as PostgreSQL sent it, NULL is null. What PostgreSQL did not send is left out:
-    a large value that an update left alone is named in `unchanged`, and the columns of an old row
-    that are not part of the replica identity are missing from `before`.
+    Values are PostgreSQL's text, NULL is null. Values that PostgreSQL did not send are left out:
+    `unchanged` names unchanged TOAST values of an update, and `before` has only the columns of the
+    replica identity.
     """
     fields: dict[str, Any] = {
         "id": change.position.event_id,
@@ -80,8 +80,8 @@ def to_json(change: Change) -> dict[str, Any]:
 def json_line(change: Change) -> str:
     """`to_json` on one line, safe to show on a terminal: control characters are escaped."""
     line = json.dumps(to_json(change), ensure_ascii=False, separators=(",", ":"))
-    # json escapes C0 only. What is left can stand nowhere but inside a string.
-    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], line)
+    # json escapes C0 only. All other unsafe characters are inside of strings.
+    return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], line)
 
 
 def _time(moment: datetime, separator: str) -> str:
@@ -105,7 +105,7 @@ def _after(change: Change) -> list[tuple[Column, Value]]:
 
 
 def _key(change: Change) -> list[tuple[Column, Value]]:
-    """The replica identity of the row as it was, or as it is where the old one was not sent."""
+    """The replica identity of the old row, or of the new row if the old one was not sent."""
     row = change.before if change.before is not None else change.after
     return [] if row is None else [cell for cell in _cells(change, row) if cell[0].key]
 
@@ -130,16 +130,16 @@ def _string(value: bytes | Binary | None) -> str | None:
         case Binary(data):
             return f"\\x{data.hex()}"
         case bytes():
-            # A SQL_ASCII database sends whatever it was given.
+            # A SQL_ASCII database may send any bytes.
             return value.decode(errors="backslashreplace")
         case _:
             assert_never(value)
 
 
 def render_transaction(change: Change) -> Text:
-    """The line above the changes of one transaction."""
-    who = f"xid {change.xid}" if change.xid else "outside any transaction"
-    parts = [_time(change.committed_at, " "), who, str(change.position.lsn)]
+    """The header line of a transaction."""
+    transaction = f"xid {change.xid}" if change.xid else "outside any transaction"
+    parts = [_time(change.committed_at, " "), transaction, str(change.position.lsn)]
     if change.origin:
         parts.append(f"origin {escape(change.origin)}")
     return Text(f"── {' · '.join(parts)}", style="dim")
@@ -154,7 +154,7 @@ def render_text(change: Change, *, width: int | None) -> Text:
 
 
 def escape(text: str) -> str:
-    r"""`text` with everything a terminal would obey made visible.
+    r"""`text` with visible escapes in place of control characters.
 
     >>> print(escape("a\x1b[2Jb"))
     a\x1b[2Jb
@@ -162,8 +162,8 @@ def escape(text: str) -> str:
     return _UNSAFE.sub(_visible, text)
 
 
-def _visible(found: re.Match[str]) -> str:
-    character = found[0]
+def _visible(match: re.Match[str]) -> str:
+    character = match[0]
     return _SHORT_ESCAPES.get(character) or character.encode("unicode_escape").decode()
 
 
@@ -180,11 +180,11 @@ def _words(change: Change, style: str) -> Iterator[Text]:
         case Op.TRUNCATE:
             yield from (
                 Text(word, style="dim")
-                for word, said in (
+                for word, present in (
                     ("CASCADE", change.cascade),
                     ("RESTART IDENTITY", change.restart_identity),
                 )
-                if said
+                if present
             )
         case Op.MESSAGE:
             yield _shown(change.content)
@@ -193,9 +193,9 @@ def _words(change: Change, style: str) -> Iterator[Text]:
 
 
 def _difference(change: Change, style: str) -> Iterator[Text]:
-    """The key and what is new: against the old row where there is one, else the new row."""
+    """The key and the changed columns if the old row is known, else the new row."""
     olds: Row = change.before if change.before is not None else (ABSENT,) * len(change.after or ())
-    # Under REPLICA IDENTITY FULL every column counts as key; the first one names the row then.
+    # Under REPLICA IDENTITY FULL every column counts as key; the first one identifies the row.
     whole = change.relation is not None and change.relation.replica_identity is ReplicaIdentity.FULL
     changed = False
     for number, ((column, old), (_, new)) in enumerate(
@@ -230,7 +230,7 @@ def _shown(value: Value, style: str = "") -> Text:
         case Binary(data):
             return _shortened(f"\\x{data[:_VALUE_CHARACTERS].hex()}", len(data), style)
         case bytes():
-            # Four bytes a character are enough; the value itself may be a gigabyte.
+            # A character has at most four bytes in UTF-8; the whole value may have a gigabyte.
             start = value[: 4 * _VALUE_CHARACTERS].decode(errors="backslashreplace")
             return _shortened(escape(start), len(value), style)
         case _:
@@ -241,13 +241,13 @@ def _shortened(text: str, size_bytes: int, style: str) -> Text:
     if len(text) > _VALUE_CHARACTERS:
         cut = text[:_VALUE_CHARACTERS]
         return Text.assemble((cut, style), (f"… ({size_bytes:,} bytes)", "dim"))
-    # Quotes where bare text could be taken for something else.
+    # Quote text that could be confused with a marker or with empty space.
     plain = text == text.strip() and text not in {"", _NULL, _UNCHANGED, _NO_CHANGE}
     return Text(text if plain else f"'{text}'", style=style)
 
 
 def _laid_out(head: Text, words: list[Text], width: int | None) -> Text:
-    """Words after the head, on as many lines as `width` asks for, but not without end."""
+    """The head and the words, folded to `width`, on at most `_MAX_LINES` lines."""
     lines = [head]
     for number, word in enumerate(words):
         full = width is not None and lines[-1].cell_len + len(_GAP) + word.cell_len > width

@@ -1,4 +1,4 @@
-"""`tailrace tail`: the log as it grows, on the terminal or as JSON lines."""
+"""`tailrace tail`: follow the log, as text on the terminal or as JSON lines."""
 
 # ruff: noqa: PLC0415 - numpy is loaded when the command runs, not for --help
 
@@ -28,63 +28,77 @@ _WAIT_S = 0.5
 _POLL_S = 0.05
 
 
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        "-t",
+        metavar="PATTERN",
+        help="Only tables that match: orders (in any schema), sales.*, *.order_*. May be repeated.",
+    ),
+]
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="START",
+        help="Where to start: earliest, latest, an LSN (16/B374D848) or a time "
+        "(2026-01-31T12:00:00Z).",
+    ),
+]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line instead of text.")
+]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Stop after this many changes.")
+]
+
+
 def tail(
     *,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            "-t",
-            metavar="PATTERN",
-            help="Only tables that match: orders (in any schema), sales.*, *.order_*. Repeatable.",
-        ),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="PLACE",
-            help="earliest, latest, an LSN (16/B374D848) or a time (2026-01-31T12:00:00Z).",
-        ),
-    ] = "latest",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line instead of text.")
-    ] = False,
+    tables: Patterns = None,
+    start: From = "latest",
+    as_json: JsonLines = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow/--no-follow", help="Wait for more, or stop at the log's end."),
+        typer.Option(
+            "--follow/--no-follow", help="Wait for new changes, or stop at the end of the log."
+        ),
     ] = True,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after this many changes.")
-    ] = None,
+    limit: Limit = None,
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
-    """Show the changes in the log, live.
+    """Show changes as capture appends them to the log.
 
-    Needs the log alone, not the database, and disturbs nobody. Shows whole transactions that are
-    safe on disk. An update shows what is different where the old row is known (REPLICA IDENTITY
-    FULL), the new row otherwise; ⟨unchanged⟩ is a large value PostgreSQL did not send again.
+    Needs only the log, not the database, and does not affect capture or pipelines. Shows whole,
+    durable transactions. An update shows the changed columns if the old row is known (REPLICA
+    IDENTITY FULL), else the new row. ⟨unchanged⟩ is a TOAST value that PostgreSQL does not send
+    because the update did not change it.
 
     \b
     Examples:
-      tailrace tail
-      tailrace tail --table orders --table 'sales.*'
-      tailrace tail --from earliest --no-follow --limit 20
-      tailrace tail --from 2026-01-31T12:00:00Z --json | jq 'select(.op == "delete") | .key'
+      Follow all tables:
+        tailrace tail
+      Follow some tables:
+        tailrace tail --table orders --table 'sales.*'
+      Show the first 20 changes in the log and stop:
+        tailrace tail --from earliest --no-follow --limit 20
+      Print the keys of deleted rows:
+        tailrace tail --from 2026-01-31T12:00:00Z --json | jq 'select(.op == "delete") | .key'
     """
     from tailrace.cli.log.printer import Printer, close_quietly, reader_gone
     from tailrace.log.start import parse_start
 
     place = parse_start(start)
     path = options.settings(config, log=log).log.path
-    wanted = Wanted(tables=tables or [], limit=limit)
+    selection = Selection(tables=tables or [], limit=limit)
     try:
         printer = Printer(as_json=as_json)
         if follow:
-            show_live(path, place, wanted, printer, stopping=reader_gone)
+            show_live(path, place, selection, printer, stopping=reader_gone)
         else:
-            show_present(path, place, wanted, printer)
+            show_present(path, place, selection, printer)
     except BrokenPipeError:
         close_quietly()
     except KeyboardInterrupt:
@@ -92,14 +106,14 @@ def tail(
 
 
 @dataclass(slots=True, kw_only=True)
-class Wanted:
-    """Which changes are shown, and how many are still to come."""
+class Selection:
+    """Which changes are shown, and how many more at most."""
 
     tables: Sequence[str] = field(default_factory=list)
     limit: int | None = None
 
     def takes(self, change: Change) -> bool:
-        """Whether `change` is one of them; counts it if so."""
+        """Whether to show `change`; counts it against the limit."""
         if self.tables and not matches(change, self.tables):
             return False
         if self.limit is not None:
@@ -113,7 +127,7 @@ class Wanted:
 
 
 def matches(change: Change, patterns: Sequence[str]) -> bool:
-    """Whether the change's table fits one of the patterns; a logical message has no table."""
+    """Whether the change's table matches one of the patterns; a logical message has no table."""
     relation = change.relation
     return relation is not None and any(
         fnmatchcase(relation.qualified_name if "." in pattern else relation.name, pattern)
@@ -121,31 +135,38 @@ def matches(change: Change, patterns: Sequence[str]) -> bool:
     )
 
 
-def show_present(path: Path, start: Start, wanted: Wanted, printer: Printer) -> None:
-    """What the log holds now."""
+def show_present(path: Path, start: Start, selection: Selection, printer: Printer) -> None:
+    """Show the changes that the log holds now."""
     from tailrace.log.reader import Log
 
     log = Log.open(path)
-    _show(log, log.resolve(start), log.end().position, wanted, printer)
+    _show(log, log.resolve(start), log.end().position, selection, printer)
 
 
 def show_live(
-    path: Path, start: Start, wanted: Wanted, printer: Printer, *, stopping: Callable[[], bool]
+    path: Path,
+    start: Start,
+    selection: Selection,
+    printer: Printer,
+    *,
+    stopping: Callable[[], bool],
 ) -> None:
-    """What the log holds from `start` on, and then what comes, until `stopping` or the limit."""
+    """Show the changes from `start` on and new ones, until `stopping` or the limit."""
     for log, after, upto in live_ranges(path, start, stopping=stopping):
-        _show(log, after, upto, wanted, printer)
-        if wanted.done:
+        _show(log, after, upto, selection, printer)
+        if selection.done:
             return
 
 
-def _show(log: Log, after: Position, upto: Position, wanted: Wanted, printer: Printer) -> None:
+def _show(
+    log: Log, after: Position, upto: Position, selection: Selection, printer: Printer
+) -> None:
     from tailrace.log.changes import read_changes
 
     for change in read_changes(log, after, upto):
-        if wanted.takes(change):
+        if selection.takes(change):
             printer.show(change)
-        if wanted.done:
+        if selection.done:
             break
     printer.flush()
 
@@ -153,14 +174,14 @@ def _show(log: Log, after: Position, upto: Position, wanted: Wanted, printer: Pr
 def live_ranges(
     path: Path, start: Start, *, stopping: Callable[[], bool]
 ) -> Iterator[tuple[Log, Position, Position]]:
-    """One range of the log `(after, upto]` after another, as it grows."""
+    """One range `(after, upto]` after another, as the log grows."""
     from tailrace.log.reader import Earliest, Latest
 
-    found = _wait_for_log(path, stopping)
-    if found is None:
+    opened = _wait_for_log(path, stopping)
+    if opened is None:
         return
-    log, waited = found
-    # All of a log that was made while we waited is new.
+    log, waited = opened
+    # Everything in a log that was created meanwhile is new.
     after = log.resolve(Earliest() if waited and start == Latest() else start)
     while not stopping():
         upto = log.wait(after, _WAIT_S).position
@@ -170,16 +191,16 @@ def live_ranges(
 
 
 def _wait_for_log(path: Path, stopping: Callable[[], bool]) -> tuple[Log, bool] | None:
-    """The log, and whether it had to be waited for; None when told to stop first."""
+    """The log, and whether it was created after the start; None if `stopping` was true first."""
     from tailrace.log.format import mark
     from tailrace.log.reader import Log
     from tailrace.log.store import LocalStore
 
     waited = False
-    # A new log can be read from its first durable mark on.
+    # A new log is readable once it has a durable mark.
     while mark.read(LocalStore(path)) is None:
         if not waited:
-            note = Text(f"no log in {path} yet: waiting for `tailrace capture` to make it")
+            note = Text(f"no log in {path} yet: waiting for `tailrace capture` to create it")
             Console(stderr=True, soft_wrap=True).print(note, style="dim")
             waited = True
         if stopping():

@@ -1,1 +1,4 @@
-"""The bytes of the log: entries, segments, index and durable mark, as in docs/formats/log.md."""
+"""The formats of the log's files: entries, segments, index and durable mark.
+
+`docs/formats/log.md` specifies them, and golden files of earlier releases test them.
+"""

@@ -1,9 +1,9 @@
 """An entry: one group commit, the unit that is written, fsynced and read.
 
-An entry holds either whole transactions or a piece of exactly one, so the end of what readers may
-see is always the end of an entry. The body is the raw pgoutput messages one after another;
-`offsets` says where each begins (and where the last ends), so a reader hands numpy one buffer and
-one array.
+An entry holds either whole transactions or a fragment of exactly one, so that the visible part of
+the log always ends with an entry. The body holds the raw pgoutput messages one after another.
+`offsets` holds the start of each message and the end of the last, so a reader passes one buffer and
+one array to numpy.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Kind(enum.IntEnum):
     TRANSACTIONS = 1
     """Whole transactions, and messages outside any transaction."""
     FRAGMENT = 2
-    """A piece of one transaction too large for an entry."""
+    """A part of one transaction that is too large for an entry."""
     SCHEMA = 3
-    """Relations and types in force; opens every segment."""
+    """The relations and types in force; the first entry of every segment."""
     PROGRESS = 4
-    """Nothing but a newer `end_lsn`: PostgreSQL wrote WAL that holds no change of ours."""
+    """Only a newer `end_lsn`: PostgreSQL wrote WAL without a published change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One group commit.
 
-    `first` and `last` are the positions of its first and last change; a transaction without any
-    counts with ordinal 0, and kinds without changes repeat the last position before them. `end_lsn`
-    is what PostgreSQL may be told once the entry is durable and visible. Times are microseconds
-    since 2000-01-01 UTC, as on the wire. `begins` and `ends` tell whether a fragment is its
-    transaction's first or last.
+    `first` and `last` are the positions of its first and last change. A transaction without changes
+    counts with ordinal 0; kinds without changes repeat the last position before them. `end_lsn` is
+    the LSN that capture acknowledges once the entry is durable and visible. Times are microseconds
+    since 2000-01-01 UTC, as on the wire. `begins` and `ends` say whether a fragment is the first or
+    the last of its transaction.
     """
 
     kind: Kind
@@ -90,6 +90,6 @@ NO_OFFSETS: NDArray[np.uint32] = np.zeros(1, np.uint32)
 
 
 def pack(messages: list[bytes]) -> tuple[NDArray[np.uint32], bytes]:
-    """Offsets and body of a handful of messages."""
+    """Offsets and body for these messages."""
     lengths = [0, *(len(message) for message in messages)]
     return np.cumsum(lengths).astype(np.uint32), b"".join(messages)

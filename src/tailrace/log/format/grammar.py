@@ -1,8 +1,8 @@
-"""The grammar of an entry: what its messages must be for its header to be true.
+"""The grammar of an entry: whether its messages agree with its header.
 
-Decodes every message with the same decoder readers use, so what passes here can be read. Keeps the
-schemas in force from entry to entry. For `tailrace log verify` and for tests; the appender trusts
-the assembly before it.
+Decodes every message with the same decoder as `tailrace tail`, so what passes here can be read.
+Keeps the schemas in force from entry to entry. For `tailrace log verify` and for tests; the
+appender does not repeat the checks of assembly.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ _SCHEMAS = frozenset(b"RY")
 
 
 class Grammar:
-    """Checks one entry after another; `problems` says what is wrong with each."""
+    """Checks one entry after another."""
 
     def __init__(self) -> None:
         self._decoder = Decoder()
 
     def problems(self, entry: Entry) -> Iterator[str]:
-        """What the entry's messages say against its header."""
+        """The differences between the entry's messages and its header."""
         try:
             positions = [change.position for change in self._decoder.decode([entry])]
         except MalformedError as error:
             yield str(error)
             return
         try:
-            found = _outline(entry)
+            outline = _outline(entry)
         except MalformedError as error:
             yield str(error)
             return
-        yield from _counts(entry, found, len(positions))
+        yield from _counts(entry, outline, len(positions))
         yield from _order(entry, positions)
-        yield from _bounds(entry, found)
+        yield from _bounds(entry, outline)
 
 
 @dataclass(slots=True)
 class _Outline:
-    """An entry's transactions and loose messages."""
+    """Counts and bounds of an entry. A unit is a transaction or a non-transactional message."""
 
     begins: int = 0
     commits: int = 0
@@ -71,67 +71,71 @@ class _Outline:
 
 
 def _outline(entry: Entry) -> _Outline:
-    """Messages that parse one by one, read as a sequence."""
-    found = _Outline()
+    """Read the messages of an entry as a sequence. Raises MalformedError for a wrong order."""
+    outline = _Outline()
     lsn = int(entry.first.lsn)
     inside = entry.kind is Kind.FRAGMENT and not entry.begins
     for raw in entry.messages():
         kind = raw[0]
         if kind in _SCHEMAS:
-            found.schemas += 1
+            outline.schemas += 1
         elif kind == _BEGIN:
             if inside:
                 raise MalformedError("BEGIN inside a transaction")
             inside, lsn = True, _number(raw, 1)
-            found.begins += 1
-            found.unit(lsn)
+            outline.begins += 1
+            outline.unit(lsn)
             time = int.from_bytes(raw[9:17], "big", signed=True)
-            found.latest = time if found.latest is None else max(found.latest, time)
+            outline.latest = time if outline.latest is None else max(outline.latest, time)
         elif kind == _COMMIT:
             if not inside or _number(raw, 2) != lsn:
                 raise MalformedError("COMMIT without its BEGIN")
             inside = False
-            found.commits += 1
-            found.end_lsn = _number(raw, 10)
+            outline.commits += 1
+            outline.end_lsn = _number(raw, 10)
         elif kind == _MESSAGE and raw[1] == 0:
             if inside:
                 raise MalformedError("a non-transactional message inside a transaction")
-            found.unit(max(_number(raw, 2) - 1, 0))
+            outline.unit(max(_number(raw, 2) - 1, 0))
         else:
-            found.others += 1
+            outline.others += 1
             if not inside:
                 raise MalformedError(f"a {chr(kind)} message outside of a transaction")
     if inside != (entry.kind is Kind.FRAGMENT and not entry.ends):
-        raise MalformedError("the last transaction is not whole" if inside else "no end is open")
-    return found
+        raise MalformedError(
+            "the last transaction has no COMMIT"
+            if inside
+            else "a COMMIT in a fragment that is not the last"
+        )
+    return outline
 
 
 def _number(raw: memoryview, at: int) -> int:
     return int.from_bytes(raw[at : at + _LSN_BYTES], "big")
 
 
-def _counts(entry: Entry, found: _Outline, changes: int) -> Iterator[str]:
+def _counts(entry: Entry, outline: _Outline, changes: int) -> Iterator[str]:
     claims = {
         "changes": (entry.changes, changes),
-        "transactions": (entry.transactions, found.commits),
-        "schemas": (entry.schemas, found.schemas),
+        "transactions": (entry.transactions, outline.commits),
+        "schemas": (entry.schemas, outline.schemas),
     }
     for what, (claimed, counted) in claims.items():
         if claimed != counted:
-            yield f"the header claims {claimed} {what}, there are {counted}"
+            yield f"the header claims {claimed} {what}, the body has {counted}"
     match entry.kind:
         case Kind.SCHEMA:
-            if found.units or found.others:
+            if outline.units or outline.others:
                 yield "a SCHEMA entry holds more than schemas"
         case Kind.PROGRESS:
             if len(entry.offsets) > 1:
                 yield "a PROGRESS entry holds messages"
         case Kind.FRAGMENT:
-            if (found.begins, found.commits) != (entry.begins, entry.ends):
-                yield "a fragment's flags do not fit its BEGIN and COMMIT"
+            if (outline.begins, outline.commits) != (entry.begins, entry.ends):
+                yield "a fragment's flags differ from its BEGIN and COMMIT"
         case Kind.TRANSACTIONS:
-            if not found.units or not (entry.begins and entry.ends):
-                yield "an entry of whole transactions is not"
+            if not outline.units or not (entry.begins and entry.ends):
+                yield "a TRANSACTIONS entry does not hold whole transactions"
 
 
 def _order(entry: Entry, positions: list[Position]) -> Iterator[str]:
@@ -139,20 +143,20 @@ def _order(entry: Entry, positions: list[Position]) -> Iterator[str]:
         yield "positions do not increase"
     if positions and not entry.first <= positions[0] <= positions[-1] <= entry.last:
         yield (
-            f"changes {positions[0]} to {positions[-1]} lie outside of "
+            f"changes {positions[0]} to {positions[-1]} are outside of "
             f"the header's {entry.first} to {entry.last}"
         )
     if positions and entry.kind is Kind.FRAGMENT and positions[-1] != entry.last:
         yield f"the last change is {positions[-1]}, the header claims {entry.last}"
 
 
-def _bounds(entry: Entry, found: _Outline) -> Iterator[str]:
-    if entry.kind is Kind.TRANSACTIONS and found.units:
-        if (found.first_lsn, found.last_lsn) != (entry.first.lsn, entry.last.lsn):
+def _bounds(entry: Entry, outline: _Outline) -> Iterator[str]:
+    if entry.kind is Kind.TRANSACTIONS and outline.units:
+        if (outline.first_lsn, outline.last_lsn) != (entry.first.lsn, entry.last.lsn):
             yield "the header's first and last LSN are not those of the transactions"
-    elif found.first_lsn is not None and found.first_lsn != entry.first.lsn:
+    elif outline.first_lsn is not None and outline.first_lsn != entry.first.lsn:
         yield "a fragment's BEGIN has another LSN than its header"
-    if found.end_lsn is not None and found.end_lsn != entry.end_lsn:
-        yield f"the last COMMIT ends at {Lsn(found.end_lsn)}, the header claims {entry.end_lsn}"
-    if found.latest is not None and found.latest > entry.last_time:
+    if outline.end_lsn is not None and outline.end_lsn != entry.end_lsn:
+        yield f"the last COMMIT ends at {Lsn(outline.end_lsn)}, the header claims {entry.end_lsn}"
+    if outline.latest is not None and outline.latest > entry.last_time:
         yield "a transaction is later than the header's last time"

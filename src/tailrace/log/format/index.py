@@ -1,8 +1,8 @@
-"""The sparse index of a segment: where to start looking, and where the schemas changed.
+"""The sparse index of a segment: where to start reading, and where the schemas changed.
 
 One row for an entry every `every_bytes`, and one for each entry that carries Relation or Type
-messages. It is derived from the segment, never the truth: a row that is missing or damaged costs
-time, not correctness, because whoever follows one checks the entry it points at.
+messages. The index is derived from the segment: a missing or damaged row costs time, not
+correctness, because a reader checks the entry that a row points at.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class IndexBuilder:
 
 
 def read(store: Store, name: str) -> list[Row]:
-    """The rows up to the first damaged one; none when there is no index."""
+    """The rows up to the first damaged one; empty if there is no index."""
     try:
         data = store.read(name, 0, store.size(name))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The log's bytes: segment headers and entries. Pure: buffers in, values out, and back.
+"""Segment headers and entries as bytes. Pure: buffers to values and back.
 
-All integers are little-endian. CRC32C guards every header and body. Lengths are checked against
-what is there and against a cap before anything is allocated. `MalformedError` is the only error;
-whether it means a torn tail or corruption is for the caller, who knows where the bytes stood.
+All integers are little-endian. CRC32C covers every header and body. Lengths are checked against
+the available bytes and a maximum before anything is allocated. `MalformedError` is the only error;
+the caller knows where the bytes were and decides whether it is a torn tail or corruption.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ VERSION = 1
 SEGMENT_MAGIC = b"TAILRACE"
 ENTRY_MAGIC = b"TRen"
 MAX_BODY_BYTES = (1 << 31) - (1 << 16)
-"""A row can be about a gigabyte on the wire; nothing legal comes near two. One read gets it all:
-Linux stops at 2³¹ - 4096 bytes."""
+"""A row has at most about 1 GB on the wire, so a valid entry stays below 2 GB. One read returns it:
+Linux reads at most 2³¹ - 4096 bytes at a time."""
 
 _SEGMENT = struct.Struct("<8sHHII")
 _ENTRY = struct.Struct("<4sBBBBIIIIIIIIQQQQQQqq")
@@ -42,7 +42,7 @@ ENTRY_HEADER_BYTES = _ENTRY.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose changes a log holds. Every segment repeats it."""
+    """The source of a log's changes. Every segment repeats it."""
 
     system_identifier: str
     timeline: int
@@ -53,7 +53,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeader:
-    """The opening of a segment: identity, and where in the stream it begins."""
+    """The header of a segment: identity, and where in the stream the segment begins."""
 
     identity: Identity
     sequence: int
@@ -82,15 +82,15 @@ class SegmentHeader:
 
 
 def segment_header_bytes(fixed: bytes) -> int:
-    """How long the whole header is, from its fixed part."""
+    """The length of the whole header, read from its fixed part."""
     if len(fixed) < SEGMENT_HEADER_BYTES:
         raise MalformedError("the segment ends inside its header")
     magic, version, _, length, _ = _SEGMENT.unpack_from(fixed)
     if magic != SEGMENT_MAGIC:
-        raise MalformedError("not a Tailrace segment: the magic is missing")
+        raise MalformedError("not a Tailrace segment: it does not begin with the magic bytes")
     if version != VERSION:
         raise MalformedError(
-            f"segment format version {version}; this Tailrace reads version {VERSION}",
+            f"segment format version {version}; this release reads version {VERSION}",
             hint=_OTHER_RELEASE,
         )
     if length > _MAX_IDENTITY_BYTES:
@@ -99,18 +99,18 @@ def segment_header_bytes(fixed: bytes) -> int:
 
 
 def decode_segment_header(data: bytes) -> SegmentHeader:
-    """Read a whole segment header, as long as `segment_header_bytes` said."""
+    """Read a segment header of `segment_header_bytes` bytes."""
     size = segment_header_bytes(data)
     if len(data) < size:
         raise MalformedError("the segment ends inside its header")
     magic, version, spare, length, crc = _SEGMENT.unpack_from(data)
     text = data[SEGMENT_HEADER_BYTES:size]
     if crc != crc32c(text, crc32c(_SEGMENT.pack(magic, version, spare, length, 0))):
-        raise MalformedError("the segment header's checksum does not hold")
+        raise MalformedError("the checksum of the segment header does not match")
     try:
         return _identity_from(json.loads(text))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise MalformedError(f"the segment header's identity is unreadable: {error}") from error
+        raise MalformedError(f"the identity in the segment header is invalid: {error}") from error
 
 
 def _identity_from(fields: dict[str, Any]) -> SegmentHeader:
@@ -134,8 +134,8 @@ def _identity_from(fields: dict[str, Any]) -> SegmentHeader:
 def _text(fields: dict[str, Any], key: str) -> str:
     value = fields[key]
     if not isinstance(value, str):
-        raise TypeError(f"{key} is not a text")
-    value.encode()  # a lone surrogate could not be printed later
+        raise TypeError(f"{key} is not a string")
+    value.encode()  # Refuses lone surrogates, which cannot be printed.
     return value
 
 
@@ -154,7 +154,7 @@ def _position(fields: dict[str, Any], key: str) -> Position:
 
 
 class Codec(enum.IntEnum):
-    """How a body is stored: as it is, or compressed by zstd."""
+    """How a body is stored: plain, or compressed with zstd."""
 
     NONE = 0
     ZSTD = 1
@@ -191,7 +191,9 @@ def encode_entry(entry: Entry, *, epoch: int, codec: int = Codec.NONE) -> list[b
         body = [zstandard.ZstdCompressor(level=1).compress(b"".join(body))]
     stored_bytes = sum(map(len, body))
     if raw_bytes > MAX_BODY_BYTES or stored_bytes > MAX_BODY_BYTES:
-        raise MalformedError(f"an entry of {raw_bytes} bytes is larger than the format allows")
+        raise MalformedError(
+            f"an entry has {raw_bytes} bytes, the format allows at most {MAX_BODY_BYTES}"
+        )
 
     def header(crc: int) -> bytes:
         return _ENTRY.pack(
@@ -218,10 +220,10 @@ def decode_frame(header: bytes) -> Frame:
         last_ordinal, end_lsn, first_time, last_time,
     ) = _ENTRY.unpack_from(header)  # fmt: skip
     if magic != ENTRY_MAGIC:
-        raise MalformedError("no entry begins here: the magic is missing")
+        raise MalformedError("no entry begins here: the magic bytes are missing")
     if version != VERSION:
         raise MalformedError(
-            f"entry format version {version}; this Tailrace reads version {VERSION}",
+            f"entry format version {version}; this release reads version {VERSION}",
             hint=_OTHER_RELEASE,
         )
     if kind not in _KINDS or codec not in _CODECS or flags > _BEGINS | _ENDS:
@@ -251,17 +253,17 @@ def decode_frame(header: bytes) -> Frame:
 
 
 def decode_entry(frame: Frame, header: bytes, stored: bytes | memoryview) -> Entry:
-    """Check the checksum over header and body, then open the body."""
+    """Check the checksum over header and body, then decompress and split the body."""
     blank = bytearray(header[:ENTRY_HEADER_BYTES])
     blank[_CRC_AT : _CRC_AT + 4] = b"\0\0\0\0"
     if len(stored) != frame.stored_bytes or crc32c(stored, crc32c(bytes(blank))) != frame.crc:
-        raise MalformedError("an entry's checksum does not hold")
+        raise MalformedError("the checksum of an entry does not match")
     raw = _inflate(frame, stored)
     table_bytes = 4 * (frame.messages + 1)
     offsets = np.frombuffer(raw, "<u4", frame.messages + 1)
     body = bytes(memoryview(raw)[table_bytes:])
     if offsets[0] != 0 or offsets[-1] != len(body) or (offsets[1:] <= offsets[:-1]).any():
-        raise MalformedError("an entry's offset table does not fit its body")
+        raise MalformedError("the offset table of an entry does not match its body")
     head = frame.entry
     return Entry(
         kind=head.kind, first=head.first, last=head.last, end_lsn=head.end_lsn,
@@ -278,10 +280,10 @@ def _inflate(frame: Frame, stored: bytes | memoryview) -> bytes | memoryview:
             raise MalformedError("an uncompressed entry claims two different lengths")
         return stored
     try:
-        # `max_output_size` is ignored when the frame states its size, and allocated at once when
-        # it does not: only a frame that states exactly what the checked header claims is opened.
+        # zstandard ignores `max_output_size` if the frame states its size, and allocates all of it
+        # at once if it does not. So the frame must state the size that the header claims.
         if zstandard.frame_content_size(stored) != frame.raw_bytes:
-            raise MalformedError("an entry's compressed body has another length than it claims")
+            raise MalformedError("the compressed body of an entry has another length than claimed")
         return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise MalformedError(f"an entry's compressed body is unreadable: {error}") from error
+        raise MalformedError(f"the compressed body of an entry is invalid: {error}") from error

@@ -1,9 +1,8 @@
 """The durable mark: how far the log may be read.
 
 After every fsync the appender overwrites one small record with the end of the last whole, durable
-transaction. Readers in other processes trust it and nothing beyond it. The record itself is not
-fsynced: after a power cut it may be older than the log, which hides nothing for longer than until
-the next capture starts and recovers.
+transaction. Readers in other processes read up to the mark and no further. The record itself is not
+fsynced: after a power cut it may be older than the log, until capture starts and recovers the log.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ RECORD_BYTES = _RECORD.size + _CRC.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """The end of what is whole and durable: a place in the files and a place in the stream."""
+    """The end of the whole and durable transactions: in the files and in the stream."""
 
     sequence: int
     offset: int
@@ -51,7 +50,7 @@ class Mark:
 
 
 def decode(data: bytes) -> Mark | None:
-    """The mark, or None when the record is torn or foreign; CorruptError from a newer release."""
+    """The mark; None if the record is torn. Raises CorruptError for one of a later release."""
     record, crc = data[: _RECORD.size], data[_RECORD.size : _RECORD.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != crc32c(record):
         return None
@@ -60,7 +59,7 @@ def decode(data: bytes) -> Mark | None:
         return None
     if version != _VERSION:
         raise CorruptError(
-            f"the durable mark has format version {version}; this Tailrace reads {_VERSION}",
+            f"the durable mark has format version {version}; this release reads {_VERSION}",
             hint="Read the log with the release that wrote it, or upgrade.",
         )
     return Mark(
@@ -70,7 +69,7 @@ def decode(data: bytes) -> Mark | None:
 
 
 def peek(store: Store) -> Mark | None:
-    """The mark; None when there is none or it is torn."""
+    """The mark; None if it is missing or torn."""
     try:
         return decode(store.read(NAME, 0, RECORD_BYTES))
     except FileNotFoundError:
@@ -78,7 +77,7 @@ def peek(store: Store) -> Mark | None:
 
 
 def read(store: Store) -> Mark | None:
-    """The current mark; None when there is none yet. Waits out a record that is being written."""
+    """The current mark; None if there is none yet. Retries while a record is being written."""
     for _ in range(_READ_ATTEMPTS):
         try:
             mark = decode(store.read(NAME, 0, RECORD_BYTES))
@@ -88,12 +87,12 @@ def read(store: Store) -> Mark | None:
             return mark
     raise CorruptError(
         "the durable mark is unreadable",
-        hint="Start `tailrace capture` once: it recovers the log and writes the mark anew.",
+        hint="Start `tailrace capture` once: it recovers the log and rewrites the mark.",
     )
 
 
 def write(store: Store, mark: Mark, *, durably: bool = False) -> None:
-    """Publish a new end. `durably` where the file must exist after a power cut."""
+    """Publish a new end. With `durably`, the file also exists after a power cut."""
     if not durably:
         try:
             store.overwrite(NAME, mark.encode())

@@ -1,4 +1,4 @@
-"""Segments: files of entries. Names, headers, and walking the entries of one.
+"""Segments: files of entries. Their names, their headers, and reading their entries.
 
 A segment's name is its sequence number and the LSN it begins at:
 `0000000042-00000000015d3a28.seg`, with its index beside it as `.idx`.
@@ -45,28 +45,28 @@ class SegmentName:
 
 
 def list_segments(store: Store) -> list[SegmentName]:
-    """All segments in order; a hole in the sequence is corruption."""
-    found = _listed(store)
-    if _hole(found) is not None:
-        # A listing is not atomic: retention may have been deleting meanwhile.
-        found = _listed(store)
-    hole = _hole(found)
+    """All segments in order. Raises CorruptError if one is missing between two others."""
+    names = _listed(store)
+    if _hole(names) is not None:
+        # A listing is not atomic: retention may have deleted segments meanwhile.
+        names = _listed(store)
+    hole = _hole(names)
     if hole is not None:
         before, after = hole
         raise CorruptError(f"{after.file} does not follow {before.file}: segments are missing")
-    return found
+    return names
 
 
 def _listed(store: Store) -> list[SegmentName]:
-    found = []
+    names = []
     for name in store.names():
         if not name.endswith(SUFFIX):
             continue
         match = _NAME.fullmatch(name)
         if match is None:
-            raise CorruptError(f"{name} does not have a segment's name")
-        found.append(SegmentName(int(match[1]), Lsn(int(match[2], 16))))
-    return sorted(found)
+            raise CorruptError(f"{name} is not a valid name of a segment")
+        names.append(SegmentName(int(match[1]), Lsn(int(match[2], 16))))
+    return sorted(names)
 
 
 def _hole(names: list[SegmentName]) -> tuple[SegmentName, SegmentName] | None:
@@ -75,13 +75,13 @@ def _hole(names: list[SegmentName]) -> tuple[SegmentName, SegmentName] | None:
 
 
 def read_header(store: Store, name: SegmentName) -> tuple[layout.SegmentHeader, int]:
-    """A segment's header and the offset of its first entry; MalformedError when it is not one."""
+    """The header of a segment and the offset of its first entry. Raises MalformedError."""
     data = store.read(name.file, 0, layout.SEGMENT_HEADER_BYTES)
     size = layout.segment_header_bytes(data)
     header = layout.decode_segment_header(store.read(name.file, 0, size))
     if (header.sequence, header.base_end_lsn) != (name.sequence, name.base_lsn):
         raise MalformedError(
-            f"{name.file} says it is segment {header.sequence} at {header.base_end_lsn}"
+            f"the header of {name.file} names segment {header.sequence} at {header.base_end_lsn}"
         )
     return header, size
 
@@ -104,10 +104,10 @@ def walk(
     bodies: bool = True,
     window_bytes: int | None = None,
 ) -> Iterator[Placed]:
-    """The entries between two offsets. Raises MalformedError where the bytes stop making sense.
+    """The entries between two offsets. Raises MalformedError at the first invalid entry.
 
-    Without `bodies` only headers are read: quick, but nothing is checked by checksum. A small
-    `window_bytes` is for those who want one entry.
+    Without `bodies` only headers are read: fast, but without checksums. The file is read in windows
+    of 1 MiB; a caller that needs one entry passes a small `window_bytes`.
     """
     limit = store.size(name.file) if end is None else end
     window, window_at = b"", start
@@ -137,10 +137,10 @@ def walk(
 
 
 def another_entry_after(store: Store, name: SegmentName, offset: int) -> bool:
-    """Whether a whole, valid entry stands anywhere behind a damaged one.
+    """Whether a whole, valid entry follows a damaged one.
 
-    Tells corruption from a torn tail: the appender never begins an entry before the one in front
-    of it is durable, so a valid successor proves that the damaged entry once was too.
+    Distinguishes corruption from a torn tail: the appender starts an entry only when the one before
+    it is durable, so a valid successor proves that the damaged entry was durable once.
     """
     data = store.read(name.file, offset, store.size(name.file) - offset)
     at = data.find(layout.ENTRY_MAGIC, 1)

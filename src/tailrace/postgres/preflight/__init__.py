@@ -1,7 +1,7 @@
-"""Preflight: everything about the source that capture depends on, as named checks.
+"""Preflight: named checks of everything in the source that capture depends on.
 
-`tailrace doctor` shows what `run` returns. The facts are read in one go, then each check judges
-them by itself; a file here is a subject. Sinks bring their own checks.
+`tailrace doctor` shows the findings of `run`. `facts` reads all facts once; then each check
+evaluates them independently. One file per subject. Sinks have their own checks.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CHECKS: tuple[Check, ...] = (
 
 
 def run(connection: Connection, config: Config) -> list[Finding]:
-    """Look at the source and say what is found. Changes nothing."""
+    """Read the facts of the source and run all checks. Changes nothing."""
     return examine(gather(connection, config, log_exists=log_exists(config.log.path)))
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """The findings of every check, gravest first."""
+    """The findings of every check, most severe first."""
     order = list(Severity)
     findings = [finding for check in CHECKS for finding in check.run(facts)]
     return sorted(findings, key=lambda finding: order.index(finding.severity))

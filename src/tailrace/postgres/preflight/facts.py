@@ -1,6 +1,6 @@
-"""Everything the checks look at, read once from the source's catalogs.
+"""The facts that the checks evaluate, read once from the source's catalogs.
 
-Works for a role with no more than LOGIN: what such a role may not see is simply not there.
+Works for a role with LOGIN only: facts that such a role may not see are missing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.postgres.catalog import TableState, read_published
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import PublicationState, TableName, read_publication
 from tailrace.postgres.slot import OpenTransaction, SlotState, open_transactions, read_slot
+from tailrace.postgres.table_state import TableState, read_published
 
 T = TypeVar("T")
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """The role Tailrace connects as."""
+    """The role that Tailrace connects as."""
 
     name: str
     superuser: bool
     replication: bool
     bypasses_row_security: bool
     sees_activity: bool
-    """Of other roles, in pg_stat_activity."""
+    """Whether it sees the sessions of other roles in pg_stat_activity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """How the connection reaches the server."""
+class Link:
+    """The network path of the connection."""
 
     local: bool
     loopback: bool
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSetting:
-    """What `ALTER ROLE ... SET` or `ALTER DATABASE ... SET` hands to our sessions."""
+    """A setting of `ALTER ROLE ... SET` or `ALTER DATABASE ... SET` for Tailrace's sessions."""
 
     scope: str
     name: str
@@ -61,7 +61,7 @@ class RoleSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The source as it is now."""
+    """The present state of the source."""
 
     config: Config
     log_exists: bool
@@ -73,7 +73,7 @@ class Facts:
     slots_used: int
     senders_used: int
     role: Role
-    line: Line
+    link: Link
     role_settings: Sequence[RoleSetting]
     slot: SlotState | None
     publication: PublicationState | None
@@ -83,7 +83,7 @@ class Facts:
     transactions: Sequence[OpenTransaction]
 
     def setting(self, name: str) -> int:
-        """A numeric setting in its own unit; 0 where the server does not know it."""
+        """A numeric setting in its own unit; 0 if the server does not have it."""
         return int(self.settings.get(name, 0))
 
     @property
@@ -117,7 +117,7 @@ def _gather(connection: Connection, config: Config, *, log_exists: bool) -> Fact
         slots_used=slots_used,
         senders_used=senders_used,
         role=_rows(connection, Role, _ROLE)[0],
-        line=_line(connection),
+        link=_link(connection),
         role_settings=_rows(connection, RoleSetting, _ROLE_SETTINGS),
         slot=read_slot(connection, source.slot),
         publication=publication,
@@ -133,9 +133,9 @@ def _rows(connection: Connection, kind: type[T], query: LiteralString) -> list[T
         return cursor.execute(query).fetchall()
 
 
-def _line(connection: Connection) -> Line:
+def _link(connection: Connection) -> Link:
     address = connection.info.hostaddr
-    return Line(
+    return Link(
         local=connection.info.host.startswith(("/", "@")),
         loopback=bool(address) and ip_address(address).is_loopback,
         encrypted=connection.pgconn.ssl_in_use,
@@ -161,7 +161,7 @@ SELECT name, setting FROM pg_settings WHERE name IN (
     'max_slot_wal_keep_size', 'idle_replication_slot_timeout', 'synchronized_standby_slots')
 """
 
-# Amazon's service gives replication through a role's membership instead of the attribute.
+# Amazon RDS grants replication through membership in rds_replication instead of the attribute.
 _ROLE = """
 SELECT r.rolname AS name, r.rolsuper AS superuser, r.rolbypassrls AS bypasses_row_security,
        r.rolreplication OR EXISTS (
@@ -186,9 +186,9 @@ ORDER BY 2, 1
 
 _OVERLAPS = """
 SELECT DISTINCT other.pubname, format('%%s.%%s', other.schemaname, other.tablename)
-FROM pg_publication_tables ours
+FROM pg_publication_tables t
 JOIN pg_publication_tables other USING (schemaname, tablename)
-WHERE ours.pubname = %s AND other.pubname <> ours.pubname
+WHERE t.pubname = %s AND other.pubname <> t.pubname
 ORDER BY 1, 2
 """
 

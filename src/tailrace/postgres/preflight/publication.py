@@ -1,4 +1,4 @@
-"""Checks of the publication: does it exist, and what does it hold back."""
+"""Checks of the publication: does it exist, and what does it leave out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @check("publication-exists", "the publication exists")
 def exists(facts: Facts) -> Iterator[Finding]:
-    """A slot that is older than its publication can not be read with it."""
+    """A slot cannot read changes older than its publication."""
     if facts.publication is not None:
         return
     name = facts.config.source.publication
@@ -26,41 +26,41 @@ def exists(facts: Facts) -> Iterator[Finding]:
         yield error(f"publication {name} does not exist", f"{create} -- or: tailrace init")
     else:
         yield error(
-            f"publication {name} does not exist, and slot {facts.slot.name} is older than any that "
-            "is made now: changes before it can not be read",
+            f"publication {name} does not exist, and slot {facts.slot.name} does: the slot cannot "
+            "read changes older than a publication that is created now",
             f"{create} -- before the first capture, drop the slot and run `tailrace init` instead",
         )
 
 
-@check("publication-tables", "the publication holds tables", needs=("publication",))
+@check("publication-tables", "the publication contains tables", needs=("publication",))
 def tables(facts: Facts) -> Iterator[Finding]:
-    """An empty publication streams nothing, and says nothing about it."""
+    """An empty publication streams nothing, without an error."""
     assert facts.publication is not None
     if not facts.publication.tables:
         yield warning(
-            "the publication holds no table",
+            "the publication contains no table",
             f"ALTER PUBLICATION {quote_ident(facts.publication.name)} ADD TABLE ...;",
         )
 
 
 @check("publication-all-tables", "the publication names its tables", needs=("publication",))
 def all_tables(facts: Facts) -> Iterator[Finding]:
-    """FOR ALL TABLES also takes tables that do not exist yet."""
+    """FOR ALL TABLES includes tables that are created later."""
     if facts.publication and facts.publication.all_tables:
         yield warning(
-            "the publication is FOR ALL TABLES: a new table without a primary key will refuse its "
-            "own UPDATE and DELETE",
-            "Create a publication FOR TABLE with the tables that are wanted.",
+            "the publication is FOR ALL TABLES: UPDATE and DELETE will fail on a new table without "
+            "a primary key",
+            "Create a publication FOR TABLE with the tables to capture.",
         )
 
 
 @check("publication-operations", "all operations are published", needs=("publication",))
 def operations(facts: Facts) -> Iterator[Finding]:
-    """What is held back is invisible to every consumer."""
+    """Consumers never see operations that are not published."""
     assert facts.publication is not None
-    if missing := facts.publication.held_back:
+    if missing := facts.publication.unpublished_operations:
         yield warning(
-            f"the publication holds back: {', '.join(missing)}",
+            f"operations that are not published: {', '.join(missing)}",
             f"ALTER PUBLICATION {quote_ident(facts.publication.name)} "
             "SET (publish = 'insert, update, delete, truncate');",
         )
@@ -68,14 +68,14 @@ def operations(facts: Facts) -> Iterator[Finding]:
 
 @check("publication-row-filter", "no row filter", needs=("publication",))
 def row_filter(facts: Facts) -> Iterator[Finding]:
-    """Rows that are filtered out never reach the log, and TRUNCATE is not filtered."""
+    """Rows outside the filter never reach the log; TRUNCATE is not filtered."""
     assert facts.publication is not None
     for published in facts.publication.tables:
         if published.row_filter is not None:
             yield warning(
-                f"only rows with {published.row_filter} are published; an update across "
-                "this border arrives as an insert or a delete",
-                _again(facts, published.table.quoted),
+                f"only rows with {published.row_filter} are published; an update that moves a row "
+                "into or out of the filter arrives as an insert or a delete",
+                _without_selection(facts, published.table.quoted),
                 str(published.table),
             )
 
@@ -88,13 +88,13 @@ def column_list(facts: Facts) -> Iterator[Finding]:
         if published.columns is not None:
             yield warning(
                 f"only these columns are published: {', '.join(published.columns)}",
-                _again(facts, published.table.quoted),
+                _without_selection(facts, published.table.quoted),
                 str(published.table),
             )
 
 
-def _again(facts: Facts, table: str) -> str:
-    # Dropping and adding in one transaction leaves no moment in which changes are not published.
+def _without_selection(facts: Facts, table: str) -> str:
+    # In one transaction, so that every change is published before and after.
     name = quote_ident(facts.config.source.publication)
     return (
         f"BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; "
@@ -102,12 +102,12 @@ def _again(facts: Facts, table: str) -> str:
     )
 
 
-@check("publication-overlap", "no other publication holds these tables", needs=("publication",))
+@check("publication-overlap", "no other publication contains these tables", needs=("publication",))
 def overlap(facts: Facts) -> Iterator[Finding]:
-    """Harmless for us, who read one publication; good to know before dropping any."""
+    """Harmless, because capture reads one publication; useful before one is dropped."""
     for other, pairs in groupby(facts.overlaps, key=lambda pair: pair[0]):
         names = ", ".join(table for _, table in pairs)
-        yield info(f"publication {other} also holds: {names}", subject=other)
+        yield info(f"publication {other} also contains: {names}", subject=other)
 
 
 CHECKS = (exists, tables, all_tables, operations, row_filter, column_list, overlap)

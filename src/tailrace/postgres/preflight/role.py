@@ -1,4 +1,4 @@
-"""Checks of the role and the line: what it may do, what it inherits, who can listen."""
+"""Checks of the role and of the connection: privileges, inherited settings, encryption."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUTS = {"statement_timeout", "transaction_timeout", "idle_session_timeout"}
 
 @check("role-replication", "the role may replicate")
 def replication(facts: Facts) -> Iterator[Finding]:
-    """Without REPLICATION, neither the slot nor the stream can be used."""
+    """The slot and the stream need REPLICATION."""
     if not (facts.role.replication or facts.role.superuser):
         name = quote_ident(facts.role.name)
         yield error(
@@ -27,19 +27,19 @@ def replication(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("role-superuser", "the role is no superuser")
+@check("role-superuser", "the role is not a superuser")
 def superuser(facts: Facts) -> Iterator[Finding]:
-    """A leaked DSN should not be the whole server."""
+    """A leaked DSN should not give access to the whole server."""
     if facts.role.superuser:
         yield warning(
             f"role {facts.role.name} is a superuser",
-            "Use a role of its own with LOGIN, REPLICATION and SELECT: tailrace init --print-sql",
+            "Use a dedicated role with LOGIN, REPLICATION and SELECT: tailrace init --print-sql",
         )
 
 
 @check("role-select", "the role may read every published table", needs=("publication",))
 def select(facts: Facts) -> Iterator[Finding]:
-    """The stream needs no SELECT; snapshots do."""
+    """Snapshots need SELECT; the stream does not."""
     role = quote_ident(facts.role.name)
     for table in facts.tables:
         missing = []
@@ -49,60 +49,61 @@ def select(facts: Facts) -> Iterator[Finding]:
             missing.append(f"GRANT SELECT ON {table.table.quoted} TO {role};")
         if missing:
             yield warning(
-                f"role {facts.role.name} may not read the table, so it can not be snapshotted",
+                f"role {facts.role.name} may not read the table, so snapshots of it fail",
                 " ".join(missing),
                 str(table.table),
             )
 
 
-@check("role-activity", "the role sees since when others have been writing")
+@check("role-activity", "the role sees when open transactions of other roles began")
 def activity(facts: Facts) -> Iterator[Finding]:
-    """Snapshots and backfills need to know which changes they may not see."""
+    """Snapshots and backfills use it to bound the changes that they do not contain."""
     if not facts.role.sees_activity:
         role = quote_ident(facts.role.name)
         yield info(
-            "the role does not see what others do: consumers of a snapshot can not check that "
-            "their stream reaches back far enough, and a backfill reads the whole log once",
+            "the role does not see the sessions of other roles: consumers of a snapshot cannot "
+            "check that their stream starts early enough, and a backfill reads the whole log once",
             f"GRANT pg_read_all_stats TO {role};",
         )
 
 
-@check("role-settings", "no setting of the role or database reaches into our sessions")
+@check("role-settings", "no setting of the role or database affects Tailrace's sessions")
 def settings(facts: Facts) -> Iterator[Finding]:
-    """Text-output settings are pinned by us; timeouts would cut long reads."""
+    """Tailrace pins the settings of text output; timeouts would end long reads."""
     for setting in facts.role_settings:
         text = f"the {setting.scope} has {setting.name} = {setting.value}"
         if setting.name.lower() in PINNED:
             yield info(f"{text}; Tailrace's sessions pin this setting and are not affected")
         elif setting.name in _TIMEOUTS and setting.value.lstrip("0")[:1].isdigit():
-            yield warning(f"{text}, which would cut a long snapshot", _reset(facts, setting))
+            yield warning(f"{text}, which would end a long snapshot", _reset(facts, setting))
 
 
 def _reset(facts: Facts, setting: RoleSetting) -> str:
     role, name = quote_ident(facts.role.name), quote_ident(setting.name)
-    # A role's own setting wins over the database's and the server's.
+    # A setting of the role has precedence over those of the database and the server.
     if setting.scope in {"server", "database"}:
         return f"ALTER ROLE {role} SET {name} = 0;"
     where = f" IN DATABASE {quote_ident(facts.database)}" if "database" in setting.scope else ""
     return f"ALTER ROLE {role}{where} RESET {name};"
 
 
-@check("tls", "the line is private")
+@check("tls", "the connection is encrypted and the server's identity verified, or it is local")
 def tls(facts: Facts) -> Iterator[Finding]:
-    """Only verify-full knows that it is the right server."""
-    line = facts.line
+    """Only sslmode=verify-full verifies the server's identity."""
+    link = facts.link
     fix = "Add to source.dsn: sslmode=verify-full sslrootcert=/path/to/ca.crt"
-    if line.local or (line.encrypted and line.sslmode == "verify-full"):
+    if link.local or (link.encrypted and link.sslmode == "verify-full"):
         return
-    if line.encrypted:
-        yield (info if line.loopback else warning)(
-            f"the line is encrypted, but sslmode={line.sslmode} does not prove who the server is",
+    if link.encrypted:
+        yield (info if link.loopback else warning)(
+            "the connection is encrypted, but "
+            f"sslmode={link.sslmode} does not verify the server's identity",
             fix,
         )
-    elif line.loopback:
-        yield info("the line is not encrypted; it stays on this machine", fix)
+    elif link.loopback:
+        yield info("the connection is not encrypted; it stays on this machine", fix)
     else:
-        yield warning("the line is not encrypted: rows cross the network in clear text", fix)
+        yield warning("the connection is not encrypted: rows cross the network in clear text", fix)
 
 
 CHECKS = (replication, superuser, select, activity, settings, tls)

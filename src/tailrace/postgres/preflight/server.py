@@ -1,4 +1,4 @@
-"""Checks of the server: version, settings, room for one more slot and sender."""
+"""Checks of the server: version, settings, free slots and WAL senders."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SENDER_TIMEOUT_MS = 10_000
 RELOAD = "SELECT pg_reload_conf();"
 
 
-@check("server-version", "the server's version is supported and has the known repairs")
+@check("server-version", "the server's version is supported and has the known fixes")
 def version(facts: Facts) -> Iterator[Finding]:
-    """Too old, too new, or a minor release with known loss."""
+    """Report a version that is too old, not tested, or known to lose changes."""
     major, minor = divmod(facts.version, 10_000)
     safe = SAFE_MINOR.get(major, 0)
     if major < OLDEST:
@@ -35,7 +35,7 @@ def version(facts: Facts) -> Iterator[Finding]:
             f"PostgreSQL {major} is not supported", f"Upgrade to PostgreSQL {OLDEST} or newer."
         )
     elif major > NEWEST:
-        yield info(f"PostgreSQL {major} is newer than what this release was tested with ({NEWEST})")
+        yield info(f"PostgreSQL {major} is newer than the latest tested version, {NEWEST}")
     elif minor < safe:
         yield warning(
             f"PostgreSQL {major}.{minor} can lose changes of transactions that are open while a "
@@ -46,17 +46,17 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 @check("primary", "the server is a primary")
 def primary(facts: Facts) -> Iterator[Finding]:
-    """A standby can decode from 16, but neither takes heartbeats nor new publications."""
+    """A standby can decode from version 16 on, but without heartbeats and new publications."""
     if facts.standby:
-        say = error if facts.version < 160_000 else warning
-        yield say(
+        finding = error if facts.version < 160_000 else warning
+        yield finding(
             "the server is a standby", "Connect to the primary: target_session_attrs=read-write"
         )
 
 
 @check("wal-level", "wal_level is logical")
 def wal_level(facts: Facts) -> Iterator[Finding]:
-    """Without logical information in the WAL there is nothing to decode."""
+    """Logical decoding needs wal_level = logical."""
     level = facts.settings["wal_level"]
     if level != "logical":
         yield error(
@@ -67,19 +67,19 @@ def wal_level(facts: Facts) -> Iterator[Finding]:
 
 @check("encoding", "the database is in UTF8")
 def encoding(facts: Facts) -> Iterator[Finding]:
-    """PostgreSQL converts to UTF-8 on the way, except from SQL_ASCII, where it can not."""
+    """PostgreSQL converts text to UTF-8, except from SQL_ASCII."""
     if facts.encoding == "SQL_ASCII":
         yield warning(
-            "the database's encoding is SQL_ASCII: text may arrive that is not valid UTF-8",
+            "the database's encoding is SQL_ASCII: captured text may be invalid UTF-8",
             "Dump and restore into a database WITH ENCODING 'UTF8' TEMPLATE template0.",
         )
     elif facts.encoding != "UTF8":
         yield info(f"the database's encoding is {facts.encoding}; its text is captured as UTF-8")
 
 
-@check("max-slot-wal-keep-size", "max_slot_wal_keep_size bounds what a stopped capture can hold")
+@check("max-slot-wal-keep-size", "max_slot_wal_keep_size limits the WAL kept for the slot")
 def keep_size(facts: Facts) -> Iterator[Finding]:
-    """Unbounded: a full disk on the server. Too small: a lost slot."""
+    """Without a limit the server's disk can fill up; with a small one the slot is lost early."""
     megabytes = facts.setting("max_slot_wal_keep_size")
     if megabytes == -1:
         yield warning(
@@ -93,21 +93,21 @@ def keep_size(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("idle-slot-timeout", "no idle_replication_slot_timeout takes the slot away")
+@check("idle-slot-timeout", "idle_replication_slot_timeout does not invalidate the slot")
 def idle_timeout(facts: Facts) -> Iterator[Finding]:
-    """From PostgreSQL 18, a slot nobody reads may be invalidated after a time."""
+    """From PostgreSQL 18 on, the server may invalidate a slot that is not read for some time."""
     seconds = facts.setting("idle_replication_slot_timeout")
     if seconds:
-        say = warning if seconds < IDLE_S else info
-        yield say(
+        finding = warning if seconds < IDLE_S else info
+        yield finding(
             f"idle_replication_slot_timeout is {seconds} s: a longer stop loses the slot",
             f"ALTER SYSTEM SET idle_replication_slot_timeout = 0; {RELOAD}",
         )
 
 
-@check("free-slots", "there is room for the slot")
+@check("free-slots", "a replication slot is free")
 def free_slots(facts: Facts) -> Iterator[Finding]:
-    """Only matters while ours is still to be made."""
+    """Matters only before `tailrace init` has created the slot."""
     limit = facts.setting("max_replication_slots")
     if facts.slot is None and facts.slots_used >= limit:
         yield error(
@@ -116,9 +116,9 @@ def free_slots(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("free-senders", "there is room for the replication connection")
+@check("free-senders", "a WAL sender is free")
 def free_senders(facts: Facts) -> Iterator[Finding]:
-    """A running capture already has its sender."""
+    """Matters only while capture does not run: a running capture has its sender."""
     limit = facts.setting("max_wal_senders")
     running = facts.slot is not None and facts.slot.active_pid is not None
     if not running and facts.senders_used >= limit:
@@ -128,18 +128,20 @@ def free_senders(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("wal-sender-timeout", "wal_sender_timeout ends dead connections in good time")
+@check("wal-sender-timeout", "wal_sender_timeout is set and not too short")
 def sender_timeout(facts: Facts) -> Iterator[Finding]:
-    """0: a dead capture keeps the slot busy. Very short: a slow disk cuts the line."""
+    """With 0 a dead capture keeps the slot busy; a short timeout ends slow connections."""
     milliseconds = facts.setting("wal_sender_timeout")
     fix = f"ALTER SYSTEM SET wal_sender_timeout = '60s'; {RELOAD}"
     if milliseconds == 0:
         yield info(
-            "wal_sender_timeout is 0: after a cut line the slot stays busy until TCP gives up", fix
+            "wal_sender_timeout is 0: after a lost connection the slot stays busy until TCP "
+            "times out",
+            fix,
         )
     elif milliseconds < SENDER_TIMEOUT_MS:
         yield warning(
-            f"wal_sender_timeout is {milliseconds} ms: a short stall cuts the connection", fix
+            f"wal_sender_timeout is {milliseconds} ms: a short stall ends the connection", fix
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks of the slot, and of the transactions that hold it back."""
+"""Checks of the slot, and of transactions that keep it from advancing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OLD_TRANSACTION = timedelta(minutes=5)
 
 @check("slot-exists", "the replication slot exists")
 def exists(facts: Facts) -> Iterator[Finding]:
-    """With a log, a missing slot means lost changes, not a first start."""
+    """If a log exists, a missing slot means lost changes."""
     if facts.slot is not None:
         return
     name = facts.config.source.slot
     if facts.log_exists:
         yield error(
-            f"replication slot {name} is gone, but there is a log: the changes between are lost",
+            f"replication slot {name} is missing, but a log exists: changes since its end are lost",
             "Move the log folder away, run `tailrace init`, and take a new snapshot.",
         )
     else:
@@ -40,7 +40,7 @@ def exists(facts: Facts) -> Iterator[Finding]:
 
 @check("slot-usable", "the slot is a healthy pgoutput slot of this database", needs=("slot",))
 def usable(facts: Facts) -> Iterator[Finding]:
-    """Every reason for which START_REPLICATION would refuse the slot, or surprise us."""
+    """Every reason for which START_REPLICATION would refuse the slot or send other changes."""
     slot = facts.slot
     assert slot is not None
     drop = f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});"
@@ -63,23 +63,21 @@ def usable(facts: Facts) -> Iterator[Finding]:
         )
     if slot.two_phase:
         yield warning(
-            f"slot {slot.name} was made for two-phase decoding, which Tailrace does not use",
+            f"slot {slot.name} was created for two-phase decoding, which Tailrace does not use",
             f"{drop} -- before the first capture, then: tailrace init",
         )
 
 
-@check("slot-active", "nobody else reads the slot", needs=("slot",))
+@check("slot-active", "no client is reading the slot", needs=("slot",))
 def active(facts: Facts) -> Iterator[Finding]:
-    """Usually our own capture."""
+    """The reader is usually the running capture."""
     if facts.slot and facts.slot.active_pid is not None:
-        yield info(
-            f"slot {facts.slot.name} is being read through server process {facts.slot.active_pid}"
-        )
+        yield info(f"slot {facts.slot.name} is in use by server process {facts.slot.active_pid}")
 
 
-@check("slot-wal-kept", "the slot holds little WAL back", needs=("slot",))
+@check("slot-wal-kept", "the server keeps little WAL for the slot", needs=("slot",))
 def wal_kept(facts: Facts) -> Iterator[Finding]:
-    """Before it is lost, a slot goes through `extended` and `unreserved`."""
+    """Before a slot is lost, its wal_status is `extended`, then `unreserved`."""
     slot = facts.slot
     assert slot is not None
     if slot.lost:
@@ -87,15 +85,18 @@ def wal_kept(facts: Facts) -> Iterator[Finding]:
     kept = (slot.kept_wal_bytes or 0) / 2**20
     start = "Start capture now: tailrace capture"
     if slot.wal_status == "unreserved":
-        yield error(f"the slot's WAL ({kept:,.0f} MiB) goes at the next checkpoint", start)
+        yield error(
+            f"the next checkpoint removes the slot's WAL ({kept:,.0f} MiB) and loses the slot",
+            start,
+        )
     elif slot.wal_status == "extended" or (slot.kept_wal_bytes or 0) > KEPT_WAL_BYTES:
         room = f", {slot.safe_wal_bytes / 2**20:,.0f} MiB left" if slot.safe_wal_bytes else ""
-        yield warning(f"the slot keeps {kept:,.0f} MiB of WAL{room}", start)
+        yield warning(f"the server keeps {kept:,.0f} MiB of WAL for the slot{room}", start)
 
 
-@check("failover-slot", "the slot survives a failover, where standbys synchronise slots")
+@check("failover-slot", "the slot survives a failover to a standby that synchronises slots")
 def failover(facts: Facts) -> Iterator[Finding]:
-    """Up to 16 a promoted standby has no slot; from 17 it can."""
+    """Up to PostgreSQL 16 a promoted standby has no slot; from 17 on it can have one."""
     if facts.version < FAILOVER_VERSION:
         yield info(
             "up to PostgreSQL 16 a slot does not survive a failover: expect SLOT_LOST after one",
@@ -105,7 +106,7 @@ def failover(facts: Facts) -> Iterator[Finding]:
         name = facts.slot.name
         yield info(
             f"slot {name} is not marked for failover",
-            f"On a replication connection, while nobody reads it: "
+            "On a replication connection, while no client reads the slot: "
             f"ALTER_REPLICATION_SLOT {name} (FAILOVER true);",
         )
     elif not facts.settings.get("synchronized_standby_slots"):
@@ -117,7 +118,7 @@ def failover(facts: Facts) -> Iterator[Finding]:
 
 @check("open-transactions", "no old transaction is open")
 def open_transactions(facts: Facts) -> Iterator[Finding]:
-    """They hold WAL, keep a new slot from starting and delay everything they wrote."""
+    """An open transaction retains WAL, blocks the creation of a slot and delays its changes."""
     for transaction in facts.transactions:
         old = transaction.age is not None and transaction.age >= OLD_TRANSACTION
         if transaction.pid is not None and old:
@@ -128,14 +129,14 @@ def open_transactions(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("prepared-transactions", "no prepared transaction waits")
+@check("prepared-transactions", "there is no prepared transaction")
 def prepared_transactions(facts: Facts) -> Iterator[Finding]:
-    """Nobody's session holds these; they wait until somebody decides."""
+    """A prepared transaction belongs to no session and stays open until COMMIT or ROLLBACK."""
     for transaction in facts.transactions:
         if transaction.gid:
             gid = quote_literal(transaction.gid)
             yield warning(
-                f"{transaction} holds WAL back and keeps a new slot from starting",
+                f"{transaction} retains WAL and blocks the creation of a slot",
                 f"COMMIT PREPARED {gid}; -- or: ROLLBACK PREPARED {gid};",
                 transaction.gid,
             )

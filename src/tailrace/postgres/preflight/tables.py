@@ -1,4 +1,4 @@
-"""Checks of each published table: can its rows be identified, and does all of it arrive."""
+"""Checks of each published table: can its rows be identified, and is all of it captured."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.finding import Finding
-    from tailrace.postgres.catalog import TableState
     from tailrace.postgres.preflight.facts import Facts
+    from tailrace.postgres.table_state import TableState
 
 _NEEDS = ("publication",)
 
 
 @check("table-replica-identity", "every table can identify its rows", needs=_NEEDS)
 def replica_identity(facts: Facts) -> Iterator[Finding]:
-    """The one that breaks the application: its UPDATE fails, not ours."""
+    """The check that protects the application: its own UPDATE and DELETE would fail."""
     assert facts.publication is not None
     if not (facts.publication.update or facts.publication.delete):
         return
     for table in facts.tables:
         for name in table.unidentified:
             yield error(
-                "there is no replica identity: PostgreSQL refuses UPDATE and DELETE on this table "
+                "the table has no replica identity: PostgreSQL refuses UPDATE and DELETE on it "
                 "while it is published",
                 f"ALTER TABLE {name} ADD PRIMARY KEY (...); "
                 f"-- or: ALTER TABLE {name} REPLICA IDENTITY FULL;",
@@ -37,11 +37,11 @@ def replica_identity(facts: Facts) -> Iterator[Finding]:
 
 @check("table-primary-key", "every table has a primary key", needs=_NEEDS)
 def primary_key(facts: Facts) -> Iterator[Finding]:
-    """With REPLICA IDENTITY FULL alone, equal rows can not be told apart."""
+    """With REPLICA IDENTITY FULL only, equal rows cannot be distinguished."""
     for table in facts.tables:
         if not table.primary_key and not table.unidentified:
             yield info(
-                "there is no primary key: sinks that upsert by key can not take this table",
+                "the table has no primary key: sinks that upsert by key cannot store it",
                 f"ALTER TABLE {table.table.quoted} ADD PRIMARY KEY (...);",
                 str(table.table),
             )
@@ -51,7 +51,7 @@ def primary_key(facts: Facts) -> Iterator[Finding]:
     "table-identity-not-primary-key", "replica identity and primary key are the same", needs=_NEEDS
 )
 def identity_not_primary_key(facts: Facts) -> Iterator[Finding]:
-    """Old keys then hold the index's columns and not the primary key's."""
+    """Old keys then hold the columns of the index, not those of the primary key."""
     for table in facts.tables:
         if table.replica_identity == "i" and set(table.identity) != set(table.primary_key):
             yield warning(
@@ -64,20 +64,20 @@ def identity_not_primary_key(facts: Facts) -> Iterator[Finding]:
 
 @check("table-generated-column", "no generated column is left out", needs=_NEEDS)
 def generated_column(facts: Facts) -> Iterator[Finding]:
-    """Left out of the stream, except stored ones on request from PostgreSQL 18."""
+    """The stream leaves out generated columns; PostgreSQL 18 can publish stored ones."""
     for table in facts.tables:
         hidden = _hidden(facts, table)
         keys = [column for column in hidden if column in table.identity]
         if keys and table.replica_identity != "f":
             yield error(
-                f"the key column {', '.join(keys)} is generated and not sent: no row can be "
+                f"the key column {', '.join(keys)} is generated and not published: rows cannot be "
                 "identified",
                 f"ALTER TABLE {table.table.quoted} REPLICA IDENTITY FULL;",
                 str(table.table),
             )
         elif hidden:
             yield info(
-                f"generated and not sent: {', '.join(hidden)}",
+                f"generated columns that are not published: {', '.join(hidden)}",
                 _publish_generated(facts) if set(hidden) & set(table.stored) else "",
                 str(table.table),
             )
@@ -103,17 +103,17 @@ def _publish_generated(facts: Facts) -> str:
 
 @check(
     "table-toast-under-default-identity",
-    "no table has large values that an update leaves out",
+    "no table has TOAST values that an update does not send",
     needs=_NEEDS,
 )
 def toast(facts: Facts) -> Iterator[Finding]:
-    """Tailrace marks such values as unchanged; a sink that stores whole rows needs them."""
+    """Tailrace marks such values as unchanged; a sink that stores whole rows lacks them."""
     for table in facts.tables:
         if table.toasted and table.replica_identity != "f":
             yield info(
-                "large values are not sent again by an update that leaves them alone; they arrive "
+                "PostgreSQL does not send TOAST values that an update does not change; they arrive "
                 "as `unchanged`",
-                f"Where whole rows are needed: ALTER TABLE {table.table.quoted} "
+                f"If sinks need whole rows: ALTER TABLE {table.table.quoted} "
                 "REPLICA IDENTITY FULL;",
                 str(table.table),
             )
@@ -121,10 +121,10 @@ def toast(facts: Facts) -> Iterator[Finding]:
 
 @check("table-unlogged", "no table is unlogged", needs=_NEEDS)
 def unlogged(facts: Facts) -> Iterator[Finding]:
-    """FOR ALL TABLES allows them, and never sends a row of theirs."""
+    """FOR ALL TABLES includes unlogged tables and never sends their rows."""
     for table in facts.unlogged:
         yield warning(
-            "the table is unlogged: its rows are never sent",
+            "the table is unlogged: PostgreSQL never sends its rows",
             f"ALTER TABLE {table.quoted} SET LOGGED;",
             str(table),
         )
@@ -132,14 +132,14 @@ def unlogged(facts: Facts) -> Iterator[Finding]:
 
 @check("table-partition-root", "no partitioned table", needs=_NEEDS)
 def partition_root(facts: Facts) -> Iterator[Finding]:
-    """Changes should carry the root's name, so that moving a row is one table's business."""
+    """With the root's name, a row that moves between partitions stays in one table."""
     assert facts.publication is not None
     name = quote_ident(facts.publication.name)
     for table in facts.tables:
         if table.partitioned:
             yield info(
-                "changes arrive under the root's name; truncating, detaching or dropping a single "
-                "partition is not sent",
+                "changes arrive under the name of the root; TRUNCATE, DETACH and DROP of a single "
+                "partition are not sent",
                 subject=str(table.table),
             )
     if not facts.publication.via_root and facts.partitions:
@@ -151,30 +151,30 @@ def partition_root(facts: Facts) -> Iterator[Finding]:
 
 @check("table-row-security", "no table has row security", needs=_NEEDS)
 def row_security(facts: Facts) -> Iterator[Finding]:
-    """Decoding ignores policies: the stream has every row, a snapshot only the visible ones."""
+    """Logical decoding ignores policies; a snapshot follows them."""
     for table in facts.tables:
         if table.row_security and not (facts.role.superuser or facts.role.bypasses_row_security):
             yield warning(
-                "row security is on: the stream has every row, but a snapshot only what the "
-                "policies show the role",
+                "row security is enabled: the stream has every row, but a snapshot has only the "
+                "rows that the policies show to the role",
                 f"ALTER ROLE {quote_ident(facts.role.name)} BYPASSRLS;",
                 str(table.table),
             )
 
 
-@check("table-case-collision", "no names differ in case alone", needs=_NEEDS)
+@check("table-case-collision", "no names differ only in case", needs=_NEEDS)
 def case_collision(facts: Facts) -> Iterator[Finding]:
-    """Spark and many sinks fold case; so would two of these be one."""
+    """Spark and many sinks ignore case, so two such names would be one."""
     for table in facts.tables:
         if twins := _twins(table.columns):
             yield warning(
-                f"columns differ in case alone: {', '.join(twins)}",
+                f"column names differ only in case: {', '.join(twins)}",
                 f"ALTER TABLE {table.table.quoted} RENAME COLUMN ... TO ...;",
                 str(table.table),
             )
     if twins := _twins([str(table.table) for table in facts.tables]):
         yield warning(
-            f"tables differ in case alone: {', '.join(twins)}", "ALTER TABLE ... RENAME TO ...;"
+            f"table names differ only in case: {', '.join(twins)}", "ALTER TABLE ... RENAME TO ...;"
         )
 
 
@@ -185,11 +185,11 @@ def _twins(names: list[str]) -> list[str]:
 
 @check("table-money", "no column's text depends on the server's locale", needs=_NEEDS)
 def money(facts: Facts) -> Iterator[Finding]:
-    """The text of `money` follows lc_monetary."""
+    """The text form of `money` depends on lc_monetary."""
     for table in facts.tables:
         if table.money:
             yield info(
-                f"the text of money columns follows lc_monetary: {', '.join(table.money)}",
+                f"the text of money columns depends on lc_monetary: {', '.join(table.money)}",
                 f"ALTER TABLE {table.table.quoted} "
                 + ", ".join(f"ALTER {quote_ident(name)} TYPE numeric" for name in table.money)
                 + ";",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import psycopg
 from pydantic import TypeAdapter
 
+from tailrace.postgres.catalog import read_lsn
 from tailrace.postgres.connection import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import LiteralString
 
     from psycopg import Connection
 
@@ -111,12 +111,7 @@ def read_facts(connection: Connection, publication: str, known: Iterable[int] = 
 
 def current_lsn(connection: Connection) -> str:
     """The end of the WAL."""
-    try:
-        row = connection.execute(f"SELECT {_LSN}").fetchone()
-    except psycopg.Error as error:
-        raise translate_error(connection, error) from error
-    assert row is not None
-    return str(row[0])
+    return str(read_lsn(connection))
 
 
 def nonempty(connection: Connection, oids: Iterable[int]) -> set[int]:
@@ -127,11 +122,6 @@ def nonempty(connection: Connection, oids: Iterable[int]) -> set[int]:
         raise translate_error(connection, error) from error
     return {row[0] for row in rows}
 
-
-_LSN: LiteralString = """
-(SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-             ELSE pg_current_wal_insert_lsn() END)::text
-"""
 
 # One statement, so one snapshot of all catalogs. The query walks partition trees by itself, because
 # pg_partition_tree locks every member. Columns that only newer servers have are read as JSON.

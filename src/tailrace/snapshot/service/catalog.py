@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.errors import ConfigError, PostgresRefusedError
+from tailrace.postgres.catalog import LOCK_TIMEOUT
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.postgres.relations import read_published
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from tailrace.config import Config
     from tailrace.postgres.publication import PublicationState, PublishedTable
     from tailrace.schema import Relation
-
-# Catalog functions such as pg_get_publication_tables lock the tables that they describe.
-_LOCK_TIMEOUT = "SET lock_timeout TO '2s'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class PublishedTables:
     def _source(self) -> Iterator[Connection]:
         connection = connect(self._dsn, connect_timeout_s=self._timeout_s)
         with contextlib.closing(connection):
-            connection.execute(_LOCK_TIMEOUT)
+            connection.execute(LOCK_TIMEOUT)
             yield connection
 
     def _state(self, connection: Connection) -> PublicationState:

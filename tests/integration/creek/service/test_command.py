@@ -275,7 +275,7 @@ def test_the_printed_script_runs(tmp_path: Path) -> None:
         ("NATS_REPLICAS", "9", "NATS_REPLICAS"),
         ("PROMETHEUS_PORT", "x", "PROMETHEUS_PORT"),
         ("LOG_LEVEL", "loud", "(LOG_LEVEL): must be one of"),
-        ("PG_TABLES", "a.b.c", "'a.b.c' is not a table name"),
+        ("PG_TABLES", "a.b.c", "invalid table name 'a.b.c'"),
         ("NATS_NAMESPACE", "a.b", "pipelines.creek.namespace"),
         ("PG_PUBLICATION_SLOT", "My-Slot", "source.slot"),
         ("PG_URI", "postgres://[", "source.dsn"),

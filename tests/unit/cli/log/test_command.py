@@ -75,7 +75,7 @@ def test_ls_lists_segments_end_and_pins(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "verify"])
-def test_a_folder_without_a_log_is_said_to_be_one(tmp_path: Path, command: str) -> None:
+def test_a_folder_without_a_log_is_refused(tmp_path: Path, command: str) -> None:
     error = fails(command, "--log", str(tmp_path / "none"))
     assert isinstance(error, ConfigError)
     assert "tailrace capture" in error.hint
@@ -173,7 +173,7 @@ def test_truncating_respects_pins_unless_forced(folder: Path) -> None:
     retention.pin(store, "slow", Position(transaction(1).lsn, 1))
     retention.pin(store, "quick", Position(transaction(4).lsn, 1))
     error = fails("truncate-before", "0/1500")
-    assert "slow has come to 0/1200.1" in str(error)
+    assert "reader slow is at 0/1200.1" in str(error)
     assert "--force" in error.hint
     assert len(list(folder.glob("*.seg"))) == SEGMENTS
     run("truncate-before", "0/1300")

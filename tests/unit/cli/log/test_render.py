@@ -194,7 +194,7 @@ def test_long_values_are_cut_and_measured() -> None:
     assert "\\x" not in shown(change(Op.INSERT, after=(b"7", "a🎁".encode() * 500, None)))
 
 
-def test_a_header_tells_the_transaction() -> None:
+def test_a_header_shows_the_transaction() -> None:
     assert (
         render_transaction(change(Op.TRUNCATE)).plain
         == "── 2026-01-31 12:00:00.000120Z · xid 745 · 16/B374D848"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tailrace.change import Change, Op
-from tailrace.cli.log.tail import Wanted, matches
+from tailrace.cli.log.tail import Selection, matches
 from tailrace.position import Lsn, Position
 from tailrace.schema import Relation, ReplicaIdentity
 
@@ -52,14 +52,14 @@ def test_patterns(pattern: str, fits: bool) -> None:
 
 def test_a_message_has_no_table() -> None:
     assert not matches(change(), ["*"])
-    assert Wanted().takes(change())
+    assert Selection().takes(change())
 
 
 def test_the_limit_counts_what_is_shown() -> None:
-    wanted = Wanted(tables=["a"], limit=2)
-    assert not wanted.takes(change("public", "b"))
-    assert wanted.takes(change("public", "a"))
-    assert not wanted.done
-    assert wanted.takes(change("public", "a"))
-    assert wanted.done
-    assert not Wanted().done
+    selection = Selection(tables=["a"], limit=2)
+    assert not selection.takes(change("public", "b"))
+    assert selection.takes(change("public", "a"))
+    assert not selection.done
+    assert selection.takes(change("public", "a"))
+    assert selection.done
+    assert not Selection().done

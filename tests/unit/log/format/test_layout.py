@@ -90,7 +90,7 @@ def test_every_cut_of_a_segment_header_is_noticed() -> None:
 
 def test_a_segment_from_the_future_says_so() -> None:
     data = HEADER.encode()
-    with pytest.raises(MalformedError, match="version 2; this Tailrace reads version 1") as caught:
+    with pytest.raises(MalformedError, match="version 2; this release reads version 1") as caught:
         segment_header_bytes(data[:8] + b"\x02\x00" + data[10:])
     assert "upgrade" in caught.value.hint
 
@@ -120,13 +120,13 @@ def test_a_segment_header_of_absurd_length_is_refused() -> None:
 )
 def test_identities_of_the_wrong_kind_are_refused(key: str, value: object) -> None:
     text = json.loads(HEADER.encode()[SEGMENT_HEADER_BYTES:]) | {key: value}
-    with pytest.raises(MalformedError, match="unreadable"):
+    with pytest.raises(MalformedError, match="identity in the segment header is invalid"):
         decode_segment_header(sealed_header(json.dumps(text).encode()))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"7", b"{", b"\xff", b"[" * 60_000])
 def test_identities_that_are_not_one_are_refused(text: bytes) -> None:
-    with pytest.raises(MalformedError, match="unreadable"):
+    with pytest.raises(MalformedError, match="identity in the segment header is invalid"):
         decode_segment_header(sealed_header(text))
 
 
@@ -185,7 +185,7 @@ def test_every_cut_of_an_entry_is_noticed() -> None:
 
 def test_an_entry_from_the_future_says_so() -> None:
     data = b"".join(encode_entry(ENTRY, epoch=3))
-    with pytest.raises(MalformedError, match="version 9; this Tailrace reads version 1") as caught:
+    with pytest.raises(MalformedError, match="version 9; this release reads version 1") as caught:
         decoded(patched(data, 4, b"\x09"))
     assert "upgrade" in caught.value.hint
 
@@ -263,11 +263,11 @@ def test_a_compressed_body_must_state_its_length() -> None:
 
 @pytest.mark.parametrize("stored", [b"", b"\0" * 40])
 def test_a_body_that_is_not_zstd_is_refused(stored: bytes) -> None:
-    with pytest.raises(MalformedError, match=r"unreadable|another length"):
+    with pytest.raises(MalformedError, match=r"body of an entry (is invalid|has another length)"):
         decoded(compressed(stored, claims=100))
 
 
-def test_bytes_behind_a_compressed_body_are_refused() -> None:
+def test_bytes_after_a_compressed_body_are_refused() -> None:
     stored = zstandard.ZstdCompressor().compress(bytes(100))
-    with pytest.raises(MalformedError, match="unreadable"):
+    with pytest.raises(MalformedError, match="compressed body of an entry is invalid"):
         decoded(compressed(stored + b"more", claims=100))

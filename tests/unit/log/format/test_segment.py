@@ -81,7 +81,7 @@ def test_a_header_must_be_the_one_of_its_name(made: TestLog) -> None:
     data = made.store.files()[name.file]
     for other in (SegmentName(2, name.base_lsn), SegmentName(1, Lsn(7))):
         store = MemoryStore.holding({other.file: data})
-        with pytest.raises(MalformedError, match="says it is segment 1"):
+        with pytest.raises(MalformedError, match="names segment 1"):
             read_header(store, other)
 
 
@@ -127,14 +127,14 @@ def test_a_walk_stops_at_its_end(made: TestLog) -> None:
         list(walk(made.store, name, first, second - 1))
 
 
-def test_an_end_behind_the_file_is_malformed(made: TestLog) -> None:
+def test_an_end_after_the_end_of_the_file_is_malformed(made: TestLog) -> None:
     (name,) = list_segments(made.store)
     _, first = read_header(made.store, name)
     with pytest.raises(MalformedError):
         list(walk(made.store, name, first, made.store.size(name.file) + 500))
 
 
-def test_a_valid_entry_behind_damage_is_found_at_any_distance(made: TestLog) -> None:
+def test_a_valid_entry_after_damage_is_found_at_any_distance(made: TestLog) -> None:
     (name,) = list_segments(made.store)
     _, first = read_header(made.store, name)
     places = list(walk(made.store, name, first))
