@@ -13,6 +13,7 @@ import psycopg
 
 from tailrace.jetstream.names import table_key
 from tailrace.position import Lsn, Position
+from tailrace.postgres.catalog import CURRENT_LSN, KEY_COLUMNS, NAMED_TABLES
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.publication import TableName, read_publication
 from tailrace.schema import ReplicaIdentity
@@ -189,24 +190,17 @@ def _published_key(columns: list[str], table: PublishedTable) -> tuple[str, ...]
 
 # Types without modifiers, as information_schema has them, but arrays and user types by name. The
 # LSN is read by the statement that reads the columns, so everything it sees was committed before.
-_COLUMNS = """
-SELECT (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                    ELSE pg_current_wal_insert_lsn() END)::text,
+_COLUMNS = f"""
+SELECT {CURRENT_LSN},
        c.oid::int8, n.nspname, c.relname, key.columns, a.attgenerated::text, jsonb_build_object(
            'name', a.attname, 'position', a.attnum,
            'data_type', format_type(a.atttypid, NULL),
            'is_nullable', NOT (a.attnotnull OR (t.typtype = 'd' AND t.typnotnull)),
            'column_default',
            CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END)
-FROM unnest(%s::text[], %s::text[]) selected (namespace, name)
-JOIN pg_namespace n ON n.nspname = selected.namespace
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = selected.name
+{NAMED_TABLES}
 CROSS JOIN LATERAL (
-    SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]') FROM pg_index i
-    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
-    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-    WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts
-      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+    SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]') {KEY_COLUMNS}
 ) key (columns)
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid

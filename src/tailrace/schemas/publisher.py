@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from tailrace.encode.shapes.registry import SHAPES
 from tailrace.errors import TailraceError
 from tailrace.jetstream.names import table_key
 from tailrace.jetstream.settings import JetStreamSettings
@@ -140,7 +141,8 @@ def publishers(config: Config) -> list[Publisher]:
     return [
         Publisher(config, pipeline)
         for pipeline in config.pipelines.values()
-        if pipeline.shape == "bridge" and isinstance(pipeline.sink, JetStreamSettings)
+        if SHAPES.find(pipeline.shape).schema_documents
+        and isinstance(pipeline.sink, JetStreamSettings)
     ]
 
 

@@ -32,6 +32,7 @@ from tailrace.postgres.publication import TableName
 from tailrace.process import die_with_parent
 from tailrace.run.exit_codes import FINAL
 from tailrace.run.overview import Overview
+from tailrace.sinks.nats.sink_type import SINK as NATS
 from tailrace.testing import EmbeddedNats, EmbeddedPostgres, SampleShop
 from tailrace.testing.process import free_port, private_folder, remove
 from tailrace.testing.shop import CLOSED, TABLES
@@ -127,7 +128,7 @@ class DemoEnvironment:
                     "shape": "bridge",
                     "encoding": "json",
                     "snapshots": {},
-                    "sink": {"type": "nats", "url": self._nats.url},
+                    "sink": {"type": NATS.name, "url": self._nats.url},
                 }
             },
         }

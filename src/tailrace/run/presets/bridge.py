@@ -14,6 +14,7 @@ from tailrace.postgres.connection import connect, dsn_of, quote_ident
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.preset import literal
+from tailrace.sinks.nats.sink_type import SINK as NATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +52,7 @@ def settings(options: BridgeOptions, environment: Mapping[str, str]) -> dict[str
                     "compression": "zstd" if options.zstd else "none",
                 },
                 "sink": {
-                    "type": "nats",
+                    "type": NATS.name,
                     "url": _nats_url(environment),
                     "user": literal(environment.get("NATS_BRIDGE_USER", "")),
                     "password": "${NATS_BRIDGE_PASSWORD:-}",

@@ -20,6 +20,7 @@ from tailrace.postgres.publication import TableName, read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.options import duration_s
 from tailrace.run.presets.preset import literal
+from tailrace.sinks.nats.sink_type import SINK as NATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +67,7 @@ def settings(options: CreekOptions) -> dict[str, Any]:
                     "stream": _stream(namespace, "snap") | limits,
                 },
                 "sink": {
-                    "type": "nats",
+                    "type": NATS.name,
                     "url": "${NATS_URI}",
                     "stream": _stream(namespace, "wal") | limits | wal_limits,
                     "subject": f"{namespace}.{{database}}.wal.{{schema}}.{{table}}",

@@ -17,6 +17,7 @@ from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.preset import literal
 from tailrace.shadow.settings import ShadowSink
+from tailrace.shadow.sink_type import SINK as SHADOW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,7 +70,7 @@ def config_file(settings: ShadowSettings, data: Path) -> dict[str, Any]:
                 "shape": "record",
                 "schema_changes": "ignore",
                 "sink": {
-                    "type": "shadow",
+                    "type": SHADOW.name,
                     "bootstrap": literal(settings.to),
                     "dsn": f"${{{DSN}:-}}",
                     "password": "${KAFKA_PASSWORD:-}",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import ormsgpack
 
+from tailrace.encode.shapes.registry import SHAPES
 from tailrace.jetstream.bucket import MAX_HISTORY, Bucket, BucketSettings
 from tailrace.jetstream.client import connected
 from tailrace.jetstream.names import table_key
@@ -27,7 +28,9 @@ _SUBJECT = "schema_findings.{key}"
 
 def notify(pipeline: Pipeline, drift: RecordedDrift, policy: Policy) -> None:
     """Notify the consumers of a pipeline, if it is a bridge. At least once."""
-    if pipeline.shape == "bridge" and isinstance(pipeline.sink, JetStreamSettings):
+    if SHAPES.find(pipeline.shape).schema_documents and isinstance(
+        pipeline.sink, JetStreamSettings
+    ):
         fields = message(drift, policy)
         as_json = pipeline.format == "json"
         value = orjson.dumps(fields) if as_json else ormsgpack.packb(fields)
