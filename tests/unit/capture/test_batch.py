@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -60,7 +62,7 @@ def test_a_part_counts_from_its_own_start() -> None:
 def test_packing_puts_messages_before_the_batch(before: list[bytes]) -> None:
     offsets, body, schemas = batch(RAW).part(1, 4).packed(before)
     expected = [*before, *RAW[1:4]]
-    assert [body[a:b] for a, b in zip(offsets, offsets[1:], strict=False)] == expected
+    assert [body[a:b] for a, b in itertools.pairwise(offsets)] == expected
     assert schemas == sum(raw[:1] == b"R" for raw in expected)
 
 

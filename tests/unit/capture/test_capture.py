@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import structlog
 
-from tailrace.capture import capture as module
 from tailrace.capture.capture import Capture
 from tailrace.config import load
 from tailrace.errors import (
@@ -68,7 +67,7 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
 ) -> tuple[Sessions, list[Any]]:
     clock = Clock()
-    monkeypatch.setattr(module.time, "sleep", clock.sleep)
+    monkeypatch.setattr("tailrace.capture.capture.time.sleep", clock.sleep)
     sessions = Sessions(clock, *outcomes)
     with structlog.testing.capture_logs() as events:
         capture = Capture(load(None), stopping=stopping, clock=clock)

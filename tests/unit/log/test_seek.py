@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tailrace.errors import PositionLostError
 from tailrace.log.format import index
-from tailrace.log.reader import Log
 from tailrace.log.schema_book import SchemaBook
 from tailrace.log.seek import Seeker
 from tailrace.position import ORIGIN, Lsn, Position
 from tests.fix_log import TestLog, random_log, transaction
+
+if TYPE_CHECKING:
+    from tailrace.log.reader import Log
 
 
 @pytest.fixture(params=[100, 1 << 18], ids=["dense", "sparse"])
