@@ -108,7 +108,7 @@ class Rig(Source):
         assert process.wait(60) == 0, self.output()[-3000:]
 
     def check_acknowledged(self) -> None:
-        """K8: PostgreSQL was never told more than what is durable. The order of reading matters."""
+        """K8: capture acknowledged durable changes only. The order of reading matters."""
         confirmed = self.confirmed()
         durable = Log.open(self.log_folder).end().end_lsn
         assert confirmed <= durable, f"slot at {confirmed}, log durable to {durable}"
@@ -129,7 +129,7 @@ class Rig(Source):
         for change in read_changes(log, start, end):
             if change.op is Op.MESSAGE:
                 continue
-            assert self._checked < len(self._expected), f"nobody committed {change}"
+            assert self._checked < len(self._expected), f"never committed: {change}"
             assert _from_change(change) == self._expected[self._checked]
             self._checked += 1
         self._position = end

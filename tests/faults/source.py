@@ -36,7 +36,7 @@ class Source:
         return Lsn.parse(str(self.database.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
 
     def confirmed(self) -> Lsn:
-        """What PostgreSQL was told is safe."""
+        """The LSN that capture has acknowledged to PostgreSQL."""
         sql = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
         return Lsn.parse(str(self.database.query(sql, self.slot)[0][0]))
 

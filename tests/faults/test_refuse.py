@@ -125,7 +125,7 @@ def test_disk_full_at_every_write(used: Rig, point: str) -> None:
 
 
 def test_disk_full_for_real(used: Rig) -> None:
-    """The kernel refuses in the middle of a write and leaves half an entry behind."""
+    """The kernel refuses in the middle of a write; half an entry stays on disk."""
     insert(used, 2, rows=5000)
     process = used.start(file_bytes=100_000)
     assert process.wait(60) == DISK_FULL, used.output()[-3000:]

@@ -1,7 +1,7 @@
 """Whatever stands in a log's files, its readers answer with values or with documented errors.
 
 Two layers. The format alone: mutated entries and headers, half of them with a checksum that holds,
-so that what is behind the checksum meets them too. And whole logs: one file damaged, then recovery,
+so that the code after the checksum meets them too. And whole logs: one file damaged, then recovery,
 reading, verification, retention and the lease over it. Damage that the checksums see must never
 invent or change a change; under forged checksums only the set of errors is promised.
 
@@ -72,7 +72,7 @@ Files = dict[str, bytes]
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is writing: a mark that is torn stays so."""
+    """No process writes: a torn mark stays torn."""
     monkeypatch.setattr(marks, "_READ_ATTEMPTS", 2)
 
 

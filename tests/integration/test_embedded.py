@@ -57,7 +57,7 @@ def test_postgres_takes_settings_and_has_its_programs() -> None:
         assert owner == "postgres"
         for program in ("pg_recvlogical", "pgbench", "psql"):
             assert server.binary(program).exists()
-        # PostgreSQL refuses to be root, whoever runs this.
+        # PostgreSQL refuses to run as root, also if root runs this test.
         assert psutil.Process(server.process.pid).uids().effective != 0
     with pytest.raises(RuntimeError, match="is not running"):
         _ = server.process

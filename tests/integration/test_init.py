@@ -406,7 +406,7 @@ def test_print_sql_needs_no_server_and_names_the_dsns_user() -> None:
     assert "FOR ALL TABLES" in role.stdout
 
 
-def test_the_command_makes_them_and_says_so(shop18: Database, tmp_path: Path) -> None:
+def test_the_command_creates_both_and_reports_it(shop18: Database, tmp_path: Path) -> None:
     arguments = ["init", "--table=orders", f"--slot={shop18.name}", f"--log={tmp_path}"]
     env = {"TAILRACE_DSN": shop18.dsn}
     first = cli(*arguments, env=env)

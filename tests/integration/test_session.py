@@ -1,4 +1,4 @@
-"""Text output is the same in every session, whoever else has settings."""
+"""Text output is the same in every session, whatever the role or the database sets."""
 
 from __future__ import annotations
 

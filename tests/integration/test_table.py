@@ -171,13 +171,13 @@ def test_the_hint_for_a_role_that_owns_nothing_is_the_sql(shop: Database, settin
 
 
 def test_writers_are_waited_for_by_name(shop: Database) -> None:
-    """GIVEN somebody who writes WHEN all who write are waited for THEN that is who is named."""
+    """GIVEN an open transaction that writes WHEN writers are waited for THEN it is named."""
     said: list[list[Writer]] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     def say(left: list[Writer]) -> None:
         said.append(left)
-        told.set()
+        reported.set()
 
     writer, waiter = shop.connect(), shop.connect()
     with writer, waiter:
@@ -187,7 +187,7 @@ def test_writers_are_waited_for_by_name(shop: Database) -> None:
             target=wait_for_writers, args=(waiter, ORDERS, threading.Event(), say)
         )
         thread.start()
-        assert told.wait(60)
+        assert reported.wait(60)
         with shop.connect() as later:
             later.execute("BEGIN; INSERT INTO orders VALUES (2)")
             writer.execute("COMMIT")

@@ -155,7 +155,7 @@ def test_latest_shows_only_what_comes(filled: Captured) -> None:
         assert process.stdout is not None
         number = 100
         while not select.select([process.stdout], [], [], 0)[0]:
-            # Nobody tells when the follower has begun: commit until it has something to say.
+            # There is no sign that the follower has started: commit until it prints something.
             filled.database.execute("INSERT INTO users VALUES (%s, 'late')", number)
             filled.catch_up()
             number += 1
@@ -164,7 +164,7 @@ def test_latest_shows_only_what_comes(filled: Captured) -> None:
         assert process.wait() == 0
 
 
-def test_a_reader_that_leaves_is_no_error(filled: Captured) -> None:
+def test_a_closed_pipe_is_not_an_error(filled: Captured) -> None:
     for extra in ([], ["--json"], ["--no-follow"]):
         with following("--log", filled.folder, "--from=earliest", *extra) as process:
             assert process.stdout is not None
@@ -188,7 +188,7 @@ def test_bad_input(tmp_path: Path) -> None:
     assert "Traceback" not in no_folder.stderr
 
 
-def test_the_settings_file_says_where_the_log_is(filled: Captured, tmp_path: Path) -> None:
+def test_the_settings_file_sets_the_log_folder(filled: Captured, tmp_path: Path) -> None:
     settings = tmp_path / "own.yml"
     settings.write_text(f"log:\n  path: {filled.folder}\n")
     assert len(lines("-c", settings, "--from=earliest", "--no-follow")) == 7

@@ -30,7 +30,7 @@ def test_event_ids_sort_like_commit_lsns(one: int, other: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "1/2/3", "g/0", "0/123456789", "-1/0", " 0/0"])
 def test_what_is_not_an_lsn(text: str) -> None:
-    with pytest.raises(ValueError, match="not an LSN"):
+    with pytest.raises(ValueError, match="must be an LSN such as"):
         Lsn.parse(text)
 
 
@@ -41,5 +41,5 @@ def test_what_does_not_fit(value: int) -> None:
 
 
 def test_what_is_not_a_position() -> None:
-    with pytest.raises(ValueError, match="not a position"):
+    with pytest.raises(ValueError, match="must be a position such as"):
         Position.parse("0/1.x")

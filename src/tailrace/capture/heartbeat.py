@@ -55,7 +55,7 @@ class Heartbeat:
                 # The session reports a dead server and backs off; the next interval retries here.
                 code = error.code if isinstance(error, TailraceError) else type(error).__name__
                 structlog.get_logger().warning(
-                    "capture.heartbeat_missed", code=code, reason=str(error).splitlines()[0]
+                    "capture.heartbeat_missed", code=code, reason=str(error).partition("\n")[0]
                 )
                 connection = None
             self._stop.wait(self._interval_s)

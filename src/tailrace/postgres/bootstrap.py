@@ -132,7 +132,7 @@ def _refuse_unidentified(
     if missing := [str(table) for table in tables if table not in existing]:
         raise PostgresRefusedError(
             f"unknown table: {', '.join(missing)}",
-            hint="Write schema.table as in SQL: quote names with capitals and dots.",
+            hint="Write schema.table as in SQL: names with capitals or dots need double quotes.",
         )
     if unidentified := [name for state in states for name in state.unidentified]:
         commands = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in unidentified)

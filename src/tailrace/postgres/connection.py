@@ -252,7 +252,7 @@ _TRANSIENT = (
 _BY_STATE = (
     ("28", "Check user and password of source.dsn and the server's pg_hba.conf."),
     ("3D000", "Correct dbname in source.dsn, or create the database."),
-    ("42P01", "Check the name. As in SQL, quote names with capitals and dots."),
+    ("42P01", "Check the name. As in SQL, names with capitals or dots need double quotes."),
     ("42501", "Grant the privileges that `tailrace init --print-sql` prints."),
     ("25006", "This is a standby: connect to the primary, or add target_session_attrs=read-write."),
 )

@@ -117,7 +117,7 @@ def _refuse_unsuitable(
     if row is None:
         raise PostgresRefusedError(
             f"table {table} does not exist",
-            hint="Write schema.table as in SQL: quote names with capitals and dots.",
+            hint="Write schema.table as in SQL: names with capitals or dots need double quotes.",
         )
     kind, persistence, roots = row
     if kind not in ("r", "p"):

@@ -49,7 +49,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(captured: Captured) -> Iterator[Running]:
-    """Capture in the background; an error that nobody took is raised at the end."""
+    """Capture in the background; an error that no test took is raised at the end."""
     capture = Running(captured)
     try:
         yield capture
@@ -94,7 +94,7 @@ def walsender_pid(captured: Captured) -> int | None:
 
 
 def write_items(database: Database, stopping: threading.Event, seed: int, keys: int) -> None:
-    """Change `items (id, v)` at random until told to stop; two with odd and even seeds meet never.
+    """Change `items (id, v)` at random until stopped; odd and even seeds never collide.
 
     Keys move away and come back, rows go and come again.
     """

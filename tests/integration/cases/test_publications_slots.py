@@ -158,7 +158,7 @@ def test_p50_publication_dropped_under_a_running_capture(db: Database, capture: 
 
 
 def test_p51_a_log_that_ends_before_the_slot_is_a_gap(db: Database, capture: Capturing) -> None:
-    """GIVEN a slot that somebody advanced by hand, WHEN capture starts, THEN it refuses."""
+    """GIVEN a slot that was advanced by hand, WHEN capture starts, THEN it refuses."""
     db.execute(TABLE)
     captured = capture(db)
     captured.catch_up()

@@ -128,15 +128,15 @@ def test_p34_the_end_of_the_commit_is_acknowledged(db: Database, capture: Captur
 def test_p34_slot_before_the_end_of_the_log_repeats_nothing(
     db: Database, capture: Capturing
 ) -> None:
-    """PostgreSQL saves a slot's position at checkpoints only: after a crash it is behind."""
+    """PostgreSQL saves a slot's position at checkpoints only: after a crash it is older."""
     db.execute(TABLE)
     captured = capture(db)
     db.execute("INSERT INTO t VALUES (1, 'a')")
-    behind = f"{captured.slot}_behind"
-    db.query("SELECT pg_copy_logical_replication_slot(%s::name, %s::name)", captured.slot, behind)
+    older = f"{captured.slot}_behind"
+    db.query("SELECT pg_copy_logical_replication_slot(%s::name, %s::name)", captured.slot, older)
     assert ids(captured.catch_up()) == [1]
     db.query("SELECT pg_drop_replication_slot(%s)", captured.slot)
-    db.query("SELECT pg_copy_logical_replication_slot(%s::name, %s::name)", behind, captured.slot)
+    db.query("SELECT pg_copy_logical_replication_slot(%s::name, %s::name)", older, captured.slot)
     assert confirmed(captured) < captured.log.end().end_lsn
     db.execute("INSERT INTO t VALUES (2, 'b')")
     assert ids(captured.catch_up()) == [2]

@@ -218,7 +218,7 @@ def impatient(tmp_path: Path) -> Iterator[SessionRig]:
     made.close()
 
 
-def test_only_what_is_durable_is_acknowledged(rig: SessionRig) -> None:
+def test_only_durable_positions_are_acknowledged(rig: SessionRig) -> None:
     rig.disk.release.clear()
     rig.server.say(*transaction(2000), keepalive(3000, reply=True))
     rig.until(lambda: rig.server.handed_out == 5 and len(rig.server.statuses) >= 1)
@@ -246,7 +246,7 @@ def test_a_transaction_that_is_not_whole_has_no_commit_time(rig: SessionRig) -> 
     assert rig.counts.figures.last_committed_at == PgTime(2000).to_datetime()
 
 
-def test_status_goes_on_while_the_disk_hangs(impatient: SessionRig) -> None:
+def test_status_updates_continue_while_the_disk_hangs(impatient: SessionRig) -> None:
     impatient.disk.release.clear()
     impatient.server.say(*transaction(2000))
     lsn = 2100
@@ -275,7 +275,7 @@ def test_keepalive_is_durable_before_it_is_acknowledged(rig: SessionRig) -> None
     assert Log(rig.disk).end().end_lsn == 5000
 
 
-def test_keepalive_inside_a_transaction_is_no_progress(rig: SessionRig) -> None:
+def test_a_keepalive_inside_a_transaction_is_not_progress(rig: SessionRig) -> None:
     frames = transaction(2000)
     rig.server.say(*frames[:2], keepalive(5000, reply=True))
     rig.until(lambda: len(rig.server.statuses) >= 1)
@@ -286,7 +286,7 @@ def test_keepalive_inside_a_transaction_is_no_progress(rig: SessionRig) -> None:
     rig.until(lambda: rig.server.flushed == 2005)
 
 
-def test_stopping_flushes_and_acknowledges_what_is_whole(rig: SessionRig) -> None:
+def test_stopping_flushes_and_acknowledges_whole_transactions(rig: SessionRig) -> None:
     rig.server.say(*transaction(2000), *transaction(3000, b"y"), *transaction(4000)[:-1])
     rig.until(lambda: rig.server.handed_out == 11)
     rig.end()

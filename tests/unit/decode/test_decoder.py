@@ -206,8 +206,8 @@ def test_rows_cut_anywhere_are_malformed(op: Op) -> None:
     raw = pgoutput.write(messages[op])
     head = [pgoutput.write(relation)]
     for size in range(1, len(raw)):
-        for behind in ([], [raw]):
-            entry = entry_of([*head, raw[:size], *behind])
+        for following in ([], [raw]):
+            entry = entry_of([*head, raw[:size], *following])
             with pytest.raises(MalformedError):
                 Decoder().decode(entry)
 

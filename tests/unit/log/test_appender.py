@@ -56,7 +56,7 @@ def test_a_log_is_not_made_twice() -> None:
         Appender.create(made.store, made.lease, made.layout, identity=IDENTITY, start_lsn=START)
 
 
-def test_where_there_is_no_log_there_is_nothing_to_open() -> None:
+def test_open_returns_none_without_a_log() -> None:
     store = MemoryStore()
     assert Appender.open(store, Lease.acquire(store), TestLog().layout) is None
 
@@ -129,7 +129,7 @@ def test_segments_roll_and_continue_each_other() -> None:
     assert same(all_changes(made.store), made.changes())
 
 
-def test_a_reopened_log_goes_on_where_it_ended() -> None:
+def test_a_reopened_log_continues_where_it_ended() -> None:
     for seed in range(10):
         made = random_log(random.Random(seed))
         appender = made.appender = reopened(made)
@@ -237,7 +237,7 @@ def test_a_full_disk_raises_disk_full() -> None:
 
 
 def test_a_stale_index_of_a_segment_that_was_taken_back_is_not_used() -> None:
-    """A crash between the removal of a segment and of its index leaves the index behind."""
+    """A crash between the removal of a segment and of its index leaves the index."""
     made = TestLog(segment_bytes=300)
     made.append(transaction(0))
     made.append_pieces(transaction(1, rows=8), *range(2, 9), ending=False)

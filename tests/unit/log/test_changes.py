@@ -59,7 +59,7 @@ def test_a_truncate_of_n_tables_is_n_changes() -> None:
     assert [change.relation.name for change in found[1:4] if change.relation] == ["t1", "t2", "t3"]
 
 
-def test_a_loose_message_stands_one_byte_before_its_lsn() -> None:
+def test_a_non_transactional_message_is_one_byte_before_its_lsn() -> None:
     first, second = transaction(0), transaction(1)
     between = loose(second.lsn - 1)
     found = decoded(first, between, second)

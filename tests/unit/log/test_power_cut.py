@@ -165,7 +165,7 @@ class Simulation:
         self.session = Session()
 
     def look_without_recovery(self) -> None:
-        """A reader that starts before capture does sees a prefix, or is told to wait."""
+        """A reader that starts before capture does sees a prefix, or the hint to start capture."""
         with contextlib.suppress(CorruptError, ConfigError):
             found = all_changes(self.store)
             possible = self.changes(self.returned + self.in_flight)

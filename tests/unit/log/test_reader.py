@@ -85,7 +85,7 @@ def test_a_mark_that_comes_into_being_meanwhile_counts(
     assert Log(made.store).end() == mark
 
 
-def test_a_log_without_a_mark_says_what_to_do(made: TestLog) -> None:
+def test_a_log_without_a_mark_hints_at_capture(made: TestLog) -> None:
     made.store.remove(marks.NAME)
     with pytest.raises(CorruptError, match="no durable mark") as caught:
         made.log().end()
@@ -130,7 +130,7 @@ def test_ranges_put_together_are_the_whole() -> None:
     assert same(found, made.changes())
 
 
-def test_what_is_read_begins_with_the_schemas_in_force() -> None:
+def test_a_read_begins_with_the_schemas_in_force() -> None:
     made = random_log(random.Random(4), entries=20)
     for after in positions(made):
         first = next(made.log().read(after))
@@ -152,7 +152,7 @@ def test_relations_in_force_do_not_depend_on_where_reading_begins(segment_bytes:
         assert list(read_changes(made.log(), change.position)) == changes[at + 1 :]
 
 
-def test_a_fragment_without_a_change_keeps_its_schemas_for_who_waits_before_it() -> None:
+def test_a_fragment_without_a_change_keeps_its_schemas_for_a_reader_before_it() -> None:
     made = TestLog()
     made.append(transaction(0))
     after = made.appender.mark.position

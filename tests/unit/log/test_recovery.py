@@ -52,7 +52,7 @@ def assert_refused(files: Files, match: str | None = None) -> None:
     assert store.files() == files
 
 
-def test_no_log_is_no_log() -> None:
+def test_an_empty_folder_recovers_to_none() -> None:
     assert recover(MemoryStore()) is None
 
 
@@ -93,7 +93,7 @@ def test_a_tail_of_zeros_or_noise_is_cut() -> None:
 
 
 def test_a_tail_that_is_whole_but_was_never_published_counts() -> None:
-    """The process died between the sync and the mark: PostgreSQL may have been told."""
+    """The process died between the sync and the mark: capture may have acknowledged it."""
     made = TestLog()
     made.append(transaction(0))
     before = made.store.files()
@@ -114,7 +114,7 @@ def test_a_flipped_byte_anywhere_in_a_middle_entry_is_corruption(made: TestLog) 
 
 
 def test_a_flipped_byte_is_corruption_without_the_mark_too(made: TestLog) -> None:
-    """A valid entry behind the damage proves that it was durable."""
+    """A valid entry after the damage proves that it was durable."""
     files = made.store.files()
     del files[marks.NAME]
     file = last_segment(files)
@@ -181,7 +181,7 @@ def test_a_segment_from_the_future_is_never_cut(made: TestLog, with_mark: bool) 
 
 
 def test_damage_in_an_earlier_segment_waits_for_its_reader() -> None:
-    """Recovery looks at the end alone; whoever reads the damage is told."""
+    """Recovery reads only the last segment; a reader of the damage gets an error."""
     log = TestLog(segment_bytes=1)
     for number in range(3):
         log.append(transaction(number))

@@ -37,12 +37,12 @@ def test_the_last_segment_always_stays(segmented: TestLog) -> None:
     assert sequences(segmented, NOTHING_KEPT) == [1, 2, 3, 4, 5, 6]
 
 
-def test_only_what_is_empty_goes_within_the_limits(segmented: TestLog) -> None:
+def test_within_the_limits_only_empty_segments_expire(segmented: TestLog) -> None:
     assert sequences(segmented, Limits()) == [1]
 
 
 @pytest.mark.parametrize("hours_ago", [0, 1, 2])
-def test_what_is_older_than_the_hours_goes(hours_ago: int) -> None:
+def test_segments_older_than_keep_hours_expire(hours_ago: int) -> None:
     made = TestLog(segment_bytes=1)
     for number in range(6):
         unit = transaction(number)
@@ -52,7 +52,7 @@ def test_what_is_older_than_the_hours_goes(hours_ago: int) -> None:
     assert sequences(made, limits, now=now) == [1, 2, 3, 4]
 
 
-def test_what_is_more_than_the_bytes_goes(segmented: TestLog) -> None:
+def test_segments_beyond_keep_bytes_expire(segmented: TestLog) -> None:
     names = list_segments(segmented.store)
     sizes = {name.sequence: segmented.store.size(name.file) for name in names}
     kept = sizes[6] + sizes[5]
@@ -68,7 +68,7 @@ def test_what_is_more_than_the_bytes_goes(segmented: TestLog) -> None:
         (Position(transaction(9).lsn, 0), [1, 2, 3, 4, 5, 6]),
     ],
 )
-def test_a_pin_keeps_what_is_after_it(
+def test_a_pin_keeps_the_segments_after_it(
     segmented: TestLog, position: Position, going: list[int]
 ) -> None:
     retention.pin(segmented.store, "reader", position)
@@ -152,7 +152,7 @@ def test_before_a_position_is_what_holds_nothing_after_it(segmented: TestLog) ->
 
 
 def test_the_segment_of_the_mark_stays_whatever_is_asked_for() -> None:
-    """Behind it are segments of a transaction that has not ended."""
+    """After it are segments of a transaction that has not ended."""
     made = TestLog(segment_bytes=1)
     made.append(transaction(0))
     made.append_pieces(transaction(1, rows=6), 2, 4, 6, ending=False)

@@ -35,7 +35,7 @@ def test_an_lsn() -> None:
         "2026-01-31T07:00-05:00",
     ],
 )
-def test_a_time_is_utc_unless_it_says_otherwise(text: str) -> None:
+def test_a_time_without_a_zone_is_utc(text: str) -> None:
     assert parse_start(text) == NOON
 
 

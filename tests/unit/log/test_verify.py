@@ -245,9 +245,9 @@ def test_a_lost_index_is_nothing_to_speak_of(made: TestLog) -> None:
 def test_progress_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.log.verify._PROGRESS_BYTES", 500)
     made = random_log(random.Random(1), entries=30, segment_bytes=900)
-    told = list[tuple[int, int]]()
-    verify(made.store, progress=lambda done, total: told.append((done, total)))
+    reports = list[tuple[int, int]]()
+    verify(made.store, progress=lambda done, total: reports.append((done, total)))
     total = sum(made.store.size(name.file) for name in list_segments(made.store))
-    assert len(told) > 5
-    assert told == sorted(told)
-    assert all(entry[1] == total for entry in told)
+    assert len(reports) > 5
+    assert reports == sorted(reports)
+    assert all(entry[1] == total for entry in reports)

@@ -22,7 +22,7 @@ def outcomes(store_after: object, count: int = 300) -> set[bytes | None]:
     return found
 
 
-def test_what_is_durable_survives() -> None:
+def test_durable_content_survives() -> None:
     def prepare() -> MemoryStore:
         store = MemoryStore()
         store.write_atomic("a", b"atomic ")

@@ -86,7 +86,7 @@ def test_every_cut_is_malformed(name: str) -> None:
         ),
     ],
 )
-def test_an_error_says_what_was_expected_and_where(data: bytes, message: str) -> None:
+def test_an_error_names_what_was_expected_and_where(data: bytes, message: str) -> None:
     with pytest.raises(MalformedError) as caught:
         parse(data)
     assert str(caught.value) == message

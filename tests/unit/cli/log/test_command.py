@@ -113,7 +113,7 @@ def test_cat_does_not_obey_the_data() -> None:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("arguments", [("--to", "x"), ("--to", "0/1.x"), ("--from", "x")])
-def test_cat_refuses_what_is_no_place(arguments: tuple[str, str]) -> None:
+def test_cat_refuses_an_invalid_start(arguments: tuple[str, str]) -> None:
     assert isinstance(fails("cat", *arguments), ConfigError)
 
 
@@ -148,7 +148,7 @@ def test_verify_reports_a_missing_segment(folder: Path) -> None:
     assert "segments are missing" in result.output
 
 
-def test_truncating_deletes_what_is_wholly_before(folder: Path) -> None:
+def test_truncating_deletes_segments_that_end_before(folder: Path) -> None:
     would = run("truncate-before", "0/1300", "--dry-run")
     assert would.count("would delete") == 3
     assert len(list(folder.glob("*.seg"))) == SEGMENTS
@@ -182,5 +182,5 @@ def test_truncating_respects_pins_unless_forced(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_truncating_refuses_what_is_no_position() -> None:
+def test_truncating_refuses_an_invalid_position() -> None:
     assert isinstance(fails("truncate-before", "yesterday"), ConfigError)

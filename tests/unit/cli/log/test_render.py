@@ -178,7 +178,7 @@ def test_a_row_of_another_shape_is_malformed() -> None:
     ],
     ids=lambda value: value.op.value if isinstance(value, Change) else "",
 )
-def test_one_line_says_what_happened(found: Change, words: str) -> None:
+def test_one_line_shows_the_change(found: Change, words: str) -> None:
     assert shown(found) == words
 
 

@@ -55,7 +55,7 @@ def test_a_message_has_no_table() -> None:
     assert Selection().takes(change())
 
 
-def test_the_limit_counts_what_is_shown() -> None:
+def test_the_limit_counts_shown_changes() -> None:
     selection = Selection(tables=["a"], limit=2)
     assert not selection.takes(change("public", "b"))
     assert selection.takes(change("public", "a"))

@@ -53,7 +53,7 @@ def test_reading_stops_at_the_first_damaged_row() -> None:
         assert found == [row(offset) for offset in range(at // index.ROW_BYTES)]
 
 
-def test_a_torn_row_is_no_row() -> None:
+def test_a_torn_row_is_ignored() -> None:
     data = row(0).encode() + row(1).encode()
     for size in range(index.ROW_BYTES, len(data)):
         assert index.read(MemoryStore.holding({"x.idx": data[:size]}), "x.idx") == [row(0)]

@@ -88,7 +88,7 @@ def test_every_cut_of_a_segment_header_is_noticed() -> None:
             decode_segment_header(data[:size])
 
 
-def test_a_segment_from_the_future_says_so() -> None:
+def test_a_segment_of_a_later_version_is_refused() -> None:
     data = HEADER.encode()
     with pytest.raises(MalformedError, match="version 2; this release reads version 1") as caught:
         segment_header_bytes(data[:8] + b"\x02\x00" + data[10:])
@@ -183,7 +183,7 @@ def test_every_cut_of_an_entry_is_noticed() -> None:
             decoded(data[:size])
 
 
-def test_an_entry_from_the_future_says_so() -> None:
+def test_an_entry_of_a_later_version_is_refused() -> None:
     data = b"".join(encode_entry(ENTRY, epoch=3))
     with pytest.raises(MalformedError, match="version 9; this release reads version 1") as caught:
         decoded(patched(data, 4, b"\x09"))

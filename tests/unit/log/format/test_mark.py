@@ -44,7 +44,7 @@ def test_a_torn_mark_is_corrupt_for_readers_and_nothing_for_recovery() -> None:
     assert marks.peek(store) is None
 
 
-def test_a_mark_from_the_future_says_so() -> None:
+def test_a_mark_of_a_later_version_is_refused() -> None:
     data = bytearray(MARK.encode()[:-4])
     data[4:6] = struct.pack("<H", 2)
     store = MemoryStore.holding({marks.NAME: bytes(data) + struct.pack("<I", crc32c(bytes(data)))})
@@ -54,7 +54,7 @@ def test_a_mark_from_the_future_says_so() -> None:
         assert "upgrade" in caught.value.hint
 
 
-def test_a_foreign_file_is_no_mark() -> None:
+def test_a_foreign_file_is_not_a_mark() -> None:
     data = b"XXXX" + MARK.encode()[4:-4]
     assert marks.decode(data + struct.pack("<I", crc32c(data))) is None
 

@@ -22,7 +22,7 @@ from tests.fix_log import TestLog, insert, random_log, relation, transaction
 NAME = SegmentName(42, Lsn(0x15D3A28))
 
 
-def test_names_sort_and_say_where_they_begin() -> None:
+def test_names_sort_and_contain_their_first_lsn() -> None:
     assert NAME.file == "0000000042-00000000015d3a28.seg"
     assert NAME.index == "0000000042-00000000015d3a28.idx"
     assert SegmentName(9, Lsn(0)).file < SegmentName(10, Lsn(0)).file
@@ -47,7 +47,7 @@ def test_listing_sorts_and_leaves_other_files_alone() -> None:
         "0000000001-00000000015d3a28 (copy).seg",
     ],
 )
-def test_a_name_that_is_no_segments_is_corruption(name: str) -> None:
+def test_an_invalid_segment_name_is_corruption(name: str) -> None:
     with pytest.raises(CorruptError, match="name"):
         list_segments(MemoryStore.holding({name: b""}))
 
@@ -145,7 +145,7 @@ def test_a_valid_entry_after_damage_is_found_at_any_distance(made: TestLog) -> N
     assert not another_entry_after(made.store, name, places[-1].start + 50)
 
 
-def test_the_magic_alone_is_no_entry() -> None:
+def test_the_magic_without_an_entry_is_not_an_entry() -> None:
     made = TestLog()
     made.append(transaction(0, insert(relation(1), 1, "TRen" * 100)))
     (name,) = list_segments(made.store)

@@ -1,0 +1,117 @@
+"""Sessions one after another: which errors are retried, which end capture, with a fake clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import structlog
+
+from tailrace.capture.capture import Capture
+from tailrace.config import load
+from tailrace.errors import (
+    GapError,
+    PostgresRefusedError,
+    PostgresUnreachableError,
+    SlotBusyError,
+    TailraceError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock:
+    """Time that passes only in `sleep`."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Sessions:
+    """Sessions that run for a time and end with an error, or in order."""
+
+    def __init__(self, clock: Clock, *outcomes: tuple[float | None, TailraceError | None]) -> None:
+        self._clock = clock
+        self._outcomes = list(outcomes)
+        self.opened_at: list[float] = []
+
+    def open(self, _counts: object) -> Sessions:
+        self.opened_at.append(self._clock.now)
+        runs_s, error = self._outcomes[0]
+        if runs_s is None:
+            self._outcomes.pop(0)
+            assert error is not None
+            raise error
+        return self
+
+    def run(self, _stopping: Callable[[], bool], *, until: object) -> None:
+        runs_s, error = self._outcomes.pop(0)
+        self._clock.now += runs_s or 0
+        if error is not None:
+            raise error
+
+    def end(self) -> None:
+        """Nothing to disconnect."""
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    *outcomes: tuple[float | None, TailraceError | None],
+    stopping: Callable[[], bool] = lambda: False,
+) -> tuple[Sessions, list[Any]]:
+    clock = Clock()
+    monkeypatch.setattr("tailrace.capture.capture.time.sleep", clock.sleep)
+    sessions = Sessions(clock, *outcomes)
+    with structlog.testing.capture_logs() as events:
+        capture = Capture(load(None), stopping=stopping, clock=clock)
+        capture._run_sessions(cast("Any", sessions), None)
+    return sessions, list(events)
+
+
+LOST = PostgresUnreachableError("the connection was lost")
+
+
+def test_an_outage_is_retried_with_growing_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions, events = run(monkeypatch, (1, LOST), (None, LOST), (None, LOST), (1, None))
+    assert len(sessions.opened_at) == 4
+    delays = [event["retry_in_s"] for event in events]
+    assert 0.1 < delays[0] < delays[1] < delays[2] < 1.1
+    assert {(event["event"], event["code"]) for event in events} == {
+        ("capture.reconnecting", "UNREACHABLE")
+    }
+
+
+def test_a_long_session_resets_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, events = run(monkeypatch, (1, LOST), (None, LOST), (60, LOST), (1, None))
+    assert events[2]["retry_in_s"] < 0.3
+
+
+def test_the_first_connection_must_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PostgresUnreachableError):
+        run(monkeypatch, (None, LOST))
+
+
+def test_a_busy_slot_is_waited_for_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions, _ = run(monkeypatch, (None, SlotBusyError("is active")), (1, None))
+    assert len(sessions.opened_at) == 2
+
+
+@pytest.mark.parametrize("error", [GapError("gap"), PostgresRefusedError("no")])
+def test_errors_that_can_mean_loss_end_capture(
+    monkeypatch: pytest.MonkeyPatch, error: TailraceError
+) -> None:
+    with pytest.raises(type(error)):
+        run(monkeypatch, (1, LOST), (1, error))
+
+
+def test_an_outage_during_shutdown_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True])
+    sessions, events = run(monkeypatch, (1, LOST), stopping=lambda: next(answers))
+    assert (len(sessions.opened_at), events) == (1, [])
