@@ -1,4 +1,4 @@
-"""PostgreSQL's changes as a streaming DataFrame: no daemon, five lines."""
+"""PostgreSQL's changes as a streaming DataFrame, without a daemon."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An order and the event about it in one transaction, read by a stock Kafka consumer.
+"""The outbox pattern: an order and its event in one transaction, read by a Kafka consumer.
 
 tailrace broker --init --dsn "$DSN" && tailrace broker --dsn "$DSN" &
 python examples/outbox.py "$DSN" 127.0.0.1:9092

@@ -1,4 +1,4 @@
-"""Print every change a log holds: python examples/tail.py tailrace-data/log"""
+"""Print all changes of a log: python examples/tail.py tailrace-data/log"""
 
 import sys
 from pathlib import Path

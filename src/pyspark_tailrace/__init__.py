@@ -1,6 +1,6 @@
-"""Makes `format("tailrace")` work right after `pip install tailrace`.
+"""Registers `format("tailrace")` with Spark as soon as Tailrace is installed.
 
-Spark looks for modules called `pyspark_*` and takes their `DefaultSource`.
+Spark imports modules named `pyspark_*` and registers their `DefaultSource`.
 """
 
 from tailrace.pipeline.source.stream import TailraceSource as DefaultSource

@@ -1,4 +1,4 @@
-"""Every type as Creek's Avro, read by fastavro, with PostgreSQL's own text as the oracle."""
+"""Every type in Creek's Avro, decoded by fastavro, with PostgreSQL's text as the oracle."""
 
 from __future__ import annotations
 

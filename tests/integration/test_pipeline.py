@@ -1,4 +1,4 @@
-"""Pipelines with everything real: PostgreSQL, the log, Spark, JetStream."""
+"""Pipelines with a real PostgreSQL, log, Spark and JetStream."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ def test_every_change_arrives_once_in_order(
     assert len(delivery.received()) == 5
 
 
-def test_no_query_is_started_for_a_sink_that_is_away(
+def test_no_query_is_started_while_the_sink_is_unreachable(
     database: Database,
     capture: Capturing,
     deliver: Delivering,
     server: EmbeddedNats,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """GIVEN a dead sink WHEN a pipeline retries THEN Spark hears of it once the sink is back."""
+    """GIVEN an unreachable sink WHEN a pipeline retries THEN it starts a query once the sink is
+    up."""
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     captured = capture(database)
     database.execute("INSERT INTO users VALUES (1)")
@@ -85,7 +86,7 @@ def test_no_query_is_started_for_a_sink_that_is_away(
     start.assert_called_once()
 
 
-def test_rows_of_a_copy_share_an_lsn_and_all_arrive(
+def test_all_rows_of_a_copy_arrive_although_they_share_an_lsn(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:
     database.execute("CREATE TABLE big (id int PRIMARY KEY, t text)")
@@ -107,7 +108,7 @@ def test_rows_of_a_copy_share_an_lsn_and_all_arrive(
 ODD = ["Upper", "with space", "a.b", "a*b", "a>b", 'quo"te', "ünï", "per%cent", "tab\tbed", "a%2Eb"]
 
 
-def test_odd_names_have_distinct_legal_subjects(
+def test_special_names_have_distinct_valid_subjects(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:
     quoted = {name: '"' + name.replace('"', '""') + '"' for name in ODD}
@@ -133,7 +134,7 @@ def test_odd_names_have_distinct_legal_subjects(
     assert all(set(row["data"]) == {"k.k", row["table"]} for row in plain)
 
 
-def test_a_value_that_was_not_sent_stops_the_pipeline_by_name(
+def test_reading_a_value_that_was_not_sent_stops_the_pipeline(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:
     database.execute(
@@ -163,7 +164,7 @@ def test_a_value_that_was_not_sent_stops_the_pipeline_by_name(
     assert "region" in progress.message
 
 
-def test_where_select_and_route_over_full_rows(
+def test_where_select_and_route_with_full_old_rows(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:
     database.execute(
@@ -208,7 +209,7 @@ def test_where_select_and_route_over_full_rows(
     assert [row["before"]["id"] for row in rows if row["op"] == "delete"] == [9]
 
 
-def test_a_column_that_comes_replans_the_pipeline(
+def test_an_added_column_replans_the_pipeline(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")

@@ -1,8 +1,8 @@
 """Python workers of Spark, tuned for a long life.
 
 Spark's workers run a full garbage collection after every task. With Spark, Arrow and numpy loaded
-that takes 40 ms, several times as long as a small micro-batch. Modules that are loaded by then stay
-for ever, so `freeze_gc` excludes them from later collections.
+that takes 40 ms, several times as long as a small micro-batch. Modules that are loaded by then are
+never unloaded, so `freeze_gc` excludes them from later collections.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_a_cancelled_order_is_not_shared(config: Config) -> None:
     [
         ("other", "items", 0.0, "there is no pipeline 'other'"),
         ("shop", "private.items", 0.0, "private.items is not among the tables of pipeline shop"),
-        ("shop", "a..b", 0.0, "is not a table name"),
+        ("shop", "a..b", 0.0, "invalid table name"),
         ("shop", "items", -1.0, "rate must be 0 or more rows per second, got -1.0"),
     ],
 )

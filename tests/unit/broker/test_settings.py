@@ -78,5 +78,5 @@ def test_an_invalid_option_is_named() -> None:
     result = CliRunner().invoke(app, ["broker", "--listen", "nowhere"])
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception) == (
-        "--listen: must be host:port such as 127.0.0.1:9092, got 'nowhere'"
+        "--listen (TAILRACE_BROKER_LISTEN): must be host:port such as 127.0.0.1:9092, got 'nowhere'"
     )

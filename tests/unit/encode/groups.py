@@ -1,4 +1,4 @@
-"""Groups for tests: from literal columns, and from changes of the message-at-a-time decoder."""
+"""Groups for tests: from literal columns, and from changes of the reference decoder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def group(op: Op, relation: Relation | None, count: int, **more: Any) -> Group:
 
 
 def groups_of(changes: Sequence[Change], types: dict[int, TypeName]) -> list[Group]:
-    """Changes as groups, each a run that looks alike."""
+    """Changes as groups, one per run of changes of the same kind."""
     runs: list[list[Change]] = []
     for change in changes:
         if runs and _likeness(runs[-1][0]) == _likeness(change):
@@ -118,12 +118,12 @@ def encoder(
 
 
 def decoded(payload: bytes, encoding: Encoding) -> Any:
-    """A payload read back by somebody else's decoder."""
+    """Decode a payload with an independent decoder."""
     return orjson.loads(payload) if encoding == "json" else msgspec.msgpack.decode(payload)
 
 
 def messages(made: Group, shape: str, encoding: Encoding) -> list[Any]:
-    """The payloads of a group, read back."""
+    """The decoded payloads of a group."""
     batch = encoder(shape, encoding).encode(made)
     batch.validate(full=True)
     return [decoded(payload, encoding) for payload in batch["payload"].to_pylist()]

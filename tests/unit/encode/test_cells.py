@@ -1,4 +1,4 @@
-"""Every cell encoder against an oracle of one value: what is read back is what was put in."""
+"""Every cell encoder against an independent decoder: decoding returns the original value."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ both = pytest.mark.parametrize("encoding", ENCODINGS)
 def read_back(
     encoding: Encoding, type_: Type, texts: Sequence[str | None], *, native: bool = True
 ) -> list[Any]:
-    """Encode a column and read it back; once more as a slice of a longer one."""
+    """Encode a column and decode it; repeat with a slice of a longer column."""
     syntax = SYNTAXES[encoding]
     raw = [None if text is None else text.encode() for text in texts]
     values = pa.array(raw, pa.binary())
@@ -64,13 +64,13 @@ def columns_of(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str | N
 
 @both
 @given(texts=columns_of(TEXT))
-def test_text(encoding: Encoding, texts: list[str | None]) -> None:
+def test_text_is_decoded_unchanged(encoding: Encoding, texts: list[str | None]) -> None:
     assert read_back(encoding, Type(kind=Kind.TEXT), texts) == texts
 
 
 @both
 @given(lengths=st.lists(st.sampled_from([0, 1, 31, 32, 255, 256, 65535, 65536]), min_size=1))
-def test_text_of_every_header(encoding: Encoding, lengths: list[int]) -> None:
+def test_text_of_every_header_size(encoding: Encoding, lengths: list[int]) -> None:
     texts = ["x" * length for length in lengths]
     assert read_back(encoding, Type(kind=Kind.TEXT), list(texts)) == texts
 
@@ -84,20 +84,20 @@ def test_text_of_every_header(encoding: Encoding, lengths: list[int]) -> None:
         min_size=1,
     )
 )
-def test_integers(encoding: Encoding, numbers: list[int]) -> None:
+def test_integers_are_decoded_unchanged(encoding: Encoding, numbers: list[int]) -> None:
     texts = [None, *map(str, numbers)]
     assert read_back(encoding, Type(kind=Kind.INT8), texts) == [None, *numbers]
 
 
 @given(st.integers(-(1 << 63), (1 << 64) - 1))
-def test_constants_are_read_back(number: int) -> None:
+def test_constants_are_decoded_unchanged(number: int) -> None:
     value = {"a": [number, None, True, False, "é" * 40], "b": {}, "c": [""] * 20}
     assert decoded(pack(value), "msgpack") == value
 
 
 @both
 @given(st.lists(st.floats(), min_size=1))
-def test_floats(encoding: Encoding, numbers: list[float]) -> None:
+def test_floats_are_decoded_unchanged(encoding: Encoding, numbers: list[float]) -> None:
     spelled = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
     texts = [spelled.get(repr(number), repr(number)) for number in numbers]
     expected: list[object] = list(numbers)
@@ -111,7 +111,7 @@ def test_floats(encoding: Encoding, numbers: list[float]) -> None:
 
 @both
 @given(st.lists(st.none() | st.binary(max_size=50), min_size=1))
-def test_bytea(encoding: Encoding, values: list[bytes | None]) -> None:
+def test_bytea_is_decoded_unchanged(encoding: Encoding, values: list[bytes | None]) -> None:
     texts = [None if value is None else f"\\x{value.hex()}" for value in values]
     expected: list[object] = list(values)
     if encoding == "json":
@@ -121,7 +121,7 @@ def test_bytea(encoding: Encoding, values: list[bytes | None]) -> None:
 
 @both
 @given(st.lists(st.none() | st.booleans(), min_size=1))
-def test_bools(encoding: Encoding, values: list[bool | None]) -> None:
+def test_bools_are_decoded_unchanged(encoding: Encoding, values: list[bool | None]) -> None:
     texts = [None if value is None else "ft"[value] for value in values]
     assert read_back(encoding, Type(kind=Kind.BOOL), texts) == values
 
@@ -131,7 +131,7 @@ ODD_TIMES = ["infinity", "-infinity", "0044-03-15 12:00:00 BC", "10000-01-01 00:
 
 @both
 @given(st.lists(st.datetimes() | st.sampled_from(ODD_TIMES), min_size=1))
-def test_timestamps(encoding: Encoding, values: list[object]) -> None:
+def test_timestamps_are_iso_8601(encoding: Encoding, values: list[object]) -> None:
     texts = [str(value) for value in values]
     expected = [text if text in ODD_TIMES else text.replace(" ", "T") for text in texts]
     assert read_back(encoding, Type(kind=Kind.TIMESTAMP), list(texts)) == expected
@@ -148,14 +148,14 @@ def _zoned(text: str) -> str:
 
 
 @both
-def test_timestamps_of_other_zones_stay_text(encoding: Encoding) -> None:
+def test_timestamps_of_other_time_zones_stay_text(encoding: Encoding) -> None:
     texts = ["2024-01-01 10:00:00+05:45", "2024-01-01 10:00:00-05", "2024-01-01 10:00:00+00"]
     found = read_back(encoding, Type(kind=Kind.TIMESTAMPTZ), list(texts))
     assert found == [*texts[:2], "2024-01-01T10:00:00Z"]
 
 
 def array_text(value: list[Any] | str | None, delimiter: str = ",") -> str:
-    """What array_out prints."""
+    """The text that PostgreSQL's array_out prints."""
     if value is None:
         return "NULL"
     if isinstance(value, list):
@@ -167,7 +167,7 @@ def array_text(value: list[Any] | str | None, delimiter: str = ",") -> str:
 
 
 def boxes(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    """Arrays as PostgreSQL has them: every sub-array of one depth has the same length."""
+    """Rectangular arrays, as in PostgreSQL: all sub-arrays of one depth have the same length."""
 
     def grown(depth: int, width: int) -> st.SearchStrategy[list[Any]]:
         inner = items if depth == 1 else grown(depth - 1, width)
@@ -205,7 +205,7 @@ def test_arrays_with_bounds_stay_text(encoding: Encoding) -> None:
 
 @both
 @pytest.mark.parametrize("odd", ['{"', "{a}{b}", "{", "{a", "{a}}", "a"])
-def test_what_only_has_the_name_of_an_array_stays_text(encoding: Encoding, odd: str) -> None:
+def test_text_that_is_not_an_array_stays_text(encoding: Encoding, odd: str) -> None:
     type_ = Type(kind=Kind.ARRAY, element=Type(kind=Kind.TEXT))
     assert read_back(encoding, type_, [odd, "{x}"])[0] == odd
 
@@ -227,14 +227,16 @@ def test_arrays_of_boxes_have_semicolons(encoding: Encoding) -> None:
 
 @both
 @given(st.lists(st.none() | st.dictionaries(TEXT, st.none() | TEXT, max_size=20), min_size=1))
-def test_hstore(encoding: Encoding, values: list[dict[str, str | None] | None]) -> None:
+def test_hstore_is_an_object(
+    encoding: Encoding, values: list[dict[str, str | None] | None]
+) -> None:
     texts = [None if value is None else hstore_text(value) for value in values]
     assert read_back(encoding, Type(kind=Kind.HSTORE), texts) == values
     assert read_back(encoding, Type(kind=Kind.HSTORE), texts, native=False) == texts
 
 
 def hstore_text(value: dict[str, str | None]) -> str:
-    """What hstore_out prints."""
+    """The text that PostgreSQL's hstore_out prints."""
 
     def quoted(text: str | None) -> str:
         if text is None:
@@ -245,7 +247,7 @@ def hstore_text(value: dict[str, str | None]) -> str:
 
 
 @both
-def test_vectors(encoding: Encoding) -> None:
+def test_vectors_are_arrays_of_floats(encoding: Encoding) -> None:
     found = read_back(encoding, Type(kind=Kind.VECTOR), ["[1,-0.5,1e-30]", None, "[2]"])
     assert found == [[1, -0.5, 1e-30], None, [2]]
 
@@ -274,7 +276,7 @@ def json_text(value: Any, numeral: Callable[[Decimal], str] = str) -> str:
 
 
 def exact(text: str, found: Any) -> bool:
-    """A number came through unchanged: as an integer, a float that prints so, or its text."""
+    """Whether a number is exact: an integer, a float that prints the same, or its text."""
     if isinstance(found, str):
         as_float = float(text)
         whole = text.lstrip("-").isdigit() and -(1 << 63) <= int(text) < 1 << 64
@@ -287,7 +289,7 @@ def same_number(number: float, text: str) -> bool:
 
 
 @given(st.lists(NUMERALS, min_size=1))
-def test_no_number_of_a_document_loses_a_digit(numerals: list[str]) -> None:
+def test_numbers_in_documents_keep_all_digits(numerals: list[str]) -> None:
     found = read_back("msgpack", Type(kind=Kind.JSON), list(numerals))
     assert all(map(exact, numerals, found))
     as_jsonb = [f"{Decimal(numeral):f}" for numeral in numerals]
@@ -296,7 +298,7 @@ def test_no_number_of_a_document_loses_a_digit(numerals: list[str]) -> None:
 
 
 @given(st.lists(st.none() | DOCUMENTS, min_size=1, max_size=8))
-def test_documents(values: list[Any]) -> None:
+def test_documents_are_decoded_unchanged(values: list[Any]) -> None:
     texts = [None if value is None else json_text(value) for value in values]
     found = read_back("msgpack", Type(kind=Kind.JSON), texts)
     assert [json_text(item) for item in map(as_decimals, found)] == [
@@ -333,7 +335,7 @@ def as_decimals(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("text", ['"\\ud800"', "[" * 2000 + "]" * 2000])
-def test_documents_no_decoder_takes_stay_text(text: str) -> None:
+def test_documents_that_no_decoder_accepts_stay_text(text: str) -> None:
     found = read_back("msgpack", Type(kind=Kind.JSON), ["1", text, '{"a": "b"}'])
     assert found == [1, text, {"a": "b"}]
 
@@ -347,7 +349,7 @@ def test_documents_in_arrays(encoding: Encoding) -> None:
 
 @both
 @pytest.mark.parametrize("kind", Kind)
-def test_columns_of_nothing_but_nulls(encoding: Encoding, kind: Kind) -> None:
+def test_columns_of_nulls_only(encoding: Encoding, kind: Kind) -> None:
     type_ = Type(kind=kind, element=Type(kind=Kind.TEXT) if kind is Kind.ARRAY else None)
     for native in (False, True):
         assert read_back(encoding, type_, [None, None], native=native) == [None, None]

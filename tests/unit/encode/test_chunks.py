@@ -1,4 +1,4 @@
-"""Chunks hold all rows once, in order, as any decoder reads them, within their limits."""
+"""Chunks contain every row once and in order, within their limits, for any decoder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DECODE: dict[str, Callable[[bytes], Any]] = {
 def chunks(
     texts: list[str | None], cuts: list[int], encoding: Encoding, **limits: int
 ) -> list[EncodedChunk]:
-    """The chunks of rows that come in several groups."""
+    """The chunks of rows in several groups."""
     made = Chunker(FACTS, encoding=encoding, **({"max_rows": 4, "max_bytes": 1 << 20} | limits))
     found: list[EncodedChunk] = []
     bounds = sorted({0, len(texts), *(cut % (len(texts) + 1) for cut in cuts)})
@@ -47,7 +47,7 @@ def chunks(
     st.lists(st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"))),
     st.lists(st.integers(0)),
 )
-def test_all_rows_once_in_order(
+def test_chunks_contain_all_rows_once_in_order(
     encoding: Encoding, texts: list[str | None], cuts: list[int]
 ) -> None:
     found = chunks(texts, cuts, encoding, number=3, step=2)
@@ -63,13 +63,13 @@ def test_all_rows_once_in_order(
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
-def test_chunks_keep_to_the_bytes(encoding: Encoding) -> None:
+def test_chunks_stay_within_the_byte_limit(encoding: Encoding) -> None:
     found = chunks(["x" * 300] * 20, [7], encoding, max_rows=1000, max_bytes=4000)
     assert len(found) > 1
     assert all(len(chunk.payload) <= 4000 for chunk in found)
     assert sum(chunk.rows for chunk in found) == 20
 
 
-def test_a_row_larger_than_a_chunk_stands_alone() -> None:
+def test_a_row_larger_than_the_limit_has_its_own_chunk() -> None:
     found = chunks(["a", "x" * 9000, "b"], [], "json", max_bytes=4000)
     assert [chunk.rows for chunk in found] == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""The encoder: columns of messages, ids, keys, destinations, and what it refuses."""
+"""The encoder: columns of messages, ids, keys, destinations, and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def items(count: int, **more: Any) -> Group:
 
 @both
 @every_shape
-def test_columns_are_those_of_messages(encoding: Encoding, shape: str) -> None:
+def test_the_result_has_the_schema_of_messages(encoding: Encoding, shape: str) -> None:
     made = items(3)
     batch = encoder(shape, encoding).encode(made)
     batch.validate(full=True)
@@ -58,13 +58,13 @@ def test_columns_are_those_of_messages(encoding: Encoding, shape: str) -> None:
 
 @both
 @every_shape
-def test_an_empty_group(encoding: Encoding, shape: str) -> None:
+def test_an_empty_group_gives_no_messages(encoding: Encoding, shape: str) -> None:
     batch = encoder(shape, encoding).encode(items(0))
     assert (batch.num_rows, batch.schema) == (0, MESSAGES)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20))
-def test_ids_are_those_of_positions(positions: list[tuple[int, int]]) -> None:
+def test_an_id_is_the_event_id_of_the_position(positions: list[tuple[int, int]]) -> None:
     made = items(
         len(positions),
         lsn=np.array([lsn for lsn, _ in positions], np.uint64),
@@ -85,7 +85,7 @@ def test_ids_are_those_of_positions(positions: list[tuple[int, int]]) -> None:
 def test_the_same_change_has_the_same_bytes(
     encoding: Encoding, shape: str, cuts: list[int]
 ) -> None:
-    """Whatever a change is encoded together with."""
+    """Whatever other changes are encoded with it."""
     count = sum(cuts)
     rows = [b"%d" % (3**row) for row in range(count)]
     texts = [[b"x" * row**2, None, b'"\n', UNCHANGED][row % 4] for row in range(count)]
@@ -107,7 +107,7 @@ def test_the_same_change_has_the_same_bytes(
 
 
 @both
-def test_destination_and_key_of_the_caller(encoding: Encoding) -> None:
+def test_the_caller_may_set_destination_and_key(encoding: Encoding) -> None:
     destination = pa.array([b"a", 'odd "é"'.encode()], pa.binary())
     key = pa.array([None, b"k"], pa.binary())
     batch = encoder("bridge", encoding).encode(items(2), destination=destination, key=key)
@@ -118,7 +118,7 @@ def test_destination_and_key_of_the_caller(encoding: Encoding) -> None:
 
 
 @both
-def test_where_the_caller_has_no_destination_the_usual_one_stays(encoding: Encoding) -> None:
+def test_a_null_destination_falls_back_to_the_template(encoding: Encoding) -> None:
     route = pa.array([b"there", None], pa.binary())
     batch = encoder("bridge", encoding).encode(items(2), destination=route)
     assert batch["destination"].to_pylist() == [b"there", b"cdc.items.insert"]
@@ -131,7 +131,7 @@ def keys_of(made: Group) -> list[bytes | None]:
     return found
 
 
-def test_keys_of_several_columns() -> None:
+def test_a_key_of_several_columns_is_a_json_array() -> None:
     relation = table(
         Column(name="a", type_oid=25, key=True),
         Column(name="v", type_oid=25),
@@ -148,7 +148,7 @@ def test_keys_of_updates_and_deletes() -> None:
     assert keys_of(group(Op.DELETE, ITEMS, 1, before=image([b"1"], None))) == [b"1"]
 
 
-def test_no_key() -> None:
+def test_tables_without_a_key_have_no_message_key() -> None:
     bare = table(Column(name="a", type_oid=25))
     full = table(*ITEMS.columns, replica_identity=ReplicaIdentity.FULL)
     after = image([b"1"], [b"2"])
@@ -161,13 +161,13 @@ def test_no_key() -> None:
 
 @both
 @every_shape
-def test_text_that_is_not_utf8_is_refused_by_name(encoding: Encoding, shape: str) -> None:
+def test_text_that_is_not_utf8_is_refused_with_its_column(encoding: Encoding, shape: str) -> None:
     made = group(Op.INSERT, ITEMS, 2, after=image([b"1", b"2"], [b"fine", b"\xe9t\xe9"]))
     with pytest.raises(PoisonedError, match=r"column v of public\.items .* not UTF-8"):
         encoder(shape, encoding).encode(made)
 
 
-def test_it_may_be_pickled() -> None:
+def test_an_encoder_can_be_pickled() -> None:
     made = encoder("bridge", "msgpack")
     made.encode(items(1))
     again = pickle.loads(pickle.dumps(made))
@@ -175,7 +175,7 @@ def test_it_may_be_pickled() -> None:
 
 
 @both
-def test_types_by_name(encoding: Encoding) -> None:
+def test_types_of_extensions_are_resolved_by_name(encoding: Encoding) -> None:
     relation = table(
         Column(name="h", type_oid=90001), Column(name="v", type_oid=90002, type_modifier=2),
         Column(name="d", type_oid=90003), Column(name="e", type_oid=90004),
@@ -201,7 +201,7 @@ def test_types_by_name(encoding: Encoding) -> None:
 
 
 @both
-def test_nulls_may_have_bytes_under_them(encoding: Encoding) -> None:
+def test_bytes_under_nulls_are_ignored(encoding: Encoding) -> None:
     buffers = [
         pa.py_buffer(b"\x01"),
         pa.py_buffer(np.array([0, 1, 4], np.int32)),

@@ -1,4 +1,4 @@
-"""Rows of `kafka.messages` as records: what PostgreSQL wrote is what comes out."""
+"""Rows of `kafka.messages` as records: the same values as in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AFTER = image(
 )
 
 
-def test_columns_are_those_of_the_table() -> None:
+def test_a_record_has_the_columns_of_the_table() -> None:
     made = Records().encode(group(Op.INSERT, _TABLE, 2, after=_AFTER))
     assert made.schema == RECORDS
     rows = [tuple(row[name] for name in RECORDS.names[:7]) for row in made.to_pylist()]
@@ -64,7 +64,7 @@ def test_a_logical_message_has_no_topic() -> None:
     assert (row["topic"], row["value"], row["ordinal"]) == (None, b"[[7, 0, 42]]", 5)
 
 
-def test_another_table_is_refused() -> None:
+def test_a_table_without_these_columns_is_refused() -> None:
     other = table(Column(name="topic_id", type_oid=23, type_modifier=-1, key=True))
     with pytest.raises(SchemaChangedError, match="no column partition_id"):
         Records().encode(group(Op.INSERT, other, 1, after=image([b"1"])))

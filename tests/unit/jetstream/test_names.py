@@ -52,7 +52,7 @@ def test_a_name_that_looks_like_a_placeholder_is_literal() -> None:
 
 
 def test_an_unknown_placeholder_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"there is no \{tabel\}") as caught:
+    with pytest.raises(ConfigError, match=r"unknown placeholder \{tabel\}") as caught:
         SubjectTemplate("cdc.{tabel}", database="shop")
     assert "{table}" in caught.value.hint
 

@@ -49,7 +49,7 @@ def test_settings_become_the_model_of_their_kind() -> None:
         ({"type": "nats", "stream": {"nam": 1}}, r"sink\.stream\.nam: unknown key.* name\?"),
         ({"type": "kafka", "stream": {}}, r"pipelines\.p\.sink\.stream: unknown key"),
         ({"type": "nats", "max_outstanding": 0}, r"sink\.max_outstanding: .* equal to 1"),
-        (7, r"pipelines\.p\.sink: should be a section"),
+        (7, r"pipelines\.p\.sink: must be a section"),
     ],
 )
 def test_an_error_names_the_key(sink: object, message: str) -> None:

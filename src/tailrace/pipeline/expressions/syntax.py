@@ -177,7 +177,7 @@ def _prepared(text: Text, tokens: Sequence[Token], index: int) -> Token:
 
 
 def _in_path(tokens: Sequence[Token], index: int) -> bool:
-    """Whether a bracket stands in `doc:a[0].b`, as far back as the path's colon."""
+    """Whether a bracket is part of a JSON path, `doc:a[0].b`: a colon begins the path."""
     for token in reversed(tokens[:index]):
         if token.token_type is _T.COLON:
             return True
@@ -198,7 +198,7 @@ def _word(text: Text, token: Token, raw: str, before: Token | None, after: Token
     | follows a dot                         | `after.end`                 | a name  |
     | is in `_KEYWORDS`                     | `a AND b`, `CASE`           | keyword |
     | follows AS or `::`: a type            | `CAST(a AS int)`, `a::date` | keyword |
-    | stands before a string: typed literal | `DATE '2024-01-01'`         | keyword |
+    | precedes a string: a typed literal    | `DATE '2024-01-01'`         | keyword |
     | INTERVAL before a number              | `INTERVAL 3 DAY`            | keyword |
     | anything else                         | `order = 1`, `lower(a)`     | a name  |
 

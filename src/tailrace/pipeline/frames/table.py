@@ -134,18 +134,18 @@ class TableFrame:
     ) -> tuple[list[pa.Array], dict[str, NDArray[np.bool_]]]:
         """The table's columns, and by name the rows whose value Spark's type cannot represent."""
         count = len(group)
-        cells = {column.name: (type_, found) for column, type_, found in _columns(group, image)}
+        by_name = {column.name: (type_, cells) for column, type_, cells in _columns(group, image)}
         values: list[pa.Array] = []
         lost: dict[str, NDArray[np.bool_]] = {}
         for field in self._fields:
-            type_, found = cells.get(field.name, (None, None))
-            if type_ is None or found is None:
+            type_, cells = by_name.get(field.name, (None, None))
+            if type_ is None or cells is None:
                 values.append(pa.nulls(count, field.type))
             elif arrow_type(type_) != field.type:
                 values.append(pa.nulls(count, field.type))
                 lost[field.name] = np.ones(count, np.bool_)
             else:
-                column, unrepresentable = to_arrow(found.values, type_)
+                column, unrepresentable = to_arrow(cells.values, type_)
                 values.append(column)
                 if unrepresentable.any():
                     lost[field.name] = unrepresentable
@@ -168,9 +168,9 @@ def _columns(
 ) -> Iterator[tuple[Column, Type, Cells | None]]:
     """The columns of a group's table, with their types and their cells in an image."""
     assert group.relation is not None
-    cells = image or (None,) * len(group.relation.columns)
-    for column, found in zip(group.relation.columns, cells, strict=True):
-        yield column, resolve(column.type_oid, column.type_modifier, group.types), found
+    whole = image or (None,) * len(group.relation.columns)
+    for column, cells in zip(group.relation.columns, whole, strict=True):
+        yield column, resolve(column.type_oid, column.type_modifier, group.types), cells
 
 
 def _unknown(relation: Relation, image: Image) -> dict[str, NDArray[np.bool_]]:

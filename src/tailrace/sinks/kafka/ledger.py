@@ -79,9 +79,15 @@ class Ledger:
             structlog.get_logger().warning(
                 "kafka.other_source", was=foreign[0].source, now=lane.source
             )
-        own = {number: found for number, found in stored.items() if found.source == lane.source}
+        own = {
+            number: position
+            for number, position in stored.items()
+            if position.source == lane.source
+        }
         self.stored = own.get(lane.number)
-        self._other_lane_counts = [found for found in own.values() if found.lanes != lane.lanes]
+        self._other_layouts = [
+            position for position in own.values() if position.lanes != lane.lanes
+        ]
         self._after = self._last = ORIGIN
         self._batch = Tally()
         self._skipped = Tally()
@@ -89,7 +95,7 @@ class Ledger:
 
     def open(self, after: Position) -> None:
         """Begin a micro-batch that starts after this position."""
-        for other in self._other_lane_counts:
+        for other in self._other_layouts:
             if other.position > after:
                 raise SinkRefusedError(
                     f"lane {other.lane} of {other.lanes} has committed a batch that other lanes "

@@ -143,7 +143,7 @@ class _LastRecords:
     """Reads the last committed record of every partition.
 
     The reader searches backwards in growing strides: aborted transactions leave offsets without
-    visible records, so the last record may stand well before the end of the partition.
+    visible records, so the last record may be well before the end of the partition.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Creek's events: what fastavro reads out of them is what PostgreSQL said."""
+"""Creek's events: fastavro decodes them to PostgreSQL's values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def events(made: Group, *, raw: bool = False) -> list[dict[str, Any]]:
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)), st.sampled_from([b"", b"\x02"]))
-def test_longs(numbers: list[int], lead: bytes) -> None:
+def test_longs_are_zigzag_varints(numbers: list[int], lead: bytes) -> None:
     found = avro.longs(np.array(numbers, np.int64), lead=lead).to_pylist()
     for number, data in zip(numbers, found, strict=True):
         assert data[: len(lead)] == lead
@@ -93,7 +93,7 @@ def columns_of_rows(draw: st.DrawFn) -> tuple[list[str], list[list[str | None]]]
 
 
 @given(columns_of_rows())
-def test_any_row_comes_back(given_rows: tuple[list[str], list[list[str | None]]]) -> None:
+def test_any_row_is_decoded_unchanged(given_rows: tuple[list[str], list[list[str | None]]]) -> None:
     kinds, cells = given_rows
     relation = table(
         ID,
@@ -150,14 +150,14 @@ def _check(kind: str, value: Any, text: str | None) -> None:
         (None, None),
     ],
 )
-def test_arrays(text: str | None, expected: object) -> None:
+def test_arrays_are_avro_arrays_or_text(text: str | None, expected: object) -> None:
     relation = table(ID, Column(name="v", type_oid=1007))
     texts = [None if text is None else text.encode(), b"{7}", b"{}"]
     made = group(Op.INSERT, relation, 3, after=image([b"1", b"2", b"3"], texts))
     assert [each["after"]["v"] for each in events(made)] == [expected, [7], []]
 
 
-def test_what_an_event_says() -> None:
+def test_the_fields_of_an_event() -> None:
     made = group(Op.INSERT, USERS, 1, after=image([b"1"], [b"Ann"]))
     (found,) = events(made, raw=True)
     sent_at, fingerprint = found.pop("sent_at"), found.pop("fingerprint")
@@ -188,7 +188,7 @@ def test_what_an_event_says() -> None:
         (Op.READ, None, ([b"1"], [None]), ("r", None, {"id": 1, "name": None})),
     ],
 )
-def test_operations(op: Op, before: Any, after: Any, expected: tuple[Any, ...]) -> None:
+def test_operations_and_images(op: Op, before: Any, after: Any, expected: tuple[Any, ...]) -> None:
     images = {
         "before": None if before is None else image(*before),
         "after": None if after is None else image(*after),
@@ -197,7 +197,7 @@ def test_operations(op: Op, before: Any, after: Any, expected: tuple[Any, ...]) 
     assert (found["op"], found["before"], found["after"]) == expected
 
 
-def test_the_whole_old_row_is_the_key_of_a_table_that_has_none() -> None:
+def test_replica_identity_full_sends_the_whole_old_row() -> None:
     columns = [Column(name=each.name, type_oid=each.type_oid, key=True) for each in (ID, NAME)]
     relation = table(*columns, replica_identity=ReplicaIdentity.FULL)
     made = group(
@@ -207,7 +207,7 @@ def test_the_whole_old_row_is_the_key_of_a_table_that_has_none() -> None:
     assert (found["op"], found["before"]) == ("u_pk", {"id": 1, "name": None})
 
 
-def test_values_that_were_left_out_are_named_and_never_null() -> None:
+def test_unchanged_values_are_listed_by_name() -> None:
     relation = table(ID, NAME, Column(name="large", type_oid=25))
     after = image([b"1", b"2", b"3"], [b"A", UNCHANGED, None], [b"x", UNCHANGED, UNCHANGED])
     found = events(group(Op.UPDATE, relation, 3, after=after))
@@ -218,7 +218,7 @@ def test_values_that_were_left_out_are_named_and_never_null() -> None:
     assert len({each["fingerprint"] for each in found}) == 2
 
 
-def test_a_key_that_was_left_out() -> None:
+def test_an_unchanged_large_key() -> None:
     relation = table(Column(name="k", type_oid=25, key=True), NAME)
     after = image([UNCHANGED, b"k"], [b"A", b"B"])
     found = events(group(Op.UPDATE, relation, 2, after=after))
@@ -226,15 +226,15 @@ def test_a_key_that_was_left_out() -> None:
     assert found[0]["unchanged"] == ["k"]
 
 
-def test_transactions_have_the_one_before() -> None:
+def test_last_lsn_is_the_previous_transaction() -> None:
     lsn = np.array([16, 16, 32, 48], np.uint64)
     made = group(Op.TRUNCATE, USERS, 4, lsn=lsn)
     found = [(each["source"]["last_lsn"], each["source"]["lsn"]) for each in events(made)]
     assert found == [("0/0", "0/10"), ("0/0", "0/10"), ("0/10", "0/20"), ("0/20", "0/30")]
 
 
-def test_the_schema_of_the_seed() -> None:
-    """A table with a uuid and a text, as Creek's documentation shows it."""
+def test_the_schema_of_the_documentations_example() -> None:
+    """A table with a uuid and a text column, as in Creek's documentation."""
     relation = table(
         Column(name="id", type_oid=2950, key=True),
         Column(name="data", type_oid=25),
@@ -255,7 +255,7 @@ def test_the_schema_of_the_seed() -> None:
     assert tree["fields"][2]["type"]["symbols"] == ["c", "u", "u_pk", "d", "t", "r"]
 
 
-def test_types_that_creek_does_not_have_are_text_under_their_own_name() -> None:
+def test_unsupported_types_are_text_with_their_own_pg_type() -> None:
     types = {90000: TypeName(oid=90000, namespace="public", name="mood")}
     relation = table(
         ID, Column(name="a", type_oid=869), Column(name="b", type_oid=90000),
@@ -267,7 +267,7 @@ def test_types_that_creek_does_not_have_are_text_under_their_own_name() -> None:
     ]
 
 
-def test_names_that_avro_does_not_have() -> None:
+def test_names_that_are_invalid_in_avro() -> None:
     relation = table(
         Column(name="1st col", type_oid=25), Column(name="_x20_", type_oid=25),
         Column(name=" ", type_oid=25), name="odd table",
@@ -283,7 +283,7 @@ def test_names_that_avro_does_not_have() -> None:
     ]
 
 
-def test_no_row_looks_like_the_end_of_a_snapshot() -> None:
+def test_no_row_equals_the_end_of_a_snapshot() -> None:
     keys = [Column(name=name, type_oid=23, key=True) for name in "abc"]
     made = group(Op.READ, table(*keys), 1, after=image([b"-35"], [b"-40"], [b"35"]))
     (payload,) = row_messages(made).to_pylist()
@@ -294,19 +294,19 @@ def test_no_row_looks_like_the_end_of_a_snapshot() -> None:
     assert read(schema, content) == {"a": -35, "b": -40, "c": 35}
 
 
-def test_packets() -> None:
+def test_packets_are_parsed() -> None:
     assert creek.unpacked(creek.packet(b"abc")) == b"abc"
     assert creek.unpacked(b"") is None
     assert creek.unpacked(creek.packet(b"abc")[:-1]) is None
 
 
-def test_logical_messages_have_no_place() -> None:
+def test_logical_messages_are_refused() -> None:
     made = group(Op.MESSAGE, None, 1, prefixes=pa.array(["a"]), contents=pa.array([b"b"]))
     with pytest.raises(ConfigError):
         encoder("creek", "avro").encode(made)
 
 
-def test_one_schema_for_each_version_of_a_table() -> None:
+def test_each_version_of_a_table_has_one_schema() -> None:
     wider = Relation(
         oid=1, namespace="public", name="users", columns=(ID, NAME, Column(name="x", type_oid=23)),
         replica_identity=ReplicaIdentity.DEFAULT,

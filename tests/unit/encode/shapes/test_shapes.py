@@ -1,4 +1,4 @@
-"""Shapes: a full example of each, and the four value states in all of them."""
+"""Shapes: a complete example of each, and the four states of a value in all of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_bridge_truncate_and_read(encoding: Encoding) -> None:
 
 
 @both
-def test_bridge_outside_of_public(encoding: Encoding) -> None:
+def test_bridge_of_a_table_outside_of_public(encoding: Encoding) -> None:
     relation = table(Column(name="id", type_oid=23), namespace="sales", name="a.b")
     found = one(group(Op.INSERT, relation, 1, after=image([b"1"])), "bridge", encoding)
     assert found["subject"] == "cdc.sales.a%2Eb.insert"
@@ -102,7 +102,7 @@ def test_bridge_outside_of_public(encoding: Encoding) -> None:
 
 @both
 @every_shape
-def test_the_page_about_shapes_shows_what_is_sent(encoding: Encoding, shape: str) -> None:
+def test_the_examples_in_the_docs_are_what_is_sent(encoding: Encoding, shape: str) -> None:
     page = (REFERENCE / "shapes.md").read_text(encoding="utf-8")
     section = page.partition(f"\n## {shape}\n")[2].partition("\n## ")[0]
     shown = json.loads(section.partition("```json")[2].partition("```")[0])
@@ -154,7 +154,7 @@ SOURCE = {
 
 
 @both
-def test_debezium(encoding: Encoding) -> None:
+def test_debezium_update(encoding: Encoding) -> None:
     found = one(group(Op.INSERT, USERS, 1, after=IMAGE), "debezium", encoding)
     assert found == {
         "before": None,
@@ -178,7 +178,7 @@ def test_debezium_operations(encoding: Encoding) -> None:
 
 
 @both
-def test_debezium_names_what_it_does_not_know(encoding: Encoding) -> None:
+def test_debezium_has_a_placeholder_for_unchanged_values(encoding: Encoding) -> None:
     made = group(
         Op.UPDATE, USERS, 2, before=image([b"11", b"12"], None, None, None),
         after=image([b"11", b"12"], [b"Ada", None], [b"{a}", UNCHANGED], [UNCHANGED, b"1"]),
@@ -200,7 +200,7 @@ def test_debezium_messages(encoding: Encoding) -> None:
 
 
 @both
-def test_sequin(encoding: Encoding) -> None:
+def test_sequin_update(encoding: Encoding) -> None:
     found = one(group(Op.INSERT, USERS, 1, after=IMAGE), "sequin", encoding)
     assert found == {
         "record": ROW,
@@ -221,7 +221,7 @@ def test_sequin(encoding: Encoding) -> None:
 
 
 @both
-def test_sequin_changes_are_old_values_known_to_differ(encoding: Encoding) -> None:
+def test_sequin_changes_are_the_old_values_that_differ(encoding: Encoding) -> None:
     made = group(
         Op.UPDATE, USERS, 3,
         before=image([b"1", b"2", b"3"], [b"x", None, b"z"], [None, b"{a}", None], [b"1"] * 3),
@@ -242,7 +242,7 @@ def test_sequin_delete_has_the_old_row(encoding: Encoding) -> None:
 
 
 @both
-def test_plain(encoding: Encoding) -> None:
+def test_plain_update(encoding: Encoding) -> None:
     found = one(group(Op.INSERT, USERS, 1, after=IMAGE), "plain", encoding)
     assert found == {
         "id": "000000000191bfd0-0",
@@ -262,7 +262,7 @@ def test_plain(encoding: Encoding) -> None:
 
 
 @both
-def test_plain_key_of_a_large_key_left_alone(encoding: Encoding) -> None:
+def test_plain_takes_an_unchanged_large_key_from_the_old_row(encoding: Encoding) -> None:
     made = group(
         Op.UPDATE, USERS, 1, before=image([b"12"], None, None, None),
         after=image([UNCHANGED], [b"Ada"], [None], [None]),
@@ -273,7 +273,7 @@ def test_plain_key_of_a_large_key_left_alone(encoding: Encoding) -> None:
 
 
 @both
-def test_plain_has_no_key_under_a_full_identity(encoding: Encoding) -> None:
+def test_plain_has_no_key_under_replica_identity_full(encoding: Encoding) -> None:
     relation = table(*USERS.columns, replica_identity=ReplicaIdentity.FULL)
     assert one(group(Op.INSERT, relation, 1, after=IMAGE), "plain", encoding)["key"] is None
 
@@ -301,8 +301,10 @@ STATES = st.sampled_from([b"1", None, UNCHANGED])
 
 @both
 @given(data=st.data(), width=st.integers(1, 18), count=st.integers(1, 6))
-def test_states_never_mix(encoding: Encoding, data: st.DataObject, width: int, count: int) -> None:
-    """Any pattern of value, NULL, unchanged; some columns absent."""
+def test_the_states_of_values_are_never_confused(
+    encoding: Encoding, data: st.DataObject, width: int, count: int
+) -> None:
+    """Any combination of value, NULL, unchanged and absent."""
     absent = data.draw(st.sets(st.integers(0, width - 1)))
     rows = data.draw(
         st.lists(st.lists(STATES, min_size=width, max_size=width), min_size=count, max_size=count)

@@ -1,4 +1,4 @@
-"""A table of every kind of column, rows of it as the cells frame has them, and ways to ask."""
+"""A table with every kind of column, and its rows in the cells frame."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ROW = {
 
 
 def image(**values: str | None) -> list[str | None]:
-    """A row of NULLs but for these."""
+    """A row of NULLs except for these columns."""
     return [values.get(name) for name in NAMES]
 
 

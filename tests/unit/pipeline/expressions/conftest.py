@@ -1,4 +1,4 @@
-"""Spark for the expressions: one session, with the settings that expressions rest on."""
+"""A Spark session with the settings that expressions depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled expressions in Spark: values, states of values, literals, and Spark's own reading."""
+"""Compiled expressions in Spark: values, states of values, literals, and Spark's own parser."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def test_nulls_stay_null(evaluate: Evaluate) -> None:
         ("total", "NaN"),
     ],
 )
-def test_what_spark_can_not_hold_stops_the_query(evaluate: Evaluate, name: str, text: str) -> None:
+def test_a_value_that_spark_cannot_represent_stops_the_query(
+    evaluate: Evaluate, name: str, text: str
+) -> None:
     row = cells(after=image(**{name: text}))
     with pytest.raises(PySparkException) as caught:
         evaluate([f"{name} IS NULL"], row)
@@ -123,11 +125,11 @@ def test_what_spark_can_not_hold_stops_the_query(evaluate: Evaluate, name: str, 
         ("ratio", "-Infinity"),
     ],
 )
-def test_the_limits_can_be_read(evaluate: Evaluate, name: str, text: str) -> None:
+def test_values_at_the_limits_are_read(evaluate: Evaluate, name: str, text: str) -> None:
     assert evaluate([f"{name} IS NOT NULL"], cells(after=image(**{name: text}))) == [True]
 
 
-def test_years_of_five_digits(evaluate: Evaluate) -> None:
+def test_years_of_five_digits_are_read(evaluate: Evaluate) -> None:
     row = cells(
         after=image(
             created="12025-01-02 03:04:05+00", local="12025-01-02 03:04:05", day="12025-01-02"
@@ -136,7 +138,7 @@ def test_years_of_five_digits(evaluate: Evaluate) -> None:
     assert evaluate(["year(created)", "year(local)", "year(day)"], row) == [12025] * 3
 
 
-def test_old_and_new_rows(evaluate: Evaluate) -> None:
+def test_before_and_after_read_old_and_new_rows(evaluate: Evaluate) -> None:
     asked = ["id", "after.id", "before.id", "before.name"]
     old = image(id="6", name="old")
     assert evaluate(asked, cells("insert", after=KEY)) == [7, 7, None, None]
@@ -147,7 +149,7 @@ def test_old_and_new_rows(evaluate: Evaluate) -> None:
     assert evaluate(["before.id", "is_absent(before.name)"], key_only) == [7, True]
 
 
-def test_a_value_that_was_not_sent_never_looks_like_null(evaluate: Evaluate) -> None:
+def test_a_value_that_postgresql_did_not_send_is_never_null(evaluate: Evaluate) -> None:
     update = cells("update", after=KEY, unchanged=LARGE)
     delete = cells("delete", before=KEY, absent=NOT_KEY)
     for row, text, word in [
@@ -171,7 +173,7 @@ def test_a_value_that_was_not_sent_never_looks_like_null(evaluate: Evaluate) -> 
     ]
 
 
-def test_an_unchanged_value_is_known_from_the_whole_old_row(evaluate: Evaluate) -> None:
+def test_an_unchanged_value_is_read_from_a_full_old_row(evaluate: Evaluate) -> None:
     row = cells("update", after=KEY, before=FULL_ROW, unchanged=LARGE)
     asked = ["name", "after.name", "is_unchanged(name)", "is_known(after.name)", "total"]
     assert evaluate(asked, row) == ["it's", "it's", False, True, Decimal("20.25")]
@@ -187,7 +189,7 @@ GUARDED = [
 
 
 @pytest.mark.parametrize("text", GUARDED)
-def test_guards_hold_in_filters_and_in_columns(spark: SparkSession, text: str) -> None:
+def test_guards_work_in_filters_and_in_columns(spark: SparkSession, text: str) -> None:
     rows = [
         cells("update", after=KEY, unchanged=LARGE),
         cells("delete", before=KEY, absent=NOT_KEY),
@@ -231,7 +233,7 @@ def selected(spark: SparkSession, select: tuple[str, ...], *rows: tuple[Any, ...
     return spark.createDataFrame(list(rows), CELLS).selectExpr(*images).collect()
 
 
-def test_select_gives_text_as_postgresql_would(spark: SparkSession) -> None:
+def test_select_returns_postgresqls_text(spark: SparkSession) -> None:
     made = expressions(select=SELECT)
     relation = analyse(spark, made, compile(made, TABLE, {})).selected
     assert relation is not None
@@ -274,7 +276,7 @@ def test_select_keeps_the_states_of_values(spark: SparkSession) -> None:
     assert [gone.before, gone.after, gone.unchanged, gone.absent] == [None, None, [], []]
 
 
-def test_a_column_computed_of_known_and_unknown_values_stops_the_query(spark: SparkSession) -> None:
+def test_a_column_from_known_and_unknown_values_stops_the_query(spark: SparkSession) -> None:
     row = cells("update", after=KEY, unchanged=LARGE)
     with pytest.raises(PySparkException, match="is unchanged"):
         selected(spark, ("concat(id, name) AS both",), row)
@@ -283,7 +285,7 @@ def test_a_column_computed_of_known_and_unknown_values_stops_the_query(spark: Sp
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "Europe/Berlin"])
-def test_timestamps_are_written_in_utc_in_any_zone(spark: SparkSession, zone: str) -> None:
+def test_timestamps_are_written_in_utc_in_any_time_zone(spark: SparkSession, zone: str) -> None:
     made = expressions(select=("coalesce(created, created) AS c",))
     text = analyse(spark, made, compile(made, TABLE, {})).images()["after"]
     session = spark.newSession()
@@ -321,7 +323,7 @@ def test_an_unknown_version_stops_the_query(spark: SparkSession) -> None:
         ({"select": ("created - created AS gap",)}, "which no message can hold"),
     ],
 )
-def test_spark_refuses_by_the_users_names(
+def test_sparks_errors_use_the_users_names(
     spark: SparkSession, settings: dict[str, Any], reason: str
 ) -> None:
     made = expressions(**settings)
@@ -330,7 +332,7 @@ def test_spark_refuses_by_the_users_names(
     assert "get(after" not in str(caught.value)
 
 
-def test_a_session_of_other_settings_is_refused(spark: SparkSession) -> None:
+def test_a_session_with_other_settings_is_refused(spark: SparkSession) -> None:
     require_settings(spark)
     for name in SETTINGS:
         session = spark.newSession()
@@ -342,7 +344,7 @@ def test_a_session_of_other_settings_is_refused(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("word", ["now", "today", " Tomorrow ", "yesterday UTC", "epoch"])
-def test_words_of_the_clock_have_no_magic(evaluate: Evaluate, word: str) -> None:
+def test_words_such_as_now_are_plain_text(evaluate: Evaluate, word: str) -> None:
     row = cells(after=FULL_ROW)
     assert evaluate([f"'{word}'"], row) == [word]
     assert evaluate([f"try_cast('{word}' AS timestamp)", f"try_cast('{word}' AS date)"], row) == [
@@ -351,7 +353,7 @@ def test_words_of_the_clock_have_no_magic(evaluate: Evaluate, word: str) -> None
 
 
 def written(value: str, style: str) -> str:
-    """A string as a user may write it."""
+    """A string literal as a user may write it."""
     plain = value.replace("\\", "\\\\").replace("'", "''" if style == "doubled" else "\\'")
     if style != "escaped":
         return f"'{plain}'"
@@ -379,7 +381,7 @@ STRINGS = st.lists(
 @pytest.mark.parametrize("escaped", ["false", "true"])
 @settings(max_examples=examples(0.04), suppress_health_check=list(HealthCheck))
 @given(strings=STRINGS)
-def test_what_spark_evaluates_is_what_the_user_wrote(
+def test_spark_evaluates_the_string_that_the_user_wrote(
     spark: SparkSession, escaped: str, strings: list[tuple[str, str]]
 ) -> None:
     session = spark.newSession()
@@ -441,7 +443,7 @@ PARSED = TABLE.__class__(
 @settings(max_examples=examples(0.8), suppress_health_check=list(HealthCheck))
 @given(text=TRUTHS)
 @example(text="(p = NOT -a IS NULL)")
-def test_spark_reads_the_same_tree_in_our_words_and_in_the_users(
+def test_spark_parses_the_rendered_and_the_original_text_alike(
     spark: SparkSession, text: str
 ) -> None:
     try:

@@ -1,4 +1,4 @@
-"""PostgreSQL as the oracle: where the two dialects agree, so must the answers."""
+"""PostgreSQL as the oracle: expressions valid in both dialects must have the same result."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ CONDITIONS = [
 ]
 
 
-def test_conditions_mean_what_they_mean_in_postgresql(
+def test_conditions_have_the_same_result_in_postgresql(
     database: Database, spark: SparkSession
 ) -> None:
     body = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())

@@ -27,5 +27,5 @@ def test_quoted_names_are_parsed(tables: list[TableName], between: str) -> None:
 
 
 def test_a_name_with_too_many_parts() -> None:
-    with pytest.raises(ConfigError, match="not a table name"):
+    with pytest.raises(ConfigError, match="invalid table name"):
         tables_of("a.b.c")

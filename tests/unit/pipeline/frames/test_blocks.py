@@ -53,13 +53,13 @@ def expected(log: TestLog) -> list[tuple[int, int]]:
 
 
 def test_one_lane_has_all_messages_in_order(log: TestLog) -> None:
-    found = read(log, Spec(name="p"))
+    found = read(log, Spec(name="p", sink="nats", destination="{table}"))
     assert {lane for lane, _ in found} == {0}
     assert positions([messages for _, messages in found]) == expected(log)
 
 
 def test_lanes_together_have_all_messages_each_in_order(log: TestLog) -> None:
-    found = read(log, Spec(name="p", lanes=4))
+    found = read(log, Spec(name="p", sink="nats", destination="{table}", lanes=4))
     dealt = [positions([m for lane, m in found if lane == number]) for number in range(4)]
     assert all(lane == sorted(lane) for lane in dealt)
     assert sorted(place for lane in dealt for place in lane) == expected(log)
@@ -68,5 +68,7 @@ def test_lanes_together_have_all_messages_each_in_order(log: TestLog) -> None:
 def test_a_heartbeat_is_a_block_without_messages(log: TestLog) -> None:
     reader = log.log()
     end = reader.end().position
-    (batch,) = BlockFrame(Spec(name="p")).batches(Slice(log=reader, after=end, upto=end))
+    (batch,) = BlockFrame(Spec(name="p", sink="nats", destination="{table}")).batches(
+        Slice(log=reader, after=end, upto=end)
+    )
     assert unpack(batch["messages"][0]).num_rows == 0
