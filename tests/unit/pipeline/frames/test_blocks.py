@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,8 @@ from tests.fix_log import TestLog, random_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+SPEC = Spec(name="p", sink="nats", destination="{table}")
 
 
 def read(log: TestLog, spec: Spec) -> list[tuple[int, pa.RecordBatch]]:
@@ -53,13 +56,13 @@ def expected(log: TestLog) -> list[tuple[int, int]]:
 
 
 def test_one_lane_has_all_messages_in_order(log: TestLog) -> None:
-    found = read(log, Spec(name="p", sink="nats", destination="{table}"))
+    found = read(log, SPEC)
     assert {lane for lane, _ in found} == {0}
     assert positions([messages for _, messages in found]) == expected(log)
 
 
 def test_lanes_together_have_all_messages_each_in_order(log: TestLog) -> None:
-    found = read(log, Spec(name="p", sink="nats", destination="{table}", lanes=4))
+    found = read(log, replace(SPEC, lanes=4))
     dealt = [positions([m for lane, m in found if lane == number]) for number in range(4)]
     assert all(lane == sorted(lane) for lane in dealt)
     assert sorted(place for lane in dealt for place in lane) == expected(log)
@@ -68,7 +71,5 @@ def test_lanes_together_have_all_messages_each_in_order(log: TestLog) -> None:
 def test_a_heartbeat_is_a_block_without_messages(log: TestLog) -> None:
     reader = log.log()
     end = reader.end().position
-    (batch,) = BlockFrame(Spec(name="p", sink="nats", destination="{table}")).batches(
-        Slice(log=reader, after=end, upto=end)
-    )
+    (batch,) = BlockFrame(SPEC).batches(Slice(log=reader, after=end, upto=end))
     assert unpack(batch["messages"][0]).num_rows == 0
