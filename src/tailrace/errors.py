@@ -32,8 +32,8 @@
         └── SinkFencedError               SINK_FENCED            34  never
 
 `code` is stable and is what logs, metrics and scripts see. `exit_code` is the exit code of the
-process. `retry` says whether a retry can succeed without anybody changing something: retry loops
-read it and nothing else. `hint` is the next step for an operator. Errors survive pickling, because
+process. `retry` says whether a retry can succeed without an operator: retry loops read it and
+nothing else. `hint` is the next step for an operator. Errors survive pickling, because
 they cross process borders.
 """
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.cli import findings, options
+
+if TYPE_CHECKING:
+    from tailrace.pipeline.check import Report
 
 
 def check(
@@ -60,15 +63,7 @@ def check(
     settings = options.settings(file, dsn=dsn, publication=publication)
     report = run(settings, spark=spark, sinks=sinks)
     if as_json:
-        pipelines = {
-            name: {"tables": tables, "types": report.types[name]}
-            for name, tables in report.tables.items()
-        }
-        content = {
-            "healthy": report.healthy,
-            "pipelines": pipelines,
-            "findings": findings.rows(report.findings),
-        }
+        content = _document(report)
         typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         for name, tables in report.tables.items():
@@ -76,3 +71,15 @@ def check(
         findings.show(report.findings, show_all=show_all)
     if not report.healthy:
         raise typer.Exit(1)
+
+
+def _document(report: Report) -> dict[str, object]:
+    pipelines = {
+        name: {"tables": tables, "types": report.types[name]}
+        for name, tables in report.tables.items()
+    }
+    return {
+        "healthy": report.healthy,
+        "pipelines": pipelines,
+        "findings": findings.rows(report.findings),
+    }

@@ -110,16 +110,11 @@ def add(
         connect_timeout_s=settings.capture.connect_timeout_s,
     ) as connection:
         pipelines = _selecting_pipelines(settings, name)
-        result = join(
-            connection,
-            settings,
-            name,
-            columns=_names(columns or []),
-            where=where,
-            approve=partial(
-                _refuse_unfit_expressions, settings=settings, table=name, pipelines=pipelines
-            ),
+        check = partial(
+            _refuse_unfit_expressions, settings=settings, table=name, pipelines=pipelines
         )
+        listed = _names(columns or [])
+        result = join(connection, settings, name, columns=listed, where=where, approve=check)
         outcome = "added to" if result.changed else "is already in"
         typer.echo(f"{name} {outcome} publication {settings.source.publication}")
         if result.findings:

@@ -20,6 +20,7 @@ import orjson
 from nats.aio.client import Client as Nats
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
+from tailrace.jetstream.login import client_options
 
 if TYPE_CHECKING:
     import ssl
@@ -159,14 +160,10 @@ async def open_connection(
     """
     client = Nats()
     connection = Connection(client)
-    login = {
-        "user": user,
-        "password": password,
-        "token": token,
-        "user_credentials": str(credentials) if credentials else None,
-        "tls": tls,
-    }
-    await _connect(client, _options(connection, url) | _given(login))
+    login = client_options(
+        url, user=user, password=password, token=token, credentials=credentials, tls=tls
+    )
+    await _connect(client, _options(connection) | login)
     # From here on: nats-py reads both options when a connection breaks, not when it is created.
     client.options["allow_reconnect"] = True
     client.options["max_reconnect_attempts"] = -1
@@ -178,11 +175,7 @@ async def open_connection(
             await client.close()
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _options(connection: Connection, url: str) -> dict[str, Any]:
+def _options(connection: Connection) -> dict[str, Any]:
     """What nats-py needs for one attempt, and the callbacks of the connection."""
 
     async def on_disconnect() -> None:
@@ -197,7 +190,6 @@ def _options(connection: Connection, url: str) -> dict[str, Any]:
         LOG.debug("client.nats_error reason=%s", reason(error))
 
     return {
-        "servers": [server.strip() for server in url.split(",") if server.strip()],
         "name": "tailrace client",
         "allow_reconnect": False,
         "max_reconnect_attempts": 1,

@@ -162,7 +162,7 @@ class Login:
         if self.tls_configured:
             options["tls"] = self.tls_context()
         # nats-py prefers its options to a user in the address; `connect_fields` does not.
-        if all(address.user for address in addresses(self.url)):
+        if all(urlsplit(server).username for server in options["servers"]):
             return options
         if self.credentials:
             options["user_credentials"] = str(self.credentials)

@@ -1,14 +1,17 @@
-"""Apache Kafka: a message a change, at least once, or exactly once in transactions.
+"""Apache Kafka: one record per change, at least once, or exactly once in transactions.
 
-    names         escaped names → topics
-    failures      librdkafka's errors → ours
-    client        settings → librdkafka's; what it says besides its answers
-    topics        topics: looked at once, made when missing, never altered
+    settings      how to connect to a cluster, and the keys of `sink:` with `type: kafka`
+    destination   the topic of a message, filled from a template
+    names         a destination as topic and partition
+    client        settings as librdkafka's; its log and error callbacks
+    failures      librdkafka's errors as Tailrace's
+    topics        topics: checked once, created if missing, never altered
     publisher     the bulk path: rows out, delivery reports in
-    positions     how far a lane is, in a topic of the pipeline
-    ledger        what of a batch that comes again is left to deliver
-    sink          `Kafka`, which holds to the contract of `tailrace.sinks.contract`
+    positions     the position of each lane, in a compacted topic of the pipeline
+    ledger        which rows of a replayed batch are left to deliver
+    producing     what sinks into Kafka share
+    sink          `Kafka`, which implements the contract of `tailrace.sinks.contract`
 
 The client library is confluent-kafka (librdkafka): it owns the connections, keeps order and refuses
-repetitions within a life of a producer. What costs time here is its call a message.
+duplicates within the life of a producer. Its call per message is what costs time here.
 """
