@@ -82,7 +82,7 @@ def test_log_of_another_database(used: Rig, victim_database: Database, tmp_path:
         stranger = Rig(other, tmp_path / "stranger")
         stranger.log_folder.symlink_to(used.log_folder)
         assert stranger.start().wait(60) == DIVERGED
-        assert "DIVERGED: the log holds changes of the database" in stranger.output()
+        assert "DIVERGED: the log holds changes of database" in stranger.output()
     finally:
         server.drop_database(other.name)
 

@@ -112,7 +112,7 @@ def test_keys_and_lanes(shop: Database) -> None:
     assert len(said(report, "lanes-key")) == 1
     assert said(checked(shop, tables=["bare"], lanes=4, key="v"), "lanes-key") == []
     report = checked(shop, tables=["orders"], select=["total"])
-    assert "leaves out the key (id)" in said(report, "select-key")[0][1]
+    assert "omits the key (id)" in said(report, "select-key")[0][1]
     assert said(checked(shop, tables=["orders"], select=["id", "total"]), "select-key") == []
 
 

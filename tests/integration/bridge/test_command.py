@@ -162,7 +162,7 @@ def test_a_log_without_its_slot_is_refused(settings: config.Config, database: Da
     (settings.log.path / "durable").touch()
     with (
         connect(database.socket_dsn) as connection,
-        pytest.raises(SlotLostError, match="there is a log"),
+        pytest.raises(SlotLostError, match="but a log exists in"),
     ):
         initialise(connection, settings)
 

@@ -117,14 +117,16 @@ def test_only_the_columns_of_the_table(spark: SparkSession, database: Database) 
     assert [(row.a, str(row.d)) for row in plain.collect()] == [(1, "2026-01-01")]
     assert plain.columns == ["a", "d"]
     database.execute("INSERT INTO plain VALUES (2, 'infinity')")
-    with pytest.raises(PySparkException, match=r"1 values in column d that Spark's type cannot"):
+    with pytest.raises(
+        PySparkException, match=r"column d of .* has 1 values that Spark's type cannot"
+    ):
         read(spark, database, "plain", facts="false").collect()
     left = read(spark, database, "plain", facts="false", columns="a")
     assert sorted(row.a for row in left.collect()) == [1, 2]
     options = {"dsn": database.dsn, "table": "plain", "facts": "false"}
     changes = spark.readStream.format("tailrace").options(**options).load()
     query = changes.writeStream.format("noop").start()
-    with pytest.raises(PySparkException, match="not for changes"):
+    with pytest.raises(PySparkException, match="not to changes"):
         query.awaitTermination(60)
 
 
