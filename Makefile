@@ -25,13 +25,13 @@ setup: .venv/ready ## create .venv with everything pinned and hashed
 demo: setup ## embedded Postgres and NATS with live traffic, streamed and shown
 	$(BIN)/tailrace demo $(DEMO_ARGS)
 
-quick: setup ## unit tests only, without Spark: about a minute
+quick: setup ## unit tests only, without Spark: one to two minutes
 	$(PYTEST) -m "not (spark or long or soak)" tests/unit $(TEST_ARGS)
 
-test: setup ## all tests but the long ones, servers included: a quarter of an hour
+test: setup ## all tests but the long ones, servers included
 	$(PYTEST) -m "not (long or soak)" --durations=20 $(TEST_ARGS)
 
-test-long: setup ## what `test` leaves out, and random tests with ten times the examples
+test-long: setup ## the long tests, and random tests with ten times the examples
 	$(PYTEST) -m "(long or hypothesis or fuzz) and not soak" --hypothesis-profile=long --durations=20 $(TEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
