@@ -205,8 +205,8 @@ def test_a_schema_change_ends_a_query_on_a_table(
     [
         ({"tabels": "x"}, "unknown option 'tabels'"),
         ({"maxRowsPerTrigger": "0"}, "whole number"),
-        ({"startingPosition": "soon"}, "no place in a log"),
-        ({"tables": "a.b.c"}, "not a table pattern"),
+        ({"startingPosition": "soon"}, "invalid start position"),
+        ({"tables": "a.b.c"}, "invalid table pattern"),
         ({"table": "nope"}, "the log has no change of it"),
     ],
 )
