@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.pipeline.running import Runner
+    from tailrace.position import Lsn
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
 
@@ -41,8 +42,12 @@ class System(system.System):
         }
         self.service: BackfillService | None = None
 
-    def start(self) -> None:
+    def start(self, *, caught_up: bool = True) -> None:
+        """Start everything; the pipeline at `latest`, after the rows that exist already."""
         self.start_capture()
+        if caught_up:
+            end = self.captured.server_end()
+            wait_for(lambda: self._captured(end), "capture to catch up")
         self.start_pipeline()
         self.start_service()
 
@@ -51,6 +56,10 @@ class System(system.System):
         checkpoints = self.data / "checkpoints" / self.name
         wait_for(lambda: checkpoint.start(checkpoints), "the pipeline to start")
         return runner
+
+    def _captured(self, end: Lsn) -> bool:
+        segments = any(self.captured.folder.glob("*.seg"))
+        return segments and self.captured.log.end().end_lsn >= end
 
     def start_service(self) -> None:
         self.service = BackfillService(self.config, "test")

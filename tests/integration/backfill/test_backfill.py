@@ -143,7 +143,7 @@ def test_waits_for_an_invisible_commit_from_before_the_pipeline(
             ),
             "the commit to wait for its standby",
         )
-        system.start()
+        system.start(caught_up=False)
         name = system.fill("items")
         wait_for(lambda: system.record(name)["state"] == "running", "it runs")
         holds(lambda: not system.record(name)["rows_read"], 2, "it waits for the commit")

@@ -111,7 +111,7 @@ def test_a_hanging_commit_older_than_the_pipeline_is_waited_for(
         topic = system.ask().text
         assert system.service is not None
         service = system.service
-        wait_for(lambda: "hangs" in service.progress()[-1].error, "it is waited for")
+        wait_for(lambda: "is not visible yet" in service.progress()[-1].error, "it is waited for")
         assert not system.waves
         connection.cancel()
         thread.join()

@@ -50,7 +50,7 @@ def test_rows_and_failures(system: System) -> None:
     system.ask("hidden")
     found = sorted(rows(system, "public.items"), key=lambda row: int(row["id"]))
     assert found == [{"id": number, "v": f"v{number}"} for number in range(1, 1001)]
-    with pytest.raises(TailraceError, match=r"no table public\.hidden"):
+    with pytest.raises(TailraceError, match=r"no published table public\.hidden"):
         rows(system, "public.hidden")
     system.fault = ValueError("odd")
     with pytest.raises(SnapshotFailedError, match="ValueError: odd"):

@@ -209,7 +209,7 @@ def test_without_its_snapshot_a_topic_ends_with_an_error(system: System) -> None
     *_, last = system.topic(topic).messages
     assert last.headers["Tailrace-Error"] == "REFUSED"
     content = msgspec.json.decode(creek.unpacked(last.payload) or b"")
-    assert "is gone" in content["error"]
+    assert "no longer exists" in content["error"]
     assert content["code"] == "REFUSED"
     assert not list((system.data / "snapshots" / "p").glob("*.json"))
     again = system.ask().text
