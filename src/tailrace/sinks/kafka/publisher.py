@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from tailrace.errors import PoisonedError, SinkFencedError, SinkRefusedError, SinkUnreachableError
 from tailrace.sinks.kafka.client import client_config, create_client, wait_for_cluster
 from tailrace.sinks.kafka.failures import Events, cause, translate_error
-from tailrace.sinks.kafka.topics import Cluster
+from tailrace.sinks.kafka.topics import Cluster, missing_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -264,7 +264,19 @@ class Publisher:
         first = next((item for item in failures if item.error.code() not in _PURGED), failures[0])
         if first.error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             raise self._too_large([item for item in failures if item.topic == first.topic])
+        if first.error.code() == KafkaError._DESTROY:
+            raise self._partition_dropped(first)
         raise translate_error(first.error, str(first))
+
+    def _partition_dropped(self, failed: FailedMessage) -> TailraceError:
+        """Why librdkafka dropped a partition with messages in flight.
+
+        Either its topic was deleted, or its broker left the cluster.
+        """
+        cluster = Cluster(self._settings, name=self._name)
+        if cluster.partitions([failed.topic])[failed.topic] is None:
+            return missing_topic(failed.topic)
+        return SinkUnreachableError(f"{failed}: its broker left the cluster")
 
     def _too_large(self, failures: list[FailedMessage]) -> TailraceError:
         """Name the large message, if it is one.

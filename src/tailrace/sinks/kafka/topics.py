@@ -157,7 +157,7 @@ class Topics:
         if topics:
             missing = self._create_missing(sorted(set(topics.values())))
             errors |= {
-                value: _missing_topic(topic) for value, topic in topics.items() if topic in missing
+                value: missing_topic(topic) for value, topic in topics.items() if topic in missing
             }
             self._known.update(topics.keys() - errors.keys())
         if not errors:
@@ -186,7 +186,8 @@ def _invalid_name(destination: bytes) -> TailraceError:
     )
 
 
-def _missing_topic(topic: str) -> TailraceError:
+def missing_topic(topic: str) -> TailraceError:
+    """The error for a topic that the sink may not create."""
     return SinkRefusedError(
         f"there is no topic {topic}",
         hint="Create the topic, or set `create: true` for the sink.",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError
 
-from tailrace.errors import SinkFencedError, SinkUnreachableError
+from tailrace.errors import SinkFencedError, SinkRefusedError, SinkUnreachableError
+from tailrace.sinks.kafka import publisher as module
 from tailrace.sinks.kafka.publisher import Publisher, _StallTimer
 from tailrace.sinks.kafka.settings import KafkaSink
 
@@ -86,3 +89,22 @@ def test_fencing_after_the_transaction_timeout_is_an_abort_by_kafka(
     assert explained.__cause__ is fenced
     other = SinkUnreachableError("away")
     assert publisher.explain(other) is other
+
+
+@pytest.mark.parametrize(
+    ("partitions", "error", "text"),
+    [(None, SinkRefusedError, "no topic orders"), (3, SinkUnreachableError, "left the cluster")],
+)
+def test_a_dropped_partition_names_its_reason(
+    publisher: Publisher,
+    monkeypatch: pytest.MonkeyPatch,
+    partitions: int | None,
+    error: type[TailraceError],
+    text: str,
+) -> None:
+    cluster = SimpleNamespace(partitions=lambda topics: dict.fromkeys(topics, partitions))
+    monkeypatch.setattr(module, "Cluster", lambda *_, **__: cluster)
+    message = SimpleNamespace(topic=lambda: "orders", value=lambda: b"1", key=lambda: None)
+    publisher._on_failure(b"1", KafkaError(KafkaError._DESTROY), message)  # type: ignore[arg-type]
+    with pytest.raises(error, match=text):
+        publisher._raise_failures()
