@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -9,7 +10,9 @@ import orjson
 from nats.js.api import StreamConfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from nats.js.api import ConsumerInfo
 
 
 def message(number: int, *, operation: str = "INSERT", xid: int | None = None) -> dict[str, Any]:
@@ -57,3 +60,14 @@ async def take_ids(events: AsyncIterator[Any], count: int, *, ack: bool = False)
         if ack:
             await change.ack()
     return row_ids
+
+
+async def wait_for_consumer(url: str, condition: Callable[[ConsumerInfo], Any]) -> None:
+    """Wait until a consumer of the stream CDC fulfils a condition."""
+    connection = await nats.connect(url)
+    try:
+        async with asyncio.timeout(30):
+            while not any(map(condition, await connection.jetstream().consumers_info("CDC"))):
+                await asyncio.sleep(0.05)
+    finally:
+        await connection.close()

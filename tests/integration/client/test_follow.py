@@ -23,7 +23,7 @@ from tailrace.errors import (
 from tailrace.position import Lsn, Position
 from tailrace.testing import EmbeddedNats, TcpProxy
 from tailrace.testing.process import free_port
-from tests.integration.client.messages import create_stream, publish, take_ids
+from tests.integration.client.messages import create_stream, publish, take_ids, wait_for_consumer
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -54,7 +54,7 @@ def test_start_positions(server: EmbeddedNats) -> None:
             assert await take_ids(connected.follow("users", start=ago), 1) == [1]
             new = connected.follow("users", start="new")
             waiting = asyncio.create_task(take_ids(new, 2))
-            await asyncio.sleep(0.5)
+            await wait_for_consumer(server.url, lambda info: info.config.opt_start_seq == 6)
             await publish(server.url, [4, 5])
             assert await waiting == [4, 5]
             for start in (datetime(2026, 1, 1), "sometime"):
@@ -97,7 +97,7 @@ def test_unacknowledged_changes_come_first_after_a_crash(server: EmbeddedNats) -
             async with client.connect(url, ack_wait_s=2) as connected:
                 follow = connected.follow("users", start="earliest", durable="mine")
                 assert await take_ids(follow, 2, ack=True) == [1, 2]
-                await asyncio.sleep(0.5)
+                await wait_for_consumer(server.url, lambda info: info.ack_floor.stream_seq == 2)
                 # A process that is killed rejects nothing.
                 proxy.close()
         await publish(server.url, range(6, 9))
@@ -137,7 +137,7 @@ def test_nak_and_late_acks(server: EmbeddedNats) -> None:
             again = await anext(follow)
             assert again.id == first.id
             # JetStream redelivers 2 and 3 meanwhile: the caller does not get them twice.
-            await asyncio.sleep(3)
+            await wait_for_consumer(server.url, lambda info: info.num_redelivered >= 2)
             await publish(server.url, [4])
             assert await take_ids(follow, 1) == [4]
 
@@ -165,9 +165,8 @@ def test_follow_resumes_after_a_server_restart(server: EmbeddedNats, durable: st
             follow = connected.follow("users", start="earliest", durable=durable)
             assert await take_ids(follow, 3, ack=True) == [1, 2, 3]
             waiting = asyncio.create_task(take_ids(follow, 3, ack=True))
-            await asyncio.sleep(0.5)
+            await wait_for_consumer(server.url, lambda info: not info.num_ack_pending)
             await asyncio.to_thread(server.kill)
-            await asyncio.sleep(0.5)
             await asyncio.to_thread(server.start)
             await publish(server.url, range(4, 7))
             assert await waiting == [4, 5, 6]
