@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Report
 from tailrace.encode.compression import Compression
 from tailrace.sinks.nats.settings import NatsSink
+from tailrace.snapshot.catalog import read_names, read_table, stretches
 from tailrace.snapshot.export import export, imported
 from tailrace.snapshot.formats import Part, Rows
 from tailrace.snapshot.job import SnapshotJob
 from tailrace.snapshot.service.dictionary import train
-from tailrace.snapshot.table import read_names, read_table, stretches
 from tailrace.testing import EmbeddedPostgres, SampleShop
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
     from tailrace.snapshot.table import Stretch
 
 _STEPS = 40_000

@@ -20,9 +20,10 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.postgres.bootstrap import initialise, log_exists, setup_sql
-from tailrace.postgres.connection import connect, quote_ident
+from tailrace.postgres.connection import connect
+from tailrace.postgres.names import TableName, quote_ident
 from tailrace.postgres.preflight import Severity, run
-from tailrace.postgres.publication import TableName, create_publication, read_publication
+from tailrace.postgres.publication import create_publication, read_publication
 from tailrace.postgres.slot import create_slot, drop_slot, open_transactions, read_slot
 from tailrace.testing import EmbeddedPostgres
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
     from tailrace.schemas.drift.record import Policy, RecordedDrift
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database

@@ -26,7 +26,8 @@ from tailrace.errors import ExpressionError, PostgresRefusedError
 from tailrace.postgres.connection import connect
 from tailrace.postgres.joining import Writer, wait_for_writers
 from tailrace.postgres.membership import join, leave
-from tailrace.postgres.publication import TableName, read_publication
+from tailrace.postgres.names import TableName
+from tailrace.postgres.publication import read_publication
 from tailrace.testing import EmbeddedNats
 from tests.jetstream import received
 from tests.waiting import wait_for

@@ -15,7 +15,7 @@ from pydantic import AliasChoices, Field
 
 from tailrace.errors import CorruptError
 from tailrace.observe.figures import BackfillFigures
-from tailrace.postgres.publication import TableName  # noqa: TC001 - pydantic reads the annotations
+from tailrace.postgres.names import TableName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:

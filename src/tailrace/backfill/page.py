@@ -17,12 +17,13 @@ import psycopg
 from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.position import Lsn
 from tailrace.postgres.catalog import CURRENT_LSN, read_key
-from tailrace.postgres.connection import VALUES_SQL, quote_ident, quote_literal, translate_error
+from tailrace.postgres.connection import VALUES_SQL, translate_error
+from tailrace.postgres.names import quote_ident, quote_literal
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import read_published
+from tailrace.snapshot.catalog import described
 from tailrace.snapshot.copy import copy
 from tailrace.snapshot.export import oldest_writer
-from tailrace.snapshot.table import described
 from tailrace.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from tailrace.decode.group import Image
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
     from tailrace.snapshot.table import Table
 
 _TAKE = f"SELECT pg_current_snapshot()::text, {CURRENT_LSN}, extract(epoch FROM now())::float8"  # noqa: S608 - a constant

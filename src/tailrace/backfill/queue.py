@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.errors import ConfigError
 from tailrace.observe.figure import document
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:

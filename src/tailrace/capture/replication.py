@@ -17,14 +17,8 @@ from psycopg import pq
 
 from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.position import Lsn
-from tailrace.postgres.connection import (
-    VALUES_SQL,
-    classify,
-    conninfo,
-    quote_ident,
-    quote_literal,
-    translate,
-)
+from tailrace.postgres.connection import VALUES_SQL, classify, conninfo, translate
+from tailrace.postgres.names import quote_ident, quote_literal
 from tailrace.wire.pgtime import PgTime
 from tailrace.wire.replication import StatusUpdate, write
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.config import Config
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
 
 TableNames = Annotated[
@@ -94,7 +94,7 @@ def init(
       Prepare a database for `tailrace creek`:
         tailrace init --creek --dsn "host=db dbname=shop user=owner" --role producer --table orders
     """
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     names = [TableName.parse(table) for table in tables or []]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.postgres.joining import Writer
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
 table_app = typer.Typer(
     name="table",
@@ -101,7 +101,7 @@ def add(
     from tailrace.cli.findings import show
     from tailrace.postgres.connection import connect
     from tailrace.postgres.membership import join
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
     settings = options.settings(file, dsn=dsn, publication=publication)
     name = TableName.parse(table)
@@ -146,7 +146,7 @@ def remove(
     """
     from tailrace.postgres.connection import connect
     from tailrace.postgres.membership import leave
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
     settings = options.settings(file, dsn=dsn, publication=publication)
     name = TableName.parse(table)

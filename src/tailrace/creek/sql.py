@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import psycopg
 from pydantic import PlainSerializer
 
-from tailrace.postgres.connection import quote_ident, translate_error
+from tailrace.postgres.connection import translate_error
+from tailrace.postgres.names import quote_ident
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

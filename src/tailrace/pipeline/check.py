@@ -20,7 +20,8 @@ from tailrace.pipeline.expressions.compile import compile as compiled
 from tailrace.pipeline.expressions.expression import Expressions, parse
 from tailrace.pipeline.expressions.names import Row
 from tailrace.postgres.connection import connect
-from tailrace.postgres.publication import TableName, read_publication
+from tailrace.postgres.names import TableName
+from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import Published, read_published
 from tailrace.schema import ReplicaIdentity
 from tailrace.sinks.registry import SINKS

@@ -6,12 +6,11 @@ The figures are for a micro-batch of a hundred rows on two cores, where Spark's 
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from tailrace.pipeline import interpreter
 from tailrace.pipeline.expressions.analysis import SETTINGS as EXPRESSION_SETTINGS
 
 if TYPE_CHECKING:
@@ -73,10 +72,8 @@ STREAMING = {
 
 def build(settings: Spark, *, name: str = "tailrace") -> SparkSession:
     """Create the session; the user's `conf` wins over `SETTINGS`."""
-    # The JVM starts `python3` from the PATH, which is the system's in a venv that is not activated.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     local = settings.master.startswith("local")
+    interpreter.configure(local=local)
     builder = SparkSession.builder.appName(name).master(settings.master)
     for key, value in SETTINGS.items():
         if local or not key.startswith(("spark.driver.host", "spark.driver.bindAddress")):

@@ -14,10 +14,10 @@ import psycopg
 
 from tailrace.errors import PostgresRefusedError, SlotLostError
 from tailrace.log.format import mark, segment
-from tailrace.postgres.connection import quote_ident, quote_literal, translate_error
+from tailrace.postgres.connection import translate_error
+from tailrace.postgres.names import TableName, quote_ident, quote_literal
 from tailrace.postgres.publication import (
     PublicationState,
-    TableName,
     create_publication,
     publication_sql,
     read_publication,

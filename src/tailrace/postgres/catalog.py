@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
 LOCK_TIMEOUT = "SET lock_timeout TO '2s'"
 """For sessions that only look: catalog functions such as pg_get_publication_tables lock the tables

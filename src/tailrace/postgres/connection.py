@@ -28,6 +28,7 @@ from tailrace.errors import (
     SlotLostError,
     TailraceError,
 )
+from tailrace.postgres.names import quote_ident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -325,28 +326,6 @@ _BY_TEXT: tuple[tuple[str, type[TailraceError], str], ...] = (
         "Enable TLS in the server (ssl = on), or set another sslmode for a trusted network.",
     ),
 )
-
-
-def quote_ident(name: str) -> str:
-    """`name` as an SQL identifier.
-
-    >>> quote_ident('odd"name; --')
-    '"odd""name; --"'
-    """
-    if "\0" in name:
-        raise ValueError("a PostgreSQL name cannot contain a NUL character")
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quote_literal(value: str) -> str:
-    """`value` as an SQL string, for commands without parameters.
-
-    Correct for replication commands, which have no escapes, and for SQL in a pinned session, where
-    standard_conforming_strings is on.
-    """
-    if "\0" in value:
-        raise ValueError("a PostgreSQL string cannot contain a NUL character")
-    return "'" + value.replace("'", "''") + "'"
 
 
 def lacks_privilege(error: TailraceError) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
 _FILE = "joined"
 _POLL_S = 0.1

@@ -17,7 +17,8 @@ from psycopg import errors
 from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.bootstrap import log_exists
 from tailrace.postgres.catalog import TABLE_BY_NAME
-from tailrace.postgres.connection import quote_ident, translate_error
+from tailrace.postgres.connection import translate_error
+from tailrace.postgres.names import quote_ident
 from tailrace.postgres.preflight import Severity, tables
 from tailrace.postgres.preflight.facts import gather
 from tailrace.postgres.publication import addition_sql, read_publication, removal_sql
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from tailrace.config import Config
+    from tailrace.postgres.names import TableName
     from tailrace.postgres.preflight import Finding
-    from tailrace.postgres.publication import PublicationState, PublishedTable, TableName
+    from tailrace.postgres.publication import PublicationState, PublishedTable
 
 # Column lists, row filters and whole schemas in publications.
 _SELECTIVE_VERSION = 150000

@@ -7,58 +7,20 @@ UPDATE and DELETE then fail on every table without a replica identity.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from tailrace.errors import ConfigError
 from tailrace.postgres.catalog import PUBLISHED_TABLES
-from tailrace.postgres.connection import quote_ident, translate_error
+from tailrace.postgres.connection import translate_error
+from tailrace.postgres.names import TableName, quote_ident
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from psycopg import Connection
-
-_PART = r'"(?:[^"]|"")+"|[^".]+'
-_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TableName:
-    """A table's schema and name, as PostgreSQL stores them."""
-
-    namespace: str
-    name: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a name as SQL does: lower case unless quoted, in schema `public` by default.
-
-        >>> TableName.parse('Sales."Order.Items"')
-        TableName(namespace='sales', name='Order.Items')
-        """
-        match = _NAME.fullmatch(text.strip())
-        if match is None:
-            raise ConfigError(
-                f"invalid table name {text!r}",
-                hint='Write orders, sales.orders or "Sales"."Order Items", as in SQL.',
-            )
-        return cls(_folded(match[1] or "public"), _folded(match[2]))
-
-    @property
-    def quoted(self) -> str:
-        """The name for SQL."""
-        return f"{quote_ident(self.namespace)}.{quote_ident(self.name)}"
-
-    def __str__(self) -> str:
-        return f"{self.namespace}.{self.name}"
-
-
-def _folded(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import psycopg
 
 from tailrace.postgres.catalog import PUBLISHED_TABLES, identity_index
 from tailrace.postgres.connection import translate_error
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from psycopg.rows import class_row
 
 from tailrace.postgres.catalog import NAMED_TABLES, PUBLISHED_TABLES, identity_index
 from tailrace.postgres.connection import translate_error
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from tailrace.config import Config
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
 METRICS_S = 15.0
 

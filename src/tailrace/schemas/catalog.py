@@ -15,7 +15,8 @@ from tailrace.jetstream.names import table_key
 from tailrace.position import Lsn, Position
 from tailrace.postgres.catalog import CURRENT_LSN, KEY_COLUMNS, NAMED_TABLES
 from tailrace.postgres.connection import translate_error
-from tailrace.postgres.publication import TableName, read_publication
+from tailrace.postgres.names import TableName
+from tailrace.postgres.publication import read_publication
 from tailrace.schema import ReplicaIdentity
 from tailrace.schemas.documents import Claim, Document, document_at
 

@@ -19,7 +19,7 @@ from tailrace.position import ORIGIN, Lsn, Position
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
-from tailrace.postgres.connection import classify, quote_ident, translate
+from tailrace.postgres.connection import classify, translate
+from tailrace.postgres.names import quote_ident
 from tailrace.snapshot.cells import cells
 from tailrace.snapshot.lines import Lines
 from tailrace.snapshot.receive import possible, receive

@@ -19,8 +19,8 @@ import psycopg
 from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.position import Lsn
 from tailrace.postgres.catalog import CURRENT_LSN
-from tailrace.postgres.connection import VALUES_SQL, connect, quote_literal, translate_error
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.connection import VALUES_SQL, connect, translate_error
+from tailrace.postgres.names import TableName, quote_literal
 from tailrace.visibility import Visibility
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from tailrace.errors import (
     SnapshotLostError,
     TailraceError,
 )
-from tailrace.postgres.connection import connect, quote_literal, translate_error
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.connection import connect, translate_error
+from tailrace.postgres.names import TableName, quote_literal
 from tailrace.snapshot.export import Exported, blocks_others, export
 
 if TYPE_CHECKING:

@@ -97,7 +97,9 @@ def test_unacknowledged_changes_come_first_after_a_crash(server: EmbeddedNats) -
             async with client.connect(url, ack_wait_s=2) as connected:
                 follow = connected.follow("users", start="earliest", durable="mine")
                 assert await take_ids(follow, 2, ack=True) == [1, 2]
-                await wait_for_consumer(server.url, lambda info: info.ack_floor.stream_seq == 2)
+                await wait_for_consumer(
+                    server.url, lambda info: info.ack_floor and info.ack_floor.stream_seq == 2
+                )
                 # A process that is killed rejects nothing.
                 proxy.close()
         await publish(server.url, range(6, 9))
@@ -137,7 +139,7 @@ def test_nak_and_late_acks(server: EmbeddedNats) -> None:
             again = await anext(follow)
             assert again.id == first.id
             # JetStream redelivers 2 and 3 meanwhile: the caller does not get them twice.
-            await wait_for_consumer(server.url, lambda info: info.num_redelivered >= 2)
+            await wait_for_consumer(server.url, lambda info: (info.num_redelivered or 0) >= 2)
             await publish(server.url, [4])
             assert await take_ids(follow, 1) == [4]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from tailrace.config import Config, load
 from tailrace.postgres.bootstrap import initialise
 from tailrace.postgres.connection import connect
+from tailrace.postgres.names import TableName
 from tailrace.postgres.preflight import CHECKS, Facts, Finding, Severity, examine, run
 from tailrace.postgres.preflight.facts import gather
-from tailrace.postgres.publication import TableName
 
 if TYPE_CHECKING:
     from pathlib import Path

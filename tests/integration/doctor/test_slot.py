@@ -11,9 +11,9 @@ import pytest
 
 from tailrace.config import load
 from tailrace.postgres.bootstrap import initialise
+from tailrace.postgres.names import TableName
 from tailrace.postgres.preflight import Severity, run
 from tailrace.postgres.preflight import slot as slot_checks
-from tailrace.postgres.publication import TableName
 from tailrace.testing import EmbeddedPostgres
 from tests.integration.doctor.shop import (
     ERROR,

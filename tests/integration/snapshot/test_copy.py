@@ -13,10 +13,11 @@ from tailrace.decode.decoder import Decoder
 from tailrace.errors import ConfigError, PostgresRefusedError, PostgresUnreachableError
 from tailrace.log.reader import Earliest
 from tailrace.postgres.connection import connect
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
+from tailrace.snapshot.catalog import read_table, stretches
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.export import Exported, export, imported
-from tailrace.snapshot.table import Stretch, Table, read_table, stretches
+from tailrace.snapshot.table import Stretch, Table
 from tests.corpus import prepared
 
 if TYPE_CHECKING:

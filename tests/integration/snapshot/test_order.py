@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.snapshot.copy import lines, query
 from tailrace.snapshot.export import export, imported, in_page_order
 from tailrace.snapshot.table import Stretch

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import imported
 from tailrace.snapshot.keeper import keep
 from tests.waiting import holds, wait_for

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.postgres.publication import PublishedTable, TableName
+    from tailrace.postgres.names import TableName
+    from tailrace.postgres.publication import PublishedTable
     from tailrace.schema import Relation
     from tailrace.snapshot.service.record import Record
     from tests.fix_postgres import Database

@@ -25,7 +25,7 @@ from tailrace.log import awaited, retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn, Position
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.snapshot.table import Table
 from tailrace.visibility import Visibility

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from structlog.testing import capture_logs
 
 from tailrace.backfill.order import Order, Record
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
     from pathlib import Path

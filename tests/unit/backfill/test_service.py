@@ -12,7 +12,7 @@ from tailrace.backfill.order import Order, Record
 from tailrace.backfill.service import BackfillService, services
 from tailrace.config import Config
 from tailrace.errors import ConfigError, PostgresUnreachableError
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

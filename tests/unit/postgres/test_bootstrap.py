@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.config import load
 from tailrace.postgres.bootstrap import log_exists, setup_sql
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
     from pathlib import Path

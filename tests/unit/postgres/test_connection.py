@@ -21,12 +21,11 @@ from tailrace.postgres.connection import (
     SESSION_SQL,
     classify,
     conninfo,
-    quote_ident,
-    quote_literal,
     redact,
     translate,
     user,
 )
+from tailrace.postgres.names import quote_ident, quote_literal
 
 CANARY = "c4n%ry/7f@3a"
 

@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.postgres import joining
 from tailrace.postgres.joining import JoinedTables, Writer, wait_for_writers
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
     from pathlib import Path

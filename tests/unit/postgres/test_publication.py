@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import ConfigError
+from tailrace.postgres.names import TableName
 from tailrace.postgres.publication import (
     PublicationState,
-    TableName,
     addition_sql,
     publication_sql,
     removal_sql,

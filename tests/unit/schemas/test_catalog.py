@@ -6,7 +6,7 @@ from typing import Any
 
 from tailrace.log.relation_history import RelationVersion
 from tailrace.position import Lsn, Position
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.schemas.catalog import ColumnCatalog
 from tailrace.schemas.documents import Document

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.position import ORIGIN, Lsn, Position
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.schemas.documents import Claim, Document, additions, document_at, position_of
 
 if TYPE_CHECKING:

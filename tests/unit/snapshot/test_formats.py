@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import PostgresRefusedError
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.snapshot.formats import Copied, CreekFormat, Rows, StoredMessages
 
 ITEMS = TableName("public", "items")

@@ -28,7 +28,7 @@ from tailrace.errors import ProcessError
 from tailrace.observe.figures import SlotFigures
 from tailrace.postgres.bootstrap import initialise
 from tailrace.postgres.connection import connect
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.process import die_with_parent
 from tailrace.run.exit_codes import FINAL
 from tailrace.run.overview import Overview

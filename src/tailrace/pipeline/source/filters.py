@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from tailrace.decode.types import Kind, resolve
-from tailrace.postgres.connection import quote_ident, quote_literal
+from tailrace.postgres.names import quote_ident, quote_literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from tailrace.position import Lsn
 from tailrace.postgres import bootstrap
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import read_publication
-from tailrace.snapshot.table import read_names, read_table
+from tailrace.snapshot.catalog import read_names, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from tailrace.pipeline.frames.table import TableFrame
 from tailrace.pipeline.source.filters import conditions
 from tailrace.pipeline.source.inline import read_relation
 from tailrace.pipeline.worker import freeze_gc
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
+from tailrace.snapshot.catalog import read_table, stretches
 from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.export import Exported, imported
 from tailrace.snapshot.keeper import keep
 from tailrace.snapshot.rows import read_group
-from tailrace.snapshot.table import Stretch, Table, read_table, stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.pipeline.source.options import Options
+    from tailrace.snapshot.table import Stretch, Table
 
 
 class TablePartition(InputPartition):

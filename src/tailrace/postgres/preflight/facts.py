@@ -13,7 +13,8 @@ import psycopg
 from psycopg.rows import class_row
 
 from tailrace.postgres.connection import translate_error
-from tailrace.postgres.publication import PublicationState, TableName, read_publication
+from tailrace.postgres.names import TableName
+from tailrace.postgres.publication import PublicationState, read_publication
 from tailrace.postgres.slot import OpenTransaction, SlotState, open_transactions, read_slot
 from tailrace.postgres.table_state import TableState, read_published
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.finding import check, error, info, warning
-from tailrace.postgres.connection import PINNED, quote_ident
+from tailrace.postgres.connection import PINNED
+from tailrace.postgres.names import quote_ident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tailrace.finding import check, error, info, warning
-from tailrace.postgres.connection import quote_literal
+from tailrace.postgres.names import quote_literal
 from tailrace.postgres.slot import FAILOVER_VERSION, PLUGIN
 
 if TYPE_CHECKING:

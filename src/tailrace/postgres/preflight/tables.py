@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tailrace.finding import check, error, info, warning
-from tailrace.postgres.connection import quote_ident
+from tailrace.postgres.names import quote_ident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.postgres.bootstrap import initialise, log_exists
-from tailrace.postgres.connection import connect, dsn_of, quote_ident
+from tailrace.postgres.connection import connect, dsn_of
+from tailrace.postgres.names import quote_ident
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.preset import literal

@@ -15,8 +15,9 @@ from tailrace.creek.sql import install, installed
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import ConfigError, PostgresError, PostgresRefusedError, TailraceError
 from tailrace.postgres.bootstrap import initialise, log_exists
-from tailrace.postgres.connection import connect, lacks_privilege, quote_literal
-from tailrace.postgres.publication import TableName, read_publication
+from tailrace.postgres.connection import connect, lacks_privilege
+from tailrace.postgres.names import TableName, quote_literal
+from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.options import duration_s
 from tailrace.run.presets.preset import literal

@@ -12,7 +12,8 @@ import psycopg
 
 from tailrace.errors import ConfigError
 from tailrace.postgres.bootstrap import initialise, log_exists
-from tailrace.postgres.connection import connect, quote_ident, translate_error
+from tailrace.postgres.connection import connect, translate_error
+from tailrace.postgres.names import quote_ident
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.preset import literal

@@ -16,7 +16,7 @@ import structlog
 
 from tailrace.errors import TailraceError
 from tailrace.position import Lsn
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.postgres.session import Session
 from tailrace.schemas.drift import record
 from tailrace.schemas.drift.compare import BACKFILLED, KINDS, REMOVING, compare

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage, SnapshotPublisher
     from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
     from tailrace.snapshot.job import SnapshotJob
     from tailrace.snapshot.table import Stretch
 

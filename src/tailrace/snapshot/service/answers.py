@@ -24,7 +24,7 @@ from tailrace.errors import (
 )
 from tailrace.jetstream.names import table_path
 from tailrace.jetstream.requests import Reply, refusal
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

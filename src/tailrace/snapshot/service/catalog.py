@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.postgres.catalog import LOCK_TIMEOUT
 from tailrace.postgres.connection import connect
-from tailrace.postgres.publication import TableName, read_publication
+from tailrace.postgres.names import TableName
+from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import read_published
 from tailrace.tables import Tables
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from tailrace.encode.compression import Compression
 from tailrace.errors import SchemaChangedError
+from tailrace.snapshot.catalog import described, stretches
 from tailrace.snapshot.export import imported
 from tailrace.snapshot.formats import Copied, CreekFormat, Rows
 from tailrace.snapshot.job import SnapshotJob
 from tailrace.snapshot.service import dictionary
-from tailrace.snapshot.table import described, stretches
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Pipeline, Snapshots

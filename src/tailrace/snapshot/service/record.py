@@ -14,7 +14,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from tailrace.errors import CorruptError
 from tailrace.observe.figures import SnapshotFigures
-from tailrace.postgres.publication import TableName  # noqa: TC001 - pydantic reads the annotations
+from tailrace.postgres.names import TableName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.snapshot.export import Exported
 from tailrace.snapshot.job import FormatName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.snapshot.table import Stretch  # noqa: TC001 - pydantic reads the annotations

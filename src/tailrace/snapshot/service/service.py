@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.observe.figures import SnapshotFigures
-    from tailrace.postgres.publication import TableName
+    from tailrace.postgres.names import TableName
     from tailrace.snapshot.job import FormatName
     from tailrace.snapshot.service.catalog import Listing
     from tailrace.snapshot.service.maker import Publish

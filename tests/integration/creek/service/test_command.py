@@ -16,7 +16,8 @@ from tailrace import config
 from tailrace.creek.sql import installed
 from tailrace.errors import ConfigError, PostgresRefusedError
 from tailrace.postgres.connection import connect
-from tailrace.postgres.publication import TableName, read_publication
+from tailrace.postgres.names import TableName
+from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import creek as preset
 from tailrace.run.presets.options import CreekOptions
 from tailrace.testing import EmbeddedPostgres

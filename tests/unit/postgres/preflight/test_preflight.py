@@ -11,9 +11,10 @@ import pytest
 from tailrace.config import load
 from tailrace.finding import Severity
 from tailrace.position import Lsn
+from tailrace.postgres.names import TableName
 from tailrace.postgres.preflight import CHECKS, examine
 from tailrace.postgres.preflight.facts import Facts, Link, Role, RoleSetting
-from tailrace.postgres.publication import PublicationState, PublishedTable, TableName
+from tailrace.postgres.publication import PublicationState, PublishedTable
 from tailrace.postgres.slot import OpenTransaction, SlotState
 from tailrace.postgres.table_state import TableState
 

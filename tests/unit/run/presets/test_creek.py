@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.run.presets.creek import tables_of
 
 NAMES = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1)

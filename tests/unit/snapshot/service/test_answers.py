@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.config import Pipeline
 from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.snapshot.service.answers import CreekAnswers, CreekRequest
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1)

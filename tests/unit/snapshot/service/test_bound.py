@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import SnapshotLostError
 from tailrace.position import Lsn, Position
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import Exported
 from tailrace.snapshot.service.bound import UNKNOWN, bound_in
 from tailrace.visibility import Visibility

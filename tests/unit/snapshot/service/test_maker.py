@@ -25,7 +25,7 @@ from tailrace.errors import (
     UnexpectedError,
 )
 from tailrace.position import Lsn
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import Exported
 from tailrace.snapshot.job import Published
 from tailrace.snapshot.service import maker as module

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from structlog.testing import capture_logs
 
 from tailrace.position import Lsn
-from tailrace.postgres.publication import TableName
+from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import Exported
 from tailrace.snapshot.service.record import Record
 from tailrace.snapshot.table import Stretch

@@ -1,0 +1,13 @@
+#!/bin/sh
+# The interpreter of Spark's Python processes, without Spark's zip files: see interpreter.py.
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+    case "$entry" in
+    */pyspark.zip | */py4j-*-src.zip | */spark-core_*.jar) ;;
+    *) kept="${kept:+$kept:}$entry" ;;
+    esac
+done
+unset IFS
+export PYTHONPATH="$kept"
+exec "$TAILRACE_PYTHON" "$@"
