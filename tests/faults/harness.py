@@ -5,10 +5,6 @@ What the oracle says was committed, in which order, is what the log must hold, r
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +16,7 @@ from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.wire import pgoutput
+from tests.command import Service
 from tests.faults.source import Source
 from tests.faults.writing import Writing
 
@@ -68,36 +65,30 @@ class Rig(Source):
         }
         folder.mkdir(parents=True, exist_ok=True)
         self.config_file.write_text(yaml.safe_dump(settings))
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Service] = []
         self._expected: list[Committed] = []
         self._checked = 0
         self._position = ORIGIN
 
     def start(
         self, *, failpoints: str = "", until: Lsn | None = None, file_bytes: int | None = None
-    ) -> subprocess.Popen[bytes]:
+    ) -> Service:
         """A capture process. `file_bytes` caps the size of any file it writes, by the kernel."""
-        command = [sys.executable, "-m", "tailrace.cli", "capture", "-c", str(self.config_file)]
-        if until is not None:
-            command += ["--until", str(until)]
-        if file_bytes is not None:
-            command = ["prlimit", f"--fsize={file_bytes}", *command]
-        with (self.folder / "capture.log").open("ab") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=os.environ | {"TAILRACE_FAILPOINTS": failpoints},
-            )
+        process = Service(
+            *("capture", "-c", self.config_file),
+            *(() if until is None else ("--until", until)),
+            folder=self.folder,
+            env={"TAILRACE_FAILPOINTS": failpoints},
+            file="capture.log",
+            prefix=() if file_bytes is None else ("prlimit", f"--fsize={file_bytes}"),
+        )
         self._processes.append(process)
-        return process
+        return process.start()
 
     def end(self) -> None:
         """Kill what a test that failed has left running; the next ones must not notice."""
         for process in self._processes:
             process.kill()
-            process.wait()
 
     def output(self) -> str:
         return (self.folder / "capture.log").read_text()
@@ -184,8 +175,3 @@ class Writers(Writing):
             self.committed += rows
             return seq + rows
         return seq
-
-
-def stop_in_order(process: subprocess.Popen[bytes]) -> int:
-    process.send_signal(signal.SIGTERM)
-    return process.wait(30)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from abc import ABC, abstractmethod
 from contextlib import closing
@@ -16,6 +13,7 @@ import psycopg
 from typing_extensions import override
 
 from tailrace.testing.postgres import SUPERUSER
+from tests.command import Service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +29,9 @@ class Copy(ABC):
     def __init__(self, url: str, tables: list[str], folder: Path, name: str) -> None:
         self._url = url
         self._tables = tables
-        self._output = folder / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = folder
+        self._name = name
+        self._process: Service | None = None
 
     @property
     @abstractmethod
@@ -49,26 +48,21 @@ class Copy(ABC):
 
     def start(self, *, fresh: bool = False) -> None:
         tables = [argument for table in self._tables for argument in ("--table", table)]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))}
-        with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "tailrace.cli", "mirror", "--from", self._url, *tables,
-                    "--to", self.target, *(["--fresh"] if fresh else []),
-                ],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=clean,
-            )  # fmt: skip
+        self._process = Service(
+            *("mirror", "--from", self._url, *tables, "--to", self.target),
+            *(["--fresh"] if fresh else []),
+            folder=self._folder,
+            file=f"{self._name}.log",
+        ).start()
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            self._process = None
 
     def check(self) -> None:
         """Fail if the process has ended."""
         assert self._process is not None
-        assert self._process.poll() is None, self._output.read_text()[-3000:]
+        assert self._process.alive, self._process.output[-3000:]
 
 
 class SqliteCopy(Copy):

@@ -12,8 +12,6 @@ import collections
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ import nats
 import nats.errors
 import nats.js.errors
 import yaml
+from typing_extensions import override
 
 from tailrace import checkpoint
 from tailrace.log.reader import Log
@@ -31,6 +30,7 @@ from tailrace.position import ORIGIN, Position
 from tailrace.postgres.bootstrap import log_exists
 from tailrace.run import status
 from tailrace.testing.process import free_port
+from tests.command import Service
 from tests.faults.consumer import Consumer, Tables
 from tests.faults.load import KEYS, TABLES
 from tests.faults.source import Source
@@ -52,6 +52,17 @@ def sink(url: str, name: str, **more: Any) -> dict[str, Any]:
     return {"type": "nats", "url": url, "stream": stream, "subject": subject, **more}
 
 
+class Supervisor(Service):
+    """A command that starts other processes: `kill` ends them as well."""
+
+    @override
+    def kill(self) -> None:
+        if self.alive:
+            for pid in [self.pid, *descendants(self.pid)]:
+                kill(pid)
+        super().kill()
+
+
 class System(Source):
     """A database with tables, a settings file, and `tailrace run` over it."""
 
@@ -61,9 +72,8 @@ class System(Source):
         self.data = folder / "data"
         self.port = free_port()
         self.pipelines = pipelines
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process = Supervisor("run", folder / "tailrace.yml", folder=folder, file="run.log")
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
-        self._output = folder / "run.log"
         self._committed: list[str] = []
         self._consumers = {name: Consumer(name, each) for name, each in pipelines.items()}
         self._prepare()
@@ -81,37 +91,21 @@ class System(Source):
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "tailrace.yml").write_text(yaml.safe_dump(settings))
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
         """Start `tailrace run`."""
-        names = ("PG", "TAILRACE_", "PYSPARK_", "SPARK_")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(names)}
-        with self._output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "run", str(self.folder / "tailrace.yml")],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self.folder,
-                env=clean,
-            )
-        return self.process
+        self.process.start()
 
     def stop(self) -> int:
         """One SIGTERM to `tailrace run`; its exit code."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(90)
+        return self.process.stop(90)
 
     def kill(self) -> None:
         """End everything at once, however it is; for clearing up."""
         self._client.close()
-        if self.process is not None and self.process.poll() is None:
-            for pid in [self.process.pid, *descendants(self.process.pid)]:
-                kill(pid)
-            self.process.wait()
+        self.process.kill()
 
     def output(self) -> str:
-        return self._output.read_text(errors="replace") if self._output.exists() else ""
+        return self.process.output
 
     def pid(self, name: str) -> int | None:
         """The process the supervisor runs under a name, if it runs."""

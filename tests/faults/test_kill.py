@@ -14,8 +14,6 @@ from tests.faults.harness import Rig, Writers
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    import subprocess
-
     from tests.fix_postgres import Database
 
 POINTS = [
@@ -37,11 +35,6 @@ POINTS = [
 SHORT = {"log.torn-write", "log.after-sync", "capture.before-status"}
 """Before, while and after an entry becomes durable; the others run in `make test-long`."""
 CI_LOOPS = 30
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
 
 
 @pytest.mark.parametrize(
@@ -85,12 +78,12 @@ def random_kills(rig: Rig, database: Database, seed: int, loops: int) -> int:
             point = rng.choice([*POINTS, *[""] * len(POINTS)])
             process = rig.start(failpoints=point and f"{point}=kill@{rng.randint(1, 60)}")
             deadline = time.monotonic() + rng.uniform(0.3, 1.2)
-            while process.poll() is None and time.monotonic() < deadline:
+            while process.alive and time.monotonic() < deadline:
                 if any(rig.log_folder.glob("*.seg")):
                     rig.check_acknowledged()
                 time.sleep(0.02)
-            assert process.poll() in (None, -signal.SIGKILL), rig.output()[-3000:]
-            kill(process)
+            assert process.exit_code in (None, -signal.SIGKILL), rig.output()[-3000:]
+            process.kill()
             rig.check_log()
         wait_for(lambda: writers.committed > 0, "the writers")
     rig.catch_up()

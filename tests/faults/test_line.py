@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tailrace.testing import TcpProxy
-from tests.faults.harness import Rig, Writers, stop_in_order
+from tests.faults.harness import Rig, Writers
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_postgres_crashes_and_comes_back(rig: Rig, seed: int) -> None:
         rig.database.server.kill()
         rig.database.server.start()
         moving(rig)
-    assert stop_in_order(process) == 0, rig.output()[-3000:]
+    assert process.stop(30) == 0, rig.output()[-3000:]
     assert "UNREACHABLE" in rig.output()
     settle(rig)
 
@@ -48,7 +48,7 @@ def test_postgres_restarts_in_order_while_capture_is_idle(rig: Rig) -> None:
     moving(rig)
     rig.database.server.restart()
     moving(rig)
-    assert stop_in_order(process) == 0, rig.output()[-3000:]
+    assert process.stop(30) == 0, rig.output()[-3000:]
 
 
 def test_walsender_is_terminated(rig: Rig, seed: int) -> None:
@@ -62,7 +62,7 @@ def test_walsender_is_terminated(rig: Rig, seed: int) -> None:
                 rig.slot,
             )
     moving(rig)
-    assert stop_in_order(process) == 0, rig.output()[-3000:]
+    assert process.stop(30) == 0, rig.output()[-3000:]
     settle(rig)
 
 
@@ -88,7 +88,7 @@ def test_connection_is_cut(proxied: Rig, proxy: TcpProxy, seed: int) -> None:
             moving(proxied)
             proxy.cut()
     moving(proxied)
-    assert stop_in_order(process) == 0, proxied.output()[-3000:]
+    assert process.stop(30) == 0, proxied.output()[-3000:]
     settle(proxied)
 
 
@@ -101,7 +101,7 @@ def test_connection_becomes_a_black_hole(proxied: Rig, proxy: TcpProxy, seed: in
         wait_for(lambda: "sent nothing for" in proxied.output(), "capture to notice the silence")
         proxy.heal()
         moving(proxied)
-    assert stop_in_order(process) == 0, proxied.output()[-3000:]
+    assert process.stop(30) == 0, proxied.output()[-3000:]
     settle(proxied)
 
 
@@ -109,8 +109,7 @@ def test_stops_in_time_though_the_server_does_not_answer(proxied: Rig, proxy: Tc
     process = proxied.start()
     moving(proxied)
     proxy.black_hole()
-    process.terminate()
-    process.wait(5)
+    process.stop(5)
     proxy.heal()
 
 
@@ -126,5 +125,5 @@ def test_another_reader_holds_the_slot(rig: Rig) -> None:
     other.close()
     rig.database.execute("INSERT INTO ledger VALUES (1, 1, 1, 'x')")
     moving(rig)
-    assert stop_in_order(process) == 0
+    assert process.stop(30) == 0
     settle(rig)

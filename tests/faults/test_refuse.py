@@ -13,7 +13,7 @@ from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
-from tests.faults.harness import Rig, stop_in_order
+from tests.faults.harness import Rig
 from tests.fix_postgres import Database
 from tests.waiting import wait_for
 
@@ -198,7 +198,7 @@ def test_two_captures_on_one_log(used: Rig) -> None:
     assert second.wait(60) == FENCED
     assert f"process {first.pid} " in used.output()
     insert(used, 2)
-    assert stop_in_order(first) == 0
+    assert first.stop(30) == 0
     used.catch_up()
     used.check_log(complete=True)
 
@@ -223,7 +223,6 @@ def test_stops_in_order_and_acknowledges(used: Rig) -> None:
     wait_for(lambda: used.output().count("capture.streaming") == 2, "capture to stream")
     end = used.server_end()
     wait_for(lambda: used.confirmed() >= end, "the slot to move")
-    process.terminate()
-    assert process.wait(5) == 0
+    assert process.stop(5) == 0
     assert json.loads(used.output().splitlines()[-1])["event"] == "capture.stopped"
     assert used.check_log(complete=True) == 20

@@ -9,10 +9,7 @@ last record that it read from the broker.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -25,11 +22,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from tailrace.testing import EmbeddedKafka
 from tests import topics
-from tests.faults.path import descendants, kill, victims
+from tests.command import run
+from tests.faults.path import Supervisor, kill, victims
 from tests.fix_broker import BrokerProcess
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -44,53 +43,24 @@ KILLS = ("capture", "kafka", "postgres", "driver", "worker", "jvm")
 LONG_S = 240
 
 
-class Shadowing:
+class Shadowing(Supervisor):
     """`tailrace shadow` as a process, from a broker's database to a Kafka cluster."""
 
     def __init__(self, database: Database, folder: Path, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
         self.data = folder / "shadow"
-        self.output = folder / "shadow.out"
-        self._environment = os.environ | {
-            "TAILRACE_DSN": database.dsn,
-            "TAILRACE_SHADOW_DATA": str(self.data),
-        }
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command("--to", self._bootstrap, "--port", "0", "--replicas", "1"),
-                stdout=output,
-                stderr=output,
-                env=self._environment,
-            )
-
-    def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "tailrace.cli", "shadow", *words]
+        self._variables = {"TAILRACE_DSN": database.dsn, "TAILRACE_SHADOW_DATA": str(self.data)}
+        super().__init__(
+            *("shadow", "--to", bootstrap, "--port", 0, "--replicas", 1),
+            folder=folder,
+            env=self._variables,
+            file="shadow.out",
+        )
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self._command(*words),
-            capture_output=True,
-            text=True,
-            check=False,
-            env=self._environment,
-        )
+        return run("shadow", *words, env=self._variables, timeout_s=2 * LONG_S)
 
     def has(self, name: str) -> bool:
         return name in victims(self.data)
-
-    def stop(self) -> int:
-        assert self._process is not None
-        self._process.terminate()
-        return self._process.wait(90)
-
-    def end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            for pid in [self._process.pid, *descendants(self._process.pid)]:
-                kill(pid)
-            self._process.wait()
 
 
 @pytest.fixture
@@ -114,9 +84,8 @@ def broker(victim_database: Database, tmp_path: Path) -> Iterator[BrokerProcess]
 
 @pytest.fixture
 def shadow(broker: BrokerProcess, kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Shadowing]:
-    made = Shadowing(broker.database, tmp_path, kafka.bootstrap)
-    yield made
-    made.end()
+    with Shadowing(broker.database, tmp_path, kafka.bootstrap) as made:
+        yield made
 
 
 def produce(bootstrap: str, numbers: range, *, pause_s: float = 0.0) -> None:
@@ -219,7 +188,7 @@ def test_records_are_copied_once_while_processes_are_killed(
     writing.join(LONG_S)
     assert not writing.is_alive()
     done = shadow.call("verify", "--json", "--wait", str(LONG_S))
-    assert done.returncode == 0, done.stdout + done.stderr + shadow.output.read_text()[-3000:]
+    assert done.returncode == 0, done.stdout + done.stderr + shadow.output[-3000:]
     compared = json.loads(done.stdout)
     assert compared["safe"]
     assert sum(each["compared"] for each in compared["partitions"]) == OLD + NEW
@@ -231,4 +200,4 @@ def test_records_are_copied_once_while_processes_are_killed(
     for partition in range(PARTITIONS):
         read = [value for place, value in both if place == partition]
         assert read == [value for _, _, value, _ in broker_records(broker.database)[partition]]
-    assert shadow.stop() == 0
+    assert shadow.stop(90) == 0

@@ -163,7 +163,7 @@ def test_every_request_is_understood(process: BrokerProcess) -> None:
     create_topic(process.bootstrap, 1)
     for frame in corpus():
         send(process.port, frame)
-    said = process.output.read_text()
+    said = process.output
     assert "broker.malformed_request" not in said
     assert "broker.connection_failed" not in said
 
@@ -185,7 +185,7 @@ def test_mutated_requests(process: BrokerProcess) -> None:
     assert client.consume(calm, 10) == sample_records(10)
     after = broker.memory_info().rss / 2**20
     assert after < before + GROWTH_MB
-    assert "broker.connection_failed" not in process.output.read_text()
+    assert "broker.connection_failed" not in process.output
 
 
 def login() -> list[bytes]:
@@ -232,7 +232,7 @@ def test_mutated_logins(process: BrokerProcess) -> None:
             before = broker.memory_info().rss / 2**20
     assert client.consume(calm, 1) == sample_records(1)
     assert broker.memory_info().rss / 2**20 < before + GROWTH_MB
-    assert "broker.connection_failed" not in process.log()
+    assert "broker.connection_failed" not in process.output
 
 
 def test_nothing_is_answered_before_the_login(process: BrokerProcess) -> None:
@@ -241,4 +241,4 @@ def test_nothing_is_answered_before_the_login(process: BrokerProcess) -> None:
         (api,) = struct.unpack_from(">h", frame)
         if api not in LOGIN:
             assert send(process.port, frame) == b""
-    assert "broker.connection_failed" not in process.log()
+    assert "broker.connection_failed" not in process.output

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,10 +10,12 @@ from tailrace.change import Op
 from tailrace.log.format.segment import list_segments, read_header
 from tailrace.log.store import LocalStore
 from tailrace.testing import EmbeddedPostgres
+from tests import command
 from tests.fix_capture import Captured
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -27,17 +26,8 @@ if TYPE_CHECKING:
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line, without anything of this machine's PostgreSQL settings."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", "capture", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=clean | environment,
-    )
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return command.run("capture", *arguments)
 
 
 def refused(result: subprocess.CompletedProcess[str], exit_code: int, *words: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +15,10 @@ from tailrace.postgres.publication import read_publication
 from tailrace.postgres.relations import read_published
 from tailrace.schema import ReplicaIdentity
 from tailrace.testing import EmbeddedNats
+from tests import command
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from tests.fix_capture import Captured
@@ -162,12 +162,8 @@ def test_relations_are_those_of_the_stream(database: Database, capture: Any) -> 
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from tailrace.cli import main; main()", "check", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    # It starts Spark.
+    return command.run("check", *arguments, timeout_s=150)
 
 
 @pytest.fixture(scope="module")

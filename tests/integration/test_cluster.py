@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ import yaml
 
 from tailrace.process import die_with_parent
 from tailrace.testing.process import free_port
+from tests.command import command
 from tests.jetstream import received
 from tests.waiting import wait_for
 
@@ -35,11 +35,11 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin/spark-class"
 
 
 @contextlib.contextmanager
-def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(program: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = os.environ | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command,
+            program,
             stdout=out,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -124,9 +124,8 @@ def test_pipeline_on_two_workers(
     }
     config = tmp_path / "tailrace.yml"
     config.write_text(yaml.safe_dump(settings))
-    command = [sys.executable, "-m", "tailrace.cli", "pipelines", "-c", str(config)]
     output, status = tmp_path / "pipelines.log", tmp_path / "data/status/pipelines.json"
-    with running(command, output) as pipelines:
+    with running(command("pipelines", "-c", config), output) as pipelines:
         deadline = time.monotonic() + 200
         delivered = 0
         while delivered < 1000:

@@ -15,6 +15,8 @@ import psutil
 import psycopg
 import pytest
 
+from tests.command import command
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,7 +27,7 @@ FOLDER = re.compile(r"/tmp/tr(?:pg|nats|demo)-\w+")
 def start(temporary: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     foreign = {"TAILRACE_SLOT": "of-another-database", "SPARK_HOME": "/of/another/spark"}
     return subprocess.Popen(
-        [sys.executable, "-m", "tailrace.cli", "demo", *arguments],
+        command("demo", *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,8 +98,8 @@ def test_committed_and_received_changes_agree_and_nothing_is_left(tmp_path: Path
     assert said == ""
     assert shown[0] == "· starting PostgreSQL 18\n"
     assert "INSERT  products  1  name: kettle" in shown[-1]
-    for command in ("psql", "nats --server", "curl", "tailrace tail"):
-        assert any(command in line for line in shown)
+    for hint in ("psql", "nats --server", "curl", "tailrace tail"):
+        assert any(hint in line for line in shown)
     assert re.search(r"changes/s · [\d,]+ pending · commit → received", out)
     counts = re.findall(r"^(\S+) +(\w+) +([\d,]+) +([\d,]+)$", out, re.MULTILINE)
     assert {op for _, op, *_ in counts} == {"insert", "update", "delete", "truncate", "message"}

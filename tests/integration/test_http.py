@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import httpx
 import nats
 import pytest
 import structlog
 import yaml
+from typing_extensions import override
 
 from tailrace import config
 from tailrace.run.monitor import CRITICAL_BYTES, WARNING_BYTES, Monitor
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
+from tests.command import Service
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -33,11 +32,10 @@ def server() -> Iterator[EmbeddedNats]:
         yield started
 
 
-class Served:
+class Served(Service):
     """A `tailrace serve` process."""
 
     def __init__(self, folder: Path, database: Database, nats_url: str) -> None:
-        self.folder = folder
         self.url = f"http://127.0.0.1:{free_port()}"
         self.slot = database.name[-63:]
         settings = {
@@ -47,20 +45,14 @@ class Served:
             "http": {"port": int(self.url.rpartition(":")[2])},
             "pipelines": {"out": {"shape": "plain", "sink": {"type": "nats", "url": nats_url}}},
         }
-        self.file = folder / "tailrace.yml"
-        self.file.write_text(yaml.safe_dump(settings))
+        (folder / "tailrace.yml").write_text(yaml.safe_dump(settings))
+        super().__init__("serve", "-c", folder / "tailrace.yml", folder=folder)
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "tailrace.cli", "serve", "-c", str(self.file)]
-        with (self.folder / "output").open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                env={k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))},
-            )
-        wait_for(self.answers)
+    @override
+    def start(self) -> Self:
+        super().start()
+        self.wait_until(self.answers, "HTTP answers")
+        return self
 
     def answers(self) -> bool:
         try:
@@ -76,8 +68,7 @@ class Served:
 def served(tmp_path: Path, database: Database, server: EmbeddedNats) -> Iterator[Served]:
     made = Served(tmp_path, database, server.url)
     yield made
-    made.process.terminate()
-    assert made.process.wait(30) == 0
+    assert made.stop(30) == 0, made.output
 
 
 def test_stream_info_is_the_description_of_jetstream(served: Served, server: EmbeddedNats) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -26,6 +25,7 @@ from tailrace.postgres.preflight import Severity, run
 from tailrace.postgres.publication import create_publication, read_publication
 from tailrace.postgres.slot import create_slot, drop_slot, open_transactions, read_slot
 from tailrace.testing import EmbeddedPostgres
+from tests.command import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def settings(database: Database, tmp_path: Path, **source: str) -> Config:
 
 def cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from tailrace.cli import main; main()", *arguments],
+        command(*arguments),
         check=False,
         capture_output=True,
         text=True,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.process import alive
 from tailrace.testing.process import free_port
+from tests.command import Service
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Database
 
 
-class Running:
+class Running(Service):
     """A `tailrace run` process and its endpoints."""
 
     def __init__(self, folder: Path, database: Database) -> None:
-        self.folder = folder
         self.database = database
         self.slot = database.name[-63:]
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -43,20 +41,7 @@ class Running:
             "http": {"port": int(self.url.rpartition(":")[2])},
         }
         self.file.write_text(yaml.safe_dump(settings))
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> subprocess.Popen[bytes]:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))}
-        with (self.folder / "output").open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "run", str(self.file)],
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                cwd=self.folder,
-                env=clean,
-            )
-        return self.process
+        super().__init__("run", self.file, folder=folder)
 
     def get(self, path: str) -> httpx.Response | None:
         try:
@@ -88,9 +73,8 @@ def running(tmp_path: Path, database: Database) -> Iterator[Running]:
     system = Running(tmp_path, database)
     database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", system.slot)
     yield system
-    if system.process is not None and system.process.poll() is None:
-        system.process.kill()
-        system.process.wait()
+    if system.alive:
+        system.kill()
         wait_for(lambda: not _slot_is_read(system))
 
 
@@ -101,8 +85,8 @@ def _slot_is_read(running: Running) -> bool:
 
 def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
     """GIVEN a run WHEN capture is killed THEN it restarts, and every row is in the log once."""
-    process = running.start()
-    wait_for(running.streaming)
+    running.start()
+    running.wait_until(running.streaming, "capture streams")
     running.database.execute("INSERT INTO t SELECT g FROM generate_series(1, 10) g")
     wait_for(lambda: running.status()["capture"]["changes"] == 10)
     status = running.status()
@@ -121,7 +105,7 @@ def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
 
     answer = httpx.post(f"{running.url}/shutdown")
     assert answer.status_code == 202
-    assert process.wait(60) == 0
+    assert running.wait() == 0
     assert running.rows() == 20
     assert not _slot_is_read(running)
 
@@ -131,45 +115,41 @@ def _log(running: Running) -> Log:
 
 
 def test_reconnects_are_counted(running: Running) -> None:
-    process = running.start()
-    wait_for(running.streaming)
+    running.start()
+    running.wait_until(running.streaming, "capture streams")
     sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s"
     running.database.query(sql, running.slot)
     wait_for(lambda: running.status().get("reconnect_count") == 1 and running.streaming())
     assert running.capture()["restarts"] == 0
-    process.terminate()
-    assert process.wait(60) == 0
+    assert running.stop() == 0
 
 
 def test_without_a_worker_the_exit_code_is_that_of_the_worker(running: Running) -> None:
     running.database.query("SELECT pg_drop_replication_slot(%s)", running.slot)
     assert running.start().wait(90) == 22
-    output = (running.folder / "output").read_text()
-    assert f"replication slot {running.slot} does not exist" in output
-    assert "process.failed" in output
+    assert f"replication slot {running.slot} does not exist" in running.output
+    assert "process.failed" in running.output
 
 
 def test_an_unreachable_server_is_retried(running: Running) -> None:
     """A first connection that fails ends capture with UNREACHABLE, which is not final."""
     text = running.file.read_text()
     running.file.write_text(text.replace(running.database.socket_dsn, "host=127.0.0.1 port=1"))
-    process = running.start()
+    running.start()
     wait_for(lambda: running.capture().get("restarts", 0) >= 1)
     ready = running.get("/ready")
     assert ready is not None
     assert ready.status_code == 503
     assert running.status()["source"]["error"].startswith("UNREACHABLE")
-    process.terminate()
-    assert process.wait(60) == 0
+    assert running.stop() == 0
 
 
 def test_children_end_with_a_killed_supervisor(running: Running) -> None:
-    process = running.start()
-    wait_for(running.streaming)
+    running.start()
+    running.wait_until(running.streaming, "capture streams")
     children = [figures["pid"] for figures in running.status()["processes"].values()]
     assert len(children) == 2
-    process.kill()
-    process.wait()
+    running.kill()
     wait_for(lambda: not any(alive(pid) for pid in children))
 
 
@@ -177,9 +157,8 @@ def test_http_starts_when_its_port_is_free(running: Running) -> None:
     """GIVEN a port in use WHEN it is freed THEN HTTP starts; capture runs all the time."""
     address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
     with socket.create_server(address):
-        process = running.start()
-        wait_for(lambda: "cannot listen" in (running.folder / "output").read_text())
+        running.start()
+        wait_for(lambda: "cannot listen" in running.output)
         wait_for(lambda: _slot_is_read(running))
     wait_for(running.streaming)
-    process.terminate()
-    assert process.wait(60) == 0
+    assert running.stop() == 0

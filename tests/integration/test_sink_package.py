@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.waiting import wait_for
+from tests.command import Service, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,33 +146,19 @@ def test_an_installed_sink_delivers(
     config.write_text(yaml.safe_dump(settings))
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([str(installed), *filter(None, inherited)])
-    environment = {**os.environ, "PYTHONPATH": path}
-    tailrace = [sys.executable, "-m", "tailrace.cli"]
+    environment = {"PYTHONPATH": path}
 
     # WHEN the settings are checked and the pipelines run
-    checked = subprocess.run(
-        [*tailrace, "check", "--all", str(config)], env=environment, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    checked = run("check", "--all", config, env=environment, timeout_s=150)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "A file of lines answers" in checked.stdout
-    output = tmp_path / "output"
-    with (
-        output.open("w") as file,
-        subprocess.Popen(
-            [*tailrace, "pipelines", "-c", str(config)], env=environment, stdout=file, stderr=file
-        ) as pipelines,
-    ):
-        try:
-            wait_for(
-                lambda: lines.exists() and len(lines.read_text().splitlines()) >= 50,
-                "50 lines are delivered",
-                timeout_s=120,
-            )
-        finally:
-            pipelines.send_signal(signal.SIGTERM)
-            code = pipelines.wait(60)
-    assert code == 0, output.read_text()[-4000:]
+    service = Service("pipelines", "-c", config, folder=tmp_path, env=environment)
+    with service.start() as pipelines:
+        pipelines.wait_until(
+            lambda: lines.exists() and len(lines.read_text().splitlines()) >= 50,
+            "50 lines are delivered",
+        )
+        assert pipelines.stop() == 0, pipelines.output[-4000:]
 
     # THEN every change is there once, in order, where the sink's own template puts it
     messages = [json.loads(line) for line in lines.read_text().splitlines()]

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +25,8 @@ from tailrace.postgres.membership import join, leave
 from tailrace.postgres.names import TableName
 from tailrace.postgres.publication import read_publication
 from tailrace.testing import EmbeddedNats
+from tests.command import Service, run
 from tests.jetstream import received
-from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -259,14 +255,13 @@ def test_a_backfill_is_queued_after_open_writers_end(
     assert (order["pipeline"], order["table"]) == ("large", "public.orders")
 
 
-class Engine:
+class Engine(Service):
     """A `tailrace run` process with two pipelines, one of them with SQL stages."""
 
     def __init__(self, folder: Path, database: Database, server: EmbeddedNats) -> None:
         self.database = database
         self.url = server.url
         self.file = folder / "tailrace.yml"
-        self.folder = folder
         stream = {"name": "SQL", "subjects": ["sql.>"]}
         sql_sink = {"stream": stream, "subject": "sql.{table}.{operation}"}
         sink = {"type": "nats", "url": server.url}
@@ -281,22 +276,11 @@ class Engine:
             },
         }
         self.file.write_text(yaml.safe_dump(content))
-        self.environment = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("PG", "TAILRACE_", "PYSPARK_", "SPARK_"))
-        }
-        with (folder / "output").open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "run", str(self.file)],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.environment,
-            )  # fmt: skip
+        super().__init__("run", self.file, folder=folder)
 
     def command(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", *arguments],
-            check=True, capture_output=True, text=True, env=self.environment | {"COLUMNS": "200"},
-        )  # fmt: skip
+        done = run(*arguments, env={"COLUMNS": "200"}, timeout_s=120)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def stored(self, stream: str, subject: str) -> list[dict[str, Any]]:
@@ -333,9 +317,6 @@ class Engine:
 
         return asyncio.run(ask())
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        wait_for(condition, (self.folder / "output").read_text)
-
 
 @pytest.fixture
 def engine(tmp_path: Path, database: Database) -> Iterator[Engine]:
@@ -343,12 +324,11 @@ def engine(tmp_path: Path, database: Database) -> Iterator[Engine]:
     database.execute("CREATE PUBLICATION tailrace FOR TABLE users")
     database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", database.name[-63:])
     with EmbeddedNats() as server:
-        started = Engine(tmp_path, database, server)
+        started = Engine(tmp_path, database, server).start()
         try:
             yield started
         finally:
-            started.process.send_signal(signal.SIGTERM)
-            started.process.wait(90)
+            started.stop(90)
 
 
 @pytest.mark.timeout(300)
@@ -357,8 +337,8 @@ def test_a_running_engine_takes_a_table_up(engine: Engine) -> None:
     changes, schema documents and snapshots of the table are there."""
     database = engine.database
     database.execute("INSERT INTO users VALUES (1, 'Ada')")
-    engine.wait_for(lambda: engine.stored("CDC", "cdc.users.insert"))
-    engine.wait_for(lambda: engine.stored("SQL", "sql.users.insert"))
+    engine.wait_until(lambda: engine.stored("CDC", "cdc.users.insert"))
+    engine.wait_until(lambda: engine.stored("SQL", "sql.users.insert"))
     database.execute("INSERT INTO orders VALUES (1, 10, 'before')")
 
     said = engine.command("table", "add", str(engine.file), "orders")
@@ -366,17 +346,17 @@ def test_a_running_engine_takes_a_table_up(engine: Engine) -> None:
     assert "pipelines that select it: plain, sql" in said
 
     # Before any change of it there is a document.
-    engine.wait_for(lambda: engine.document("orders"))
+    engine.wait_until(lambda: engine.document("orders"))
     database.execute("INSERT INTO orders VALUES (2, 20, 'after')")
     for stream, subject in (("CDC", "cdc.orders.insert"), ("SQL", "sql.orders.insert")):
-        engine.wait_for(lambda s=stream, to=subject: engine.stored(s, to))  # type: ignore[misc]
+        engine.wait_until(lambda s=stream, to=subject: engine.stored(s, to))  # type: ignore[misc]
         assert [each["data"]["id"] for each in engine.stored(stream, subject)] == [2]
     assert engine.snapshot("orders")["row_count"] == 2
 
     engine.command("table", "remove", str(engine.file), "orders")
     database.execute("INSERT INTO orders VALUES (3, 30, 'later')")
     database.execute("INSERT INTO users VALUES (2, 'Bob')")
-    engine.wait_for(lambda: len(engine.stored("CDC", "cdc.users.insert")) == 2)
+    engine.wait_until(lambda: len(engine.stored("CDC", "cdc.users.insert")) == 2)
     assert [each["data"]["id"] for each in engine.stored("CDC", "cdc.orders.insert")] == [2]
 
     state = json.loads((engine.folder / "data" / "status" / "run.json").read_bytes())

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import command
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -21,15 +23,11 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Database
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ENV = {**os.environ, "PYTHONUNBUFFERED": "1"}
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "tailrace.cli", "tail", *map(str, arguments)]
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), check=False, capture_output=True, text=True, env=ENV)
+    return command.run("tail", *arguments, env=UNBUFFERED)
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
@@ -42,11 +40,11 @@ def lines(*arguments: object) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def following(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        command(*arguments),
+        command.command("tail", *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENV,
+        env=os.environ | UNBUFFERED,
         # A test run in the background of a shell inherits an ignored SIGINT.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -13,10 +10,12 @@ import pytest
 import yaml
 
 from tailrace.testing.process import free_port
+from tests.command import Service, run
 from tests.jetstream import received
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -26,11 +25,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 
-class Shop:
+class Shop(Service):
     """A `tailrace run`, and commands on its data folder."""
 
     def __init__(self, folder: Path, database: Database, url: str) -> None:
-        self.folder = folder
         self.nats = url
         self.stream = f"S{database.name}"
         self.http = f"http://127.0.0.1:{free_port()}"
@@ -48,22 +46,10 @@ class Shop:
             "pipelines": {"shop": {"start": "latest", "encoding": "json", "sink": sink}},
         }
         (folder / "tailrace.yml").write_text(yaml.safe_dump(settings))
-        self._environment = {
-            k: v for k, v in os.environ.items() if not k.startswith(("PG", "TAILRACE_"))
-        }
-        with (folder / "output").open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "run", "tailrace.yml"],
-                stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-                cwd=folder, env=self._environment,
-            )  # fmt: skip
+        super().__init__("run", "tailrace.yml", folder=folder)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", *words],
-            capture_output=True, text=True, check=False, timeout=120,
-            cwd=self.folder, env=self._environment,
-        )  # fmt: skip
+        return run(*words, folder=self.folder, timeout_s=120)
 
     def status(self) -> dict[str, Any]:
         try:
@@ -71,10 +57,6 @@ class Shop:
         except httpx.TransportError:
             return {}
         return status
-
-    def stop(self) -> int:
-        self.process.terminate()
-        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -85,19 +67,14 @@ def shop(tmp_path: Path, database: Database, nats_server: EmbeddedNats) -> Itera
         "CREATE PUBLICATION tailrace FOR ALL TABLES"
     )
     database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", database.name)
-    shop = Shop(tmp_path, database, nats_server.url)
-    try:
+    with Shop(tmp_path, database, nats_server.url).start() as shop:
         yield shop
-    finally:
-        if shop.process.poll() is None:
-            shop.process.kill()
-            shop.process.wait()
 
 
 def test_by_command_and_over_http(shop: Shop) -> None:
-    wait_for(
+    shop.wait_until(
         lambda: shop.status().get("pipelines", {}).get("shop", {}).get("state") == "running",
-        (shop.folder / "output").read_text,
+        "the pipeline runs",
     )
 
     done = shop.command("backfill", "shop", "orders", "--where", "id <= 2000")

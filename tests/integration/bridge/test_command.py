@@ -24,6 +24,7 @@ from tailrace.postgres.connection import connect
 from tailrace.run.presets import bridge
 from tailrace.run.presets.options import BridgeOptions
 from tailrace.run.serving import METRICS_S
+from tests.command import run
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database
@@ -211,17 +212,8 @@ def test_the_line_is_printed_on_stdout(settings: config.Config, tmp_path: Path) 
 def command(
     tmp_path: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    names = ("PG", "NATS_", "POSTGRES_", "TAILRACE_")
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(names)}
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", "bridge", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=clean | environment | {"COLUMNS": "200"},
-        timeout=90,
-    )
+    variables = environment | {"COLUMNS": "200"}
+    return run("bridge", *arguments, folder=tmp_path, env=variables, timeout_s=90)
 
 
 def test_a_database_that_does_not_answer(tmp_path: Path) -> None:

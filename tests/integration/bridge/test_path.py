@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -19,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
+from tests.command import Service
 from tests.jetstream import Received, received
 from tests.waiting import wait_for
 
@@ -68,12 +65,11 @@ def reader(database: Database) -> str:
     return f"reader_{database.name}"
 
 
-class Bridge:
+class Bridge(Service):
     """A `tailrace bridge` process, its endpoints, and the consumer's side of it."""
 
     def __init__(self, folder: Path, database: Database, server: EmbeddedNats, *more: str) -> None:
         self.database = database
-        self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.consumer = login(server)
@@ -90,21 +86,11 @@ class Bridge:
             "NATS_BRIDGE_USER": USER,
             "NATS_BRIDGE_PASSWORD": PASSWORD,
         }
-        names = ("PG", "NATS_", "POSTGRES_", "TAILRACE_", "PYSPARK_", "SPARK_")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(names)}
-        arguments = ("--slot", self.slot, "--pub", "my_pub", "--port", str(self.port), *more)
-        with (folder / "output").open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "bridge", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                env=clean | environment,
-            )
-
-    def output(self) -> str:
-        return (self.folder / "output").read_text(errors="replace")
+        super().__init__(
+            *("bridge", "--slot", self.slot, "--pub", "my_pub", "--port", self.port, *more),
+            folder=folder,
+            env=environment,
+        )
 
     def get(self, path: str) -> httpx.Response | None:
         try:
@@ -155,11 +141,6 @@ class Bridge:
 
         return asyncio.run(ask())
 
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(90)
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedNats]:
@@ -175,12 +156,12 @@ def bridge(
     database.execute(TABLE)
     database.execute("CREATE PUBLICATION my_pub FOR TABLE test_types")
     database.execute(f"CREATE USER {reader(database)} WITH REPLICATION PASSWORD '{PASSWORD}'")
-    started = Bridge(tmp_path, database, server, *request.param)
+    started = Bridge(tmp_path, database, server, *request.param).start()
     try:
-        wait_for(lambda: started.status().get("is_connected"))
+        started.wait_until(lambda: started.status().get("is_connected"), "the bridge connects")
         yield started
     finally:
-        started.end()
+        started.stop(90)
         database.execute(f"DROP OWNED BY {reader(database)}")
         database.execute(f"DROP USER {reader(database)}")
 
@@ -280,10 +261,10 @@ def the_endpoints_answer(bridge: Bridge) -> None:
 
 def shutdown_ends_it(bridge: Bridge) -> None:
     assert httpx.post(f"{bridge.url}/shutdown").status_code == 202
-    assert bridge.process.wait(90) == 0, bridge.output()[-3000:]
+    assert bridge.wait(90) == 0, bridge.output[-3000:]
     sql = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
     assert bridge.database.query(sql, bridge.slot) == [(False,)]
-    assert "canary" not in bridge.output()
+    assert "canary" not in bridge.output
 
 
 @pytest.fixture
@@ -308,5 +289,4 @@ def test_rows_arrive_as_json(bridge: Bridge) -> None:
     document = msgspec.json.decode(bridge.document("test_types"))
     assert document["table"] == "test_types"
     assert (bridge.folder / "here" / "log").is_dir()
-    bridge.process.send_signal(signal.SIGTERM)
-    assert bridge.process.wait(90) == 0, bridge.output()[-3000:]
+    assert bridge.stop(90) == 0, bridge.output[-3000:]

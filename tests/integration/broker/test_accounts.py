@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import command
+
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from tests.fix_postgres import Database
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tailrace.cli", "broker", *arguments]
-    return subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=60, check=False
-    )
+    return command.run("broker", *arguments, stdin=given)
 
 
 def done(*arguments: str, given: str = "") -> str:

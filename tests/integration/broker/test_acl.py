@@ -140,7 +140,7 @@ def process(
     finally:
         made.stop()
         postgres.drop_database(database.name)
-    assert "broker.connection_failed" not in made.log()
+    assert "broker.connection_failed" not in made.output
 
 
 @pytest.fixture(scope="module")

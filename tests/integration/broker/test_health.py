@@ -39,8 +39,8 @@ def watched(server: EmbeddedPostgres, tmp_path: Path) -> Iterator[tuple[BrokerPr
     broker.init()
     broker.start()
     yield broker, f"http://127.0.0.1:{port}"
-    assert broker.stop() == 0, broker.log()
-    assert "broker.connection_failed" not in broker.log()
+    assert broker.stop() == 0, broker.output
+    assert "broker.connection_failed" not in broker.output
 
 
 def metrics(url: str) -> dict[str, float]:

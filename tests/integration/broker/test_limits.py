@@ -155,7 +155,7 @@ def test_connections_over_the_limit_are_closed(database: Database, tmp_path: Pat
                 assert more.closed()
         assert all(raw.ask(3, 9, {"topics": []}).brokers for raw in kept)
     wait_for(lambda: alive_again(broker.port), "room", 10)
-    assert 1 <= broker.log().count("broker.limit_reached") <= 10
+    assert 1 <= broker.output.count("broker.limit_reached") <= 10
     assert broker.stop() == 0
 
 

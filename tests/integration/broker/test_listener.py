@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.command import run
 from tests.integration.broker.clients import Librdkafka
 from tests.integration.broker.samples import create_topic, sample_records
 
@@ -64,23 +63,18 @@ def test_a_newer_client_gets_the_supported_versions(broker: BrokerProcess) -> No
 
 
 def test_a_database_has_one_broker(broker: BrokerProcess) -> None:
-    second = _run("--dsn", broker.database.dsn, "--listen", "127.0.0.1:0")
+    second = run("broker", "--dsn", broker.database.dsn, "--listen", "127.0.0.1:0")
     assert second.returncode == 7
     assert "another broker serves this database" in second.stderr
 
 
 def test_missing_tables_are_an_error(database: Database) -> None:
-    found = _run("--dsn", database.dsn)
+    found = run("broker", "--dsn", database.dsn)
     assert found.returncode == 2
     assert "tailrace broker --init" in found.stderr
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9092", "nowhere", "127.0.0.1:99999", "db:9092"])
 def test_invalid_addresses_are_refused(database: Database, listen: str) -> None:
-    found = _run("--dsn", database.dsn, "--listen", listen)
+    found = run("broker", "--dsn", database.dsn, "--listen", listen)
     assert found.returncode == 2, found.stderr
-
-
-def _run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tailrace.cli", "broker", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import sys
 import uuid
 from datetime import timedelta
 from functools import partial
@@ -18,6 +17,7 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
+from tests.command import run
 from tests.fix_broker import BrokerProcess
 from tests.fix_certificates import signed
 from tests.fix_postgres import Database
@@ -76,9 +76,9 @@ def serving(postgres: EmbeddedPostgres, folder: Path, *, tls: bool) -> Iterator[
     finally:
         code = process.stop()
         postgres.drop_database(database.name)
-    assert code == 0, process.log()[-3000:]
-    assert "broker.connection_failed" not in process.log()
-    assert PASSWORD not in process.log()
+    assert code == 0, process.output[-3000:]
+    assert "broker.connection_failed" not in process.output
+    assert PASSWORD not in process.output
 
 
 def topic(broker: BrokerProcess) -> str:
@@ -188,7 +188,7 @@ def test_requests_before_the_login_are_refused(clear_broker: BrokerProcess) -> N
         assert raw.ask(18, 3, {"client_software_name": "x", "client_software_version": "1"})
         raw.send(3, 9, {"topics": None})
         assert raw.closed()
-    assert "Metadata request without a login" in clear_broker.log()
+    assert "Metadata request without a login" in clear_broker.output
 
 
 def test_tokens_in_the_wrong_order_are_refused(clear_broker: BrokerProcess) -> None:
@@ -295,7 +295,7 @@ def test_passwords_are_not_stored_or_logged(clear_broker: BrokerProcess) -> None
         for table in ("users", "credentials", "acls", "secrets")
     )
     for text in ("a-secret-of-erna", "another-secret"):
-        assert text not in clear_broker.log()
+        assert text not in clear_broker.output
         assert text not in stored
         assert text.encode().hex() not in stored
 
@@ -347,7 +347,7 @@ def test_certificates_are_reloaded(tls_broker: BrokerProcess, folder: Path) -> N
     key = (folder / "server.key").read_text()
     (folder / "server.key").write_text("nonsense")
     tls_broker.signal(signal.SIGHUP)
-    wait_for(lambda: "broker.certificate_reload_failed" in tls_broker.log(), "the log line", 10)
+    wait_for(lambda: "broker.certificate_reload_failed" in tls_broker.output, "the log line", 10)
     assert _tls_works(tls_broker, folder)
     (folder / "server.key").write_text(key)
 
@@ -383,8 +383,7 @@ def test_other_addresses_need_tls_and_users(
 
     def refused(*options: str) -> str:
         everywhere = ["--dsn", database.dsn, "--listen", f"0.0.0.0:{broker.port}", *options]
-        command = [sys.executable, "-m", "tailrace.cli", "broker", *everywhere]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = run("broker", *everywhere)
         assert done.returncode == 2, done.stderr
         return done.stderr
 
@@ -398,11 +397,10 @@ def test_other_addresses_need_tls_and_users(
     advertised = f"localhost:{broker.port}"
     everywhere = BrokerProcess(
         database, tmp_path, "--listen", f"0.0.0.0:{broker.port}", "--insecure", "--advertise",
-        advertised,
+        advertised, port=broker.port,
     )  # fmt: skip
-    everywhere.port = broker.port
     everywhere.start()
-    assert "broker.unencrypted" in everywhere.log()
+    assert "broker.unencrypted" in everywhere.output
     with Raw(everywhere.port) as raw:
         assert not raw.login("ann", "1").error_code
         (found,) = raw.ask(3, 9, {"topics": []}).brokers

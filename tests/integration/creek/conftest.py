@@ -31,7 +31,7 @@ def producer(
 
     yield start
     for each in made:
-        each.stop()
+        assert each.stop() == 0, each.output
 
 
 @pytest.fixture

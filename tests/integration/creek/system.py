@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import msgspec
 import nats
+from typing_extensions import override
 
 from tailrace.encode.creek import schema as creek
 from tailrace.testing.process import free_port
+from tests.command import Service
 from tests.creek import event
 from tests.jetstream import received
 from tests.waiting import wait_for
@@ -28,16 +27,14 @@ if TYPE_CHECKING:
 NAMESPACE = "CREEK"
 
 
-class Producer:
+class Producer(Service):
     """A running producer, and what its consumers find."""
 
     def __init__(self, folder: Path, database: Database, url: str, *tables: str) -> None:
-        self.folder = folder
         self.database = database
         self.nats = url
         self.http = f"http://127.0.0.1:{free_port()}"
-        ours = ("PG", "TAILRACE_", "NATS_", "LOG_LEVEL", "PROMETHEUS_PORT")
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)} | {
+        environment = {
             "PG_URI": database.dsn,
             "PG_PUBLICATION_NAME": "creek_publication",
             "PG_PUBLICATION_SLOT": database.name,
@@ -45,41 +42,21 @@ class Producer:
             "NATS_URI": url,
             "PROMETHEUS_PORT": self.http.rpartition(":")[2],
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__("creek", "--data", "data", folder=folder, env=environment)
 
-    def start(self) -> None:
+    @override
+    def start(self) -> Self:
         """Start it, and wait until it delivers."""
-        with (self.folder / "output").open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "creek", "--data", "data"],
-                stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-                cwd=self.folder, env=self._environment,
-            )  # fmt: skip
-        wait_for(self._runs, "the producer runs")
+        super().start()
+        self.wait_until(self._runs, "the producer runs")
+        return self
 
     def _runs(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.output
         try:
             found = httpx.get(f"{self.http}/status").json()
         except httpx.TransportError:
             return False
         return bool(found["pipelines"].get("creek", {}).get("state") == "running")
-
-    @property
-    def output(self) -> str:
-        """Its output."""
-        return (self.folder / "output").read_text()
-
-    def stop(self) -> None:
-        """Stop it in order."""
-        if self.process is not None:
-            self.process.terminate()
-            try:
-                assert self.process.wait(60) == 0, self.output
-            finally:
-                self.process.kill()
-                self.process = None
 
     def request(self, subject: str, body: bytes = b"", timeout_s: float = 1.0) -> Msg:
         """The reply to a request, which comes within a second."""

@@ -114,6 +114,6 @@ def test_columns_change(database: Database, producer: Callable[..., Producer]) -
     busy = running.caught_up("busy", count[0])
     assert [each["after"]["id"] for each in busy] == list(range(count[0]))
     # Old messages are read with the schemas they name after everything was started again.
-    running.stop()
+    assert running.stop() == 0, running.output
     running.start()
     assert running.events("changing") == found

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from tailrace.postgres.connection import connect
 from tailrace.postgres.preflight import CHECKS, Severity, run
+from tests.command import command
 from tests.integration.doctor.shop import (
     ERROR,
     Shop,
@@ -34,7 +34,7 @@ def test_findings_come_gravest_first(shop: Shop) -> None:
 
 def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from tailrace.cli import main; main()", "doctor", *arguments],
+        command("doctor", *arguments),
         check=False,
         capture_output=True,
         text=True,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import nats
 import orjson
 import pytest
+
+from tests import command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +21,7 @@ SECRET = "hunter2secret"
 
 
 def run(*arguments: str, folder: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", "mirror", *arguments],
-        capture_output=True, text=True, timeout=60, cwd=folder, check=False,
-    )  # fmt: skip
+    done = command.run("mirror", *arguments, folder=folder)
     output = done.stdout + done.stderr
     assert SECRET not in output
     return done.returncode, " ".join(output.split())

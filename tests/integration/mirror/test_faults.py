@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import random
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 import pytest
+from typing_extensions import override
 
 from tailrace.errors import SinkUnreachableError
+from tests.command import Service
 from tests.integration.mirror.system import target_url
 from tests.waiting import wait_for
 
@@ -104,41 +104,34 @@ class Reader:
         self._thread.join()
 
 
-class Process:
+class Process(Service):
     """`tailrace mirror`, restarted after it has ended, as by a service manager."""
 
-    def __init__(self, url: str, to: str, log: Path) -> None:
-        self._command = [
-            *(sys.executable, "-m", "tailrace.cli", "mirror", "--from", url),
-            *("--table", "accounts", "--to", to),
-        ]
-        self._log = log
-        self.start()
+    def __init__(self, url: str, to: str, folder: Path, file: str) -> None:
+        mirror = ("mirror", "--from", url, "--table", "accounts", "--to", to)
+        super().__init__(*mirror, folder=folder, file=file)
 
-    def start(self) -> None:
-        self._log_start = len(self._log.read_text()) if self._log.exists() else 0
-        with self._log.open("ab") as output:
-            self.process = subprocess.Popen(self._command, stdout=output, stderr=output)
+    @override
+    def start(self) -> Self:
+        self._output_start = len(self.output)
+        return super().start()
 
-    def _restart_if_ended(self) -> None:
-        if (code := self.process.poll()) is not None:
+    def _start_if_ended(self) -> None:
+        if not self.alive:
             # NATS was down at its start, which is an error.
-            assert code == SinkUnreachableError.exit_code, self._log.read_text()
+            assert self.exit_code == SinkUnreachableError.exit_code, self.output
             self.start()
 
-    def kill(self) -> None:
-        self._restart_if_ended()
-        self.process.kill()
-        self.process.wait()
+    def restart(self) -> None:
+        """Kill the running process, and start another."""
+        self._start_if_ended()
+        self.kill()
+        self.start()
 
     def follows(self) -> bool:
         """Whether the running process follows changes."""
-        self._restart_if_ended()
-        return "following" in self._log.read_text()[self._log_start :]
-
-    def end(self) -> int:
-        self.process.terminate()
-        return self.process.wait(60)
+        self._start_if_ended()
+        return "following" in self.output[self._output_start :]
 
 
 @pytest.mark.long
@@ -166,8 +159,8 @@ def test_no_change_is_lost_duplicated_or_partial(
     ]
     bank = Bank(system.database, seed)
     mirrors = [
-        Process(system.server.url, f"sqlite:///{path}", tmp_path / "light.log"),
-        Process(system.server.url, target_url(copy), tmp_path / "heavy.log"),
+        Process(system.server.url, f"sqlite:///{path}", tmp_path, "light.log").start(),
+        Process(system.server.url, target_url(copy), tmp_path, "heavy.log").start(),
     ]
     try:
         for number in range(KILLS):
@@ -178,8 +171,7 @@ def test_no_change_is_lost_duplicated_or_partial(
                 system.server.start()
                 continue
             for process in mirrors:
-                process.kill()
-                process.start()
+                process.restart()
         for process in mirrors:
             wait_for(lambda process=process: process.follows(), "the mirrors follow")  # type: ignore[misc]
         bank.stop()
@@ -188,15 +180,14 @@ def test_no_change_is_lost_duplicated_or_partial(
         assert system.database.query(SUM) == [(TOTAL,)]
         for reader in readers:
             wait_for(lambda reader=reader: reader.query(ROWS) == expected, "all rows")  # type: ignore[misc]
-        assert [process.end() for process in mirrors] == [0, 0]
+        assert [process.stop() for process in mirrors] == [0, 0]
     finally:
         bank.stop()
         for reader in readers:
             reader.stop()
         for process in mirrors:
-            process.process.kill()
-            process.process.wait()
-            print(process._log.read_text()[-3000:])
+            process.kill()
+            print(process.output[-3000:])
         light.close()
         heavy.close()
     for reader in readers:

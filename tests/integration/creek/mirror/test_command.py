@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import random
 import sqlite3
-import subprocess
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from tests import command
 from tests.integration.creek.client.producer import USERS, Producer
 from tests.integration.creek.mirror.following import RandomTable
 from tests.integration.mirror.reading import places
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fix_postgres import Database
@@ -28,18 +26,9 @@ if TYPE_CHECKING:
 SELECT = "SELECT id, name FROM users ORDER BY id"
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tailrace.cli", "mirror", "--table", "users", *arguments]
-
-
-@contextlib.contextmanager
-def running(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(*arguments: str, folder: Path) -> command.Service:
     """A mirror that is killed at the end of the block."""
-    with subprocess.Popen(command(*arguments), cwd=folder, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return command.Service("mirror", "--table", "users", *arguments, folder=folder).start()
 
 
 @pytest.mark.long
@@ -68,8 +57,7 @@ def test_repeatedly_killed_mirror_equals_the_source(
     rows = [(row["id"], row["name"]) for row in source.listed()]
     with running(*to, folder=tmp_path) as process:
         wait_for(lambda: place.rows(SELECT) == rows, "the copy equals the source")
-        process.terminate()
-        assert process.wait(30) == 0
+        assert process.stop(30) == 0
     assert len(feeding.requests) == 1
 
 
@@ -87,10 +75,8 @@ def moved(place: Place, before: str | None) -> bool:
 
 
 def run(*arguments: str, folder: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        command("--to", "sqlite:///x.db", "--from", *arguments),
-        capture_output=True, text=True, timeout=60, cwd=folder, check=False,
-    )  # fmt: skip
+    mirror = ("mirror", "--table", "users", "--to", "sqlite:///x.db", "--from")
+    done = command.run(*mirror, *arguments, folder=folder)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,6 +20,7 @@ from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import creek as preset
 from tailrace.run.presets.options import CreekOptions
 from tailrace.testing import EmbeddedPostgres
+from tests.command import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Database
 
 USERS = TableName("public", "users")
-OURS = ("PG", "NATS_", "TAILRACE_", "LOG_LEVEL", "PROMETHEUS_")
 DEFAULTS: dict[str, Any] = {
     "publication": "creek",
     "slot": "creek",
@@ -49,16 +48,7 @@ DEFAULTS: dict[str, Any] = {
 def command(
     tmp_path: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=clean | environment | {"COLUMNS": "200"},
-        timeout=90,
-    )
+    return run(*arguments, folder=tmp_path, env=environment | {"COLUMNS": "200"}, timeout_s=90)
 
 
 def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> config.Config:

@@ -1,0 +1,156 @@
+"""The command line in processes of its own, as users and service managers run it.
+
+`run` is for a command that ends by itself, `Service` for one that runs until it is stopped. Neither
+inherits settings: a test passes the variables that a command shall read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Self
+
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_NAMES = ("PG", "POSTGRES_", "TAILRACE_", "NATS_", "PYSPARK_", "SPARK_", "LOG_LEVEL", "PROMETHEUS_")
+"""Prefixes of the variables that commands, libpq and Spark read."""
+_TAIL_CHARACTERS = 3000
+
+
+def command(*arguments: object) -> list[str]:
+    """The arguments of a process that runs `tailrace`."""
+    return [sys.executable, "-m", "tailrace.cli", *map(str, arguments)]
+
+
+def run(
+    *arguments: object,
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    timeout_s: float = 60,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. The caller checks the exit code."""
+    return subprocess.run(
+        command(*arguments),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        cwd=folder,
+        env=_environment(env),
+    )
+
+
+def _environment(added: Mapping[str, str] | None) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(_NAMES)}
+    return clean | dict(added or {})
+
+
+class Service:
+    """A command that runs until it is stopped; it can be started again.
+
+    It runs in `folder` and appends its output to `file` there. `prefix` is a program that executes
+    it, for example prlimit. The context manager kills it if it still runs at the end of the block.
+    """
+
+    def __init__(
+        self,
+        *arguments: object,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        file: str = "output",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self.folder = folder
+        self._command = [*prefix, *command(*arguments)]
+        self._added = env
+        self._file = folder / file
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start it, without waiting for anything."""
+        assert not self.alive, f"{self._command} still runs"
+        with self._file.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                env=_environment(self._added),
+            )
+        return self
+
+    @property
+    def output(self) -> str:
+        """All output so far, of every start."""
+        return self._file.read_text(errors="replace") if self._file.exists() else ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._started.poll()
+
+    @property
+    def pid(self) -> int:
+        return self._started.pid
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, f"{self._command} was never started"
+        return self._process
+
+    def wait_until(
+        self, condition: Callable[[], object], what: str = "", timeout_s: float = 120
+    ) -> None:
+        """Wait until a condition holds; fail at once if the process ends before."""
+
+        def holds() -> object:
+            assert self.alive, self._report(f"exit code {self.exit_code} before {what}")
+            return condition()
+
+        wait_for(holds, lambda: self._report(what), timeout_s)
+
+    def wait(self, timeout_s: float = 60) -> int:
+        """The exit code, when it has ended; fail if it still runs after the timeout."""
+        try:
+            return self._started.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(self._report(f"still running after {timeout_s} s")) from None
+
+    def stop(self, timeout_s: float = 60) -> int:
+        """Stop it with SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        self._started.send_signal(number)
+
+    def _report(self, what: str) -> str:
+        return f"{what}; the end of {self._file}:\n{self.output[-_TAIL_CHARACTERS:]}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
