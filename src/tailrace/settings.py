@@ -41,7 +41,11 @@ class Section(BaseModel):
     """Base of all settings models: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+        defer_build=True,
     )
 
 
