@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from tailrace.testing.process import free_port
-from tests.command import Service, run
+from tests.command import Service, call
 from tests.fix_kafka import end_clients
 from tests.fix_postgres import Database
 
@@ -50,7 +50,7 @@ class BrokerProcess(Service):
         return self._run(*arguments, stdin=password)
 
     def _run(self, *arguments: str, stdin: str = "") -> str:
-        done = run("broker", "--dsn", self.database.dsn, *arguments, stdin=stdin)
+        done = call("broker", "--dsn", self.database.dsn, *arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return command.run("broker", *arguments, stdin=given)
+    return command.call("broker", *arguments, stdin=given)
 
 
 def done(*arguments: str, given: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(120):
             await test
+        # nats-py leaves connections that broke to the garbage collector, which needs the loop.
+        gc.collect()
 
     asyncio.run(bounded())
 

@@ -58,8 +58,8 @@ class Producer(Service):
             return False
         return bool(found["pipelines"].get("creek", {}).get("state") == "running")
 
-    def request(self, subject: str, body: bytes = b"", timeout_s: float = 1.0) -> Msg:
-        """The reply to a request, which comes within a second."""
+    def request(self, subject: str, body: bytes = b"", timeout_s: float = 20.0) -> Msg:
+        """The reply to a request."""
 
         async def ask() -> Msg:
             client = await nats.connect(self.nats)

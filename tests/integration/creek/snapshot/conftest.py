@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.snapshot.service import answers
 from tailrace.testing import EmbeddedNats
 from tests.integration.creek.snapshot.system import System
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.fix_postgres import Database
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer than Creek's clients wait."""
+    monkeypatch.setattr(answers, "_CATALOG_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(answers, "_REFUSAL_DELAY_S", 2.0)
 
 
 @pytest.fixture

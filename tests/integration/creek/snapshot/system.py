@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.jetstream import Received
 
 STREAM = "CREEK_snap"
+PATIENCE_S = 20.0
 REQUEST = "CREEK._snapshot"
 
 
@@ -105,16 +106,16 @@ class System(Serving):
             },
         }
 
-    def ask(self, table: str = "items", *, timeout_s: float = 1, **names: str) -> Answer:
-        """A request as Creek's clients send it, with as much patience."""
+    def ask(self, table: str = "items", *, timeout_s: float = PATIENCE_S, **names: str) -> Answer:
+        """A request as Creek's clients send it, with more patience."""
         given = {"database": self.database.name, "namespace": "public", "table": table} | names
         return self.say(msgspec.json.encode(given), timeout_s=timeout_s)
 
-    def say(self, body: bytes, *, timeout_s: float = 1) -> Answer:
+    def say(self, body: bytes, *, timeout_s: float = PATIENCE_S) -> Answer:
         """The answer to a request; None of the time is spent on waiting for the service."""
         return self.say_all([body], timeout_s=timeout_s)[0]
 
-    def say_all(self, bodies: list[bytes], *, timeout_s: float = 1) -> list[Answer]:
+    def say_all(self, bodies: list[bytes], *, timeout_s: float = PATIENCE_S) -> list[Answer]:
         """The answers to requests that go out together."""
         requests = [(REQUEST, body) for body in bodies]
         return [
