@@ -7,7 +7,8 @@ crash `latest` must not mean a later position.
 
 Spark does not fsync these files. After a power cut the newest files may be empty, and Spark then
 refuses the whole checkpoint. `repair` removes them: their batches are replayed, and sinks skip what
-they already hold.
+they already hold. It also removes the temporary file of a write that a crash interrupted: Spark
+starts its first batch only if `commits` is empty.
 """
 
 from __future__ import annotations
@@ -77,16 +78,20 @@ def _write_start(folder: Path, position: Position) -> None:
 
 
 def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
-    """Remove the files that a power cut has emptied, and all later ones; whether there were any.
+    """Remove what a crash left behind; whether batches are affected.
 
-    `known` returns a position from a file that was fsynced, up to which everything is delivered. If
-    no batch remains, the query starts there.
+    That is every file that a power cut has emptied, all later ones, and temporary files. `known`
+    returns a position from a file that was fsynced, up to which everything is delivered. If no
+    batch remains, the query starts there.
 
         offsets      commits      emptied      remaining
         3 4 5        3 4 5        offsets/5    offsets 3 4, commits 3 4
         3 4 5        3 4 5        commits/4    offsets 3 4, commits 3: batch 4 is replayed
         3 4          3 4          all          nothing: the query starts at `known`
     """
+    for kind in ("offsets", "commits"):
+        for path in (folder / kind).glob(".*"):
+            path.unlink()
     planned, done = _batches(folder / "offsets"), _batches(folder / "commits")
     torn = [batch for batch, path in [*planned.items(), *done.items()] if _empty(path)]
     if _empty(folder / "metadata"):

@@ -59,6 +59,29 @@ def test_every_change_arrives_once_in_order(
     assert len(delivery.received()) == 5
 
 
+def test_a_checkpoint_without_any_whole_file_is_repaired(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    """GIVEN a power cut that emptied all files, in the middle of a write WHEN the pipeline starts
+    THEN it delivers what is new, once."""
+    database.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured)
+    for number in (1, 2):
+        database.execute(f"INSERT INTO users VALUES ({number})")
+        captured.catch_up()
+        delivery.run()
+        folder = delivery.data / "checkpoints" / delivery.name
+        for kind in ("offsets", "commits"):
+            for path in (folder / kind).iterdir():
+                path.write_bytes(b"")
+            (folder / kind / f".{number}.1d44-4bbf.tmp").write_text("v1")
+    database.execute("INSERT INTO users VALUES (3)")
+    captured.catch_up()
+    assert delivery.run().state == "stopped"
+    assert [row["data"]["id"] for row in rows_of(delivery)] == [1, 2, 3]
+
+
 def test_no_query_is_started_while_the_sink_is_unreachable(
     database: Database,
     capture: Capturing,

@@ -64,6 +64,15 @@ def test_without_any_batch_the_query_starts_at_the_known_position(tmp_path: Path
     assert not (folder / "metadata").exists()
 
 
+def test_temporary_files_are_removed(tmp_path: Path) -> None:
+    """Spark refuses to start its first batch if `commits` has any file."""
+    folder = write_checkpoint(tmp_path, {0: True}, {})
+    for kind in ("offsets", "commits"):
+        (folder / kind / ".0.1d44-4bbf.tmp").write_text("v1\n")
+    assert not checkpoint.repair(folder, not_called)
+    assert (batches(folder, "offsets"), list((folder / "commits").iterdir())) == ([0], [])
+
+
 def test_other_damage_is_not_repaired(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, {3: True}, {3: True})
     (folder / "offsets" / "3").write_text("spoiled")
