@@ -332,6 +332,7 @@ def engine(tmp_path: Path, database: Database) -> Iterator[Engine]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_running_engine_takes_a_table_up(engine: Engine) -> None:
     """GIVEN a running engine WHEN a table joins and leaves THEN nothing is started again, and
     changes, schema documents and snapshots of the table are there."""

@@ -158,6 +158,7 @@ listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=\
         yield KafkaAcls(server)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_kafka_denies_the_same_requests(
     process: BrokerProcess, kafka: KafkaAcls, case: str

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.integration.kafka.reading import Bench
 
 
+@pytest.mark.long
 def test_messages_survive_a_restart(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
     with brittle_bench.opened() as sink:
         sink.write(brittle_bench.rows(range(100)))

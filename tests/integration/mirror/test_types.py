@@ -29,7 +29,7 @@ def create_types(database: Database) -> dict[str, list[str]]:
     return prepared(database) | {"json": DOCUMENTS, "jsonb": DOCUMENTS}
 
 
-@pytest.mark.parametrize("encoding", ["msgpack", "json"])
+@pytest.mark.parametrize("encoding", ["msgpack", pytest.param("json", marks=pytest.mark.long)])
 def test_mirror_has_every_value_of_every_type(
     system: System, copy: Database, tmp_path: Path, encoding: str
 ) -> None:
