@@ -31,7 +31,7 @@ quick: setup ## unit tests only, without Spark: one to two minutes
 test: setup ## all tests but the long ones, servers included
 	$(PYTEST) -m "not (long or soak)" --durations=20 $(TEST_ARGS)
 
-test-long: setup ## the long tests, and random tests with ten times the examples
+test-long: setup ## the long tests, and random tests with four times the examples
 	$(PYTEST) -m "(long or hypothesis or fuzz) and not soak" --hypothesis-profile=long --durations=20 $(TEST_ARGS)
 
 check: setup ## format, lint, types, import contracts

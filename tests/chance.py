@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet
 
 SHORT = 25
-LONG = 250
+LONG = 100
 
 
 def register_profiles() -> None:

@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -52,8 +52,15 @@ def end(bootstrap: str, place: TopicPartition, *, committed: bool = True) -> int
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    asked = admin.list_offsets({place: latest}, isolation_level=level)
-    return int(asked[place].result(_SILENCE_S).offset)
+    deadline = time.monotonic() + _SILENCE_S
+    while True:
+        asked = admin.list_offsets({place: latest}, isolation_level=level)
+        try:
+            return int(asked[place].result(_SILENCE_S).offset)
+        except KafkaException as error:
+            # A broker that has just come back has no leaders yet.
+            if error.args[0].code() != KafkaError._NOENT or time.monotonic() > deadline:
+                raise
 
 
 def _settle(bootstrap: str, places: Sequence[TopicPartition]) -> None:

@@ -133,7 +133,7 @@ def test_pipeline_on_two_workers(
             assert time.monotonic() < deadline, output.read_text()[-4000:]
             time.sleep(0.5)
             with contextlib.suppress(OSError, ValueError, KeyError):
-                said = json.loads(status.read_text())["pipelines"]["clustered"]
+                said = (json.loads(status.read_text())["pipelines"] or {})["clustered"]
                 assert said["state"] != "failed", said
                 delivered = said["events"]
         pipelines.send_signal(signal.SIGTERM)
