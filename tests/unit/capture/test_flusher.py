@@ -55,6 +55,19 @@ def test_entries_are_appended_in_order(appender: Appender, flusher: Flusher) -> 
     assert appender.entries == [1, 2, 3]
 
 
+def test_a_pipe_that_nobody_drains_does_not_end_the_thread(
+    appender: Appender, flusher: Flusher
+) -> None:
+    """A stream without a pause: the pipe holds 65,536 signals."""
+    for number in range(70_000):
+        flusher.submit(cast("Any", [number]))
+        assert flusher.wait(30)
+    assert len(appender.entries) == 70_000
+    assert readable(flusher)
+    flusher.acknowledge_wake()
+    assert not readable(flusher)
+
+
 def test_it_is_busy_until_the_append_returns(appender: Appender, flusher: Flusher) -> None:
     assert flusher.idle
     appender.release.clear()
