@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from tailrace.testing.process import free_port
-from tests.command import Service, call
+from tests.command import Service, call, run
 from tests.fix_kafka import end_clients
 from tests.fix_postgres import Database
 
@@ -50,7 +50,9 @@ class BrokerProcess(Service):
         return self._run(*arguments, stdin=password)
 
     def _run(self, *arguments: str, stdin: str = "") -> str:
-        done = call("broker", "--dsn", self.database.dsn, *arguments, stdin=stdin)
+        # A running broker is notified of changes; a process ends later than the notification comes.
+        execute = run if self.alive else call
+        done = execute("broker", "--dsn", self.database.dsn, *arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -74,7 +76,7 @@ def broker(
     database = Database(name=postgres.create_database("broker"), server=postgres)
     folder = tmp_path_factory.mktemp("broker")
     limits = ("--max-message-bytes", str(KAFKA_MESSAGE_BYTES), "--no-auto-create")
-    process = BrokerProcess(database, folder, "--retention-check", "0.5", *limits)
+    process = BrokerProcess(database, folder, "--retention-check", "5", *limits)
     process.init()
     process.start()
     try:
