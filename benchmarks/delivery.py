@@ -63,7 +63,7 @@ class Pipelines:
             said = json.loads((self.folder / "data/status/pipelines.json").read_text())
         except (OSError, ValueError):
             return {}
-        found: dict[str, Any] = said.get("pipelines", {})
+        found: dict[str, Any] = said.get("pipelines") or {}
         return found
 
     def check(self) -> None:
