@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import signal
 import subprocess
@@ -51,6 +52,8 @@ class Pipelines:
             stdout=self._output,
             stderr=subprocess.STDOUT,
         )
+        # A benchmark that fails must not leave pipelines behind that slow the next one down.
+        atexit.register(self.process.terminate)
 
     def events(self, name: str) -> int:
         """How many a pipeline has delivered."""
