@@ -8,7 +8,7 @@ crash `latest` must not mean a later position.
 Spark does not fsync these files. After a power cut the newest files may be empty, and Spark then
 refuses the whole checkpoint. `repair` removes them: their batches are replayed, and sinks skip what
 they already hold. It also removes the temporary file of a write that a crash interrupted: Spark
-starts its first batch only if `commits` is empty.
+does not start its first batch while there is one.
 """
 
 from __future__ import annotations

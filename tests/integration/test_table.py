@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -350,7 +351,7 @@ def test_a_running_engine_takes_a_table_up(engine: Engine) -> None:
     engine.wait_until(lambda: engine.document("orders"))
     database.execute("INSERT INTO orders VALUES (2, 20, 'after')")
     for stream, subject in (("CDC", "cdc.orders.insert"), ("SQL", "sql.orders.insert")):
-        engine.wait_until(lambda s=stream, to=subject: engine.stored(s, to))  # type: ignore[misc]
+        engine.wait_until(partial(engine.stored, stream, subject))
         assert [each["data"]["id"] for each in engine.stored(stream, subject)] == [2]
     assert engine.snapshot("orders")["row_count"] == 2
 

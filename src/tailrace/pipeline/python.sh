@@ -1,5 +1,6 @@
 #!/bin/sh
 # The interpreter of Spark's Python processes, without Spark's zip files: see interpreter.py.
+set -f # a `*` in a path is not a pattern
 kept=
 IFS=:
 for entry in $PYTHONPATH; do

@@ -32,6 +32,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (SPARK, []),
         ([*SPARK, "/my folder", "/other.zip"], ["/my folder", "/other.zip"]),
+        ([*SPARK, "/*"], ["/*"]),
         (["/a", *SPARK, "/b"], ["/a", "/b"]),
         ([], []),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -104,7 +104,7 @@ def test_a_dropped_partition_names_its_reason(
 ) -> None:
     cluster = SimpleNamespace(partitions=lambda topics: dict.fromkeys(topics, partitions))
     monkeypatch.setattr(module, "Cluster", lambda *_, **__: cluster)
-    message = SimpleNamespace(topic=lambda: "orders", value=lambda: b"1", key=lambda: None)
-    publisher._on_failure(b"1", KafkaError(KafkaError._DESTROY), message)  # type: ignore[arg-type]
+    message: Any = SimpleNamespace(topic=lambda: "orders", value=lambda: b"1", key=lambda: None)
+    publisher._on_failure(b"1", KafkaError(KafkaError._DESTROY), message)
     with pytest.raises(error, match=text):
         publisher._raise_failures()
