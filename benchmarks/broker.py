@@ -68,7 +68,7 @@ def _measure(server: EmbeddedPostgres, count: int, report: Report, *, quick: boo
 
 
 def _compare(count: int, report: Report) -> None:
-    with EmbeddedKafka() as kafka:
+    with EmbeddedKafka(fast=True) as kafka:
         theirs = []
         for number in range(_ROUNDS):
             topic = _topic(kafka.bootstrap, number)

@@ -1,8 +1,9 @@
 """The command line, as users and service managers run it.
 
 `run` is for a command that ends by itself, `Service` for one that runs until it is stopped, each in
-a process of its own. `call` runs a short command in this process, a second faster than `run`. None
-of them inherits settings: a test passes the variables that a command shall read.
+a process of its own, which is forked where `tests.forkserver` can do that. `call` runs a short
+command in this process. None of them inherits settings: a test passes the variables that a command
+shall read.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Self
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
 from unittest import mock
 
 from tailrace.cli import main
+from tests.forkserver import Forked, fork
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _NAMES = ("PG", "POSTGRES_", "TAILRACE_", "NATS_", "PYSPARK_", "SPARK_", "LOG_LEVEL", "PROMETHEUS_")
 """Prefixes of the variables that commands, libpq and Spark read."""
@@ -41,16 +44,21 @@ def run(
     timeout_s: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. The caller checks the exit code."""
-    return subprocess.run(
-        command(*arguments),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-        cwd=folder,
-        env=_environment(env),
-    )
+    with contextlib.ExitStack() as stack:
+        given, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        given.write(stdin.encode())
+        given.seek(0)
+        process = fork(
+            [str(argument) for argument in arguments],
+            folder=folder,
+            env=_environment(env),
+            files=(given.fileno(), output.fileno(), errors.fileno()),
+        )
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(process.args, code, _text(output), _text(errors))
 
 
 def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -71,6 +79,11 @@ def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str
             code = ended.code or 0
     assert isinstance(code, int), code
     return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str]:
@@ -94,22 +107,29 @@ class Service:
         prefix: Sequence[str] = (),
     ) -> None:
         self.folder = folder
-        self._command = [*prefix, *command(*arguments)]
+        self._arguments = [str(argument) for argument in arguments]
+        self._prefix = prefix
         self._added = env
         self._file = folder / file
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self) -> Self:
         """Start it, without waiting for anything."""
-        assert not self.alive, f"{self._command} still runs"
-        with self._file.open("ab") as output:
+        assert not self.alive, f"{self._arguments} still runs"
+        env = _environment(self._added)
+        with self._file.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+            files = (nothing.fileno(), output.fileno(), output.fileno())
+            if not self._prefix:
+                self._process = fork(self._arguments, folder=self.folder, env=env, files=files)
+                return self
+            stdin, stdout, stderr = files
             self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                [*self._prefix, *command(*self._arguments)],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
                 cwd=self.folder,
-                env=_environment(self._added),
+                env=env,
             )
         return self
 
@@ -133,8 +153,8 @@ class Service:
         return self._started.pid
 
     @property
-    def _started(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None, f"{self._command} was never started"
+    def _started(self) -> subprocess.Popen[bytes] | Forked:
+        assert self._process is not None, f"{self._arguments} was never started"
         return self._process
 
     def wait_until(

@@ -25,7 +25,7 @@ from tailrace.postgres.preflight import Severity, run
 from tailrace.postgres.publication import create_publication, read_publication
 from tailrace.postgres.slot import create_slot, drop_slot, open_transactions, read_slot
 from tailrace.testing import EmbeddedPostgres
-from tests.command import command
+from tests import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,13 +57,7 @@ def settings(database: Database, tmp_path: Path, **source: str) -> Config:
 
 
 def cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        check=False,
-        capture_output=True,
-        text=True,
-        env={"PATH": "", "COLUMNS": "200"} | (env or {}),
-    )
+    return command.run(*arguments, env={"PATH": "", "COLUMNS": "200"} | (env or {}))
 
 
 def test_init_makes_publication_then_slot(shop: Database, tmp_path: Path) -> None:

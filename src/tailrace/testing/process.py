@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 _OWN_PORTS = range(10_000, 32_000)
+_LONGEST_ROOT = 40
 
 
 class Server(ABC):
@@ -84,8 +85,14 @@ def free_port() -> int:
 
 
 def private_folder(prefix: str, owner: pwd.struct_passwd | None) -> Path:
-    """A new folder owned by `owner`, with a short path: names of Unix sockets have a limit."""
-    root = Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
+    """A new folder owned by `owner`, in TMPDIR or /tmp.
+
+    TMPDIR is used if `owner` can enter it and its path is short: a Unix socket's name has a limit.
+    """
+    root = Path(tempfile.gettempdir())
+    fits = len(str(root)) <= _LONGEST_ROOT and (owner is None or reachable_by(root, owner))
+    if not fits and Path("/tmp").is_dir():  # noqa: S108
+        root = Path("/tmp")  # noqa: S108
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
     if owner is not None:
         os.chown(folder, owner.pw_uid, owner.pw_gid)

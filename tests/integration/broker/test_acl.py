@@ -261,6 +261,18 @@ def _group(raw: Raw, name: str) -> dict[str, Any]:
     return found
 
 
+def produced(producer: Producer, topic: str, value: bytes) -> Any:
+    """The error of a message, or None. The client raises it if it knows it before it sends."""
+    errors: list[Any] = []
+    try:
+        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
+    except KafkaException as error:
+        return error.args[0]
+    producer.flush(30)
+    [only] = errors
+    return only
+
+
 @pytest.mark.parametrize("pattern", ["orders.*", "orders.own", "*"])
 def test_an_allowed_client_is_served(process: BrokerProcess, pattern: str) -> None:
     BrokerAcls(process)
@@ -270,10 +282,7 @@ def test_an_allowed_client_is_served(process: BrokerProcess, pattern: str) -> No
     settings = {"bootstrap.servers": f"127.0.0.1:{process.port}"}
     settings |= Login(user="ann", password="secret").librdkafka()
     producer = Producer(settings | {"enable.idempotence": "true"})
-    errors: list[Any] = []
-    for name in (OWN, OTHER):
-        producer.produce(name, b"1", on_delivery=lambda error, _: errors.append(error))
-        producer.flush(30)
+    errors = [produced(producer, name, b"1") for name in (OWN, OTHER)]
     consumer = Consumer(settings | {"group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([OWN])
     message = consumer.poll(30)
@@ -289,9 +298,7 @@ def test_an_allowed_client_is_served(process: BrokerProcess, pattern: str) -> No
     process.account("acl", "remove", "--user", "ann", "--group", "g-*")
     assert process.account("acl", "list") == ""
     # The next request is denied on open connections, too.
-    producer.produce(OWN, b"2", on_delivery=lambda error, _: errors.append(error))
-    producer.flush(30)
-    assert errors[-1].name() == "TOPIC_AUTHORIZATION_FAILED"
+    assert produced(producer, OWN, b"2").name() == "TOPIC_AUTHORIZATION_FAILED"
 
 
 def test_automatic_creation_needs_permission(database: Database, tmp_path: Any) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailrace.postgres.connection import connect
 from tailrace.postgres.preflight import CHECKS, Severity, run
-from tests.command import command
+from tests import command
 from tests.integration.doctor.shop import (
     ERROR,
     Shop,
 )
+
+if TYPE_CHECKING:
+    import subprocess
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference/doctor.md"
 
@@ -33,13 +36,7 @@ def test_findings_come_gravest_first(shop: Shop) -> None:
 
 
 def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command("doctor", *arguments),
-        check=False,
-        capture_output=True,
-        text=True,
-        env={"PATH": "", "COLUMNS": "200"},
-    )
+    return command.run("doctor", *arguments, env={"PATH": "", "COLUMNS": "200"})
 
 
 def test_the_command_without_errors(shop: Shop) -> None:

@@ -59,6 +59,9 @@ _SETTINGS = {
 _TLS_ALERT = "tls alert"
 """A broker that rejects the client's certificate sends a TLS alert and closes the connection.
 librdkafka reports that as a transport error, not as an authentication error."""
+_BROKERS_FENCED = "brokers are currently fenced"
+"""While its brokers start, a controller refuses new topics with INVALID_REPLICATION_FACTOR, like a
+replication factor that the cluster is too small for. Only the message differs."""
 _POISON = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -85,6 +88,8 @@ def translate_error(error: KafkaError, what: str) -> TailraceError:
     code, text = error.code(), f"{what}: {message_of(error)}"
     if code in _FENCED:
         return SinkFencedError(text, hint=_OTHER_RUN)
+    if code == KafkaError.INVALID_REPLICATION_FACTOR and _BROKERS_FENCED in text:
+        return SinkUnreachableError(text)
     if code in _POISON:
         return PoisonedError(text)
     if code in _FULL:

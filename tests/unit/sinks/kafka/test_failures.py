@@ -49,6 +49,12 @@ def test_every_error_code_maps_to_its_error_class(code: int, kind: type[Tailrace
     assert error.hint
 
 
+def test_a_cluster_that_starts_refuses_topics_for_a_moment() -> None:
+    fenced = "Unable to replicate the partition 1 time(s): All brokers are currently fenced."
+    error = translate_error(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, fenced), "topic t")
+    assert type(error) is SinkUnreachableError
+
+
 def test_events_explain_a_timeout() -> None:
     events = Events()
     late = KafkaError(KafkaError._TIMED_OUT)
