@@ -48,12 +48,8 @@ def run(
         given, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
         given.write(stdin.encode())
         given.seek(0)
-        process = fork(
-            [str(argument) for argument in arguments],
-            folder=folder,
-            env=_environment(env),
-            files=(given.fileno(), output.fileno(), errors.fileno()),
-        )
+        files = given.fileno(), output.fileno(), errors.fileno()
+        process = _start(arguments, folder=folder, env=env, files=files)
         try:
             code = process.wait(timeout_s)
         finally:
@@ -79,6 +75,27 @@ def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str
             code = ended.code or 0
     assert isinstance(code, int), code
     return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
+
+
+def _start(
+    arguments: Sequence[object],
+    *,
+    folder: Path | None,
+    env: Mapping[str, str] | None,
+    files: tuple[int, int, int],
+    prefix: Sequence[str] = (),
+) -> subprocess.Popen[bytes] | Forked:
+    if not prefix and not any(name.startswith("PYTHON") for name in env or ()):
+        return fork([*map(str, arguments)], folder=folder, env=_environment(env), files=files)
+    stdin, stdout, stderr = files
+    return subprocess.Popen(
+        [*prefix, *command(*arguments)],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=folder,
+        env=_environment(env),
+    )
 
 
 def _text(file: IO[bytes]) -> str:
@@ -107,7 +124,7 @@ class Service:
         prefix: Sequence[str] = (),
     ) -> None:
         self.folder = folder
-        self._arguments = [str(argument) for argument in arguments]
+        self._arguments = arguments
         self._prefix = prefix
         self._added = env
         self._file = folder / file
@@ -116,20 +133,13 @@ class Service:
     def start(self) -> Self:
         """Start it, without waiting for anything."""
         assert not self.alive, f"{self._arguments} still runs"
-        env = _environment(self._added)
         with self._file.open("ab") as output, Path(os.devnull).open("rb") as nothing:
-            files = (nothing.fileno(), output.fileno(), output.fileno())
-            if not self._prefix:
-                self._process = fork(self._arguments, folder=self.folder, env=env, files=files)
-                return self
-            stdin, stdout, stderr = files
-            self._process = subprocess.Popen(
-                [*self._prefix, *command(*self._arguments)],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=self.folder,
-                env=env,
+            self._process = _start(
+                self._arguments,
+                folder=self.folder,
+                env=self._added,
+                files=(nothing.fileno(), output.fileno(), output.fileno()),
+                prefix=self._prefix,
             )
         return self
 

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from tailrace.testing.process import free_port
-from tests.command import Service, call, run
+from tests.command import Service, call
 from tests.fix_kafka import end_clients
 from tests.fix_postgres import Database
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 KAFKA_MESSAGE_BYTES = 1_048_588
 """The default max.message.bytes of Kafka."""
+
+
+_ACCESS_CHANGED = "broker.access_changed"
 
 
 class BrokerProcess(Service):
@@ -46,13 +49,18 @@ class BrokerProcess(Service):
         self._run("--init")
 
     def account(self, *arguments: str, password: str = "") -> str:
-        """`tailrace broker user` or `acl`, with a password on standard input."""
-        return self._run(*arguments, stdin=password)
+        """`tailrace broker user` or `acl`, with a password on standard input.
+
+        A running broker knows of a change when this returns.
+        """
+        seen = self.output.count(_ACCESS_CHANGED)
+        printed = self._run(*arguments, stdin=password)
+        if self.alive and "list" not in arguments:
+            self.wait_until(lambda: self.output.count(_ACCESS_CHANGED) > seen, "the change")
+        return printed
 
     def _run(self, *arguments: str, stdin: str = "") -> str:
-        # A running broker is notified of changes; a process ends later than the notification comes.
-        execute = run if self.alive else call
-        done = execute("broker", "--dsn", self.database.dsn, *arguments, stdin=stdin)
+        done = call("broker", "--dsn", self.database.dsn, *arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

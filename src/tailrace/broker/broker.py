@@ -191,6 +191,7 @@ class Broker:
         elif topic == "access":
             async with self.pool.connection() as connection:
                 await self._refresh_access(connection)
+            self._events.info("broker.access_changed", users=len(self.access.users))
         else:
             await self.refresh()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import io
 import threading
 from datetime import UTC, datetime
@@ -107,7 +109,9 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         assert self._connection is not None
-        self._call(self._connection.close())
+        # Cancelled: by nats-py itself, if the client is about to connect again.
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            self._call(self._connection.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
