@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from tailrace.pipeline import interpreter
+from tailrace.pipeline import archive, interpreter
 from tailrace.pipeline.expressions.analysis import SETTINGS as EXPRESSION_SETTINGS
 
 if TYPE_CHECKING:
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 # The heap stays small, so the serial collector is the fastest on few cores. Arrow checks bounds and
 # nulls of every value it reads, a quarter of the JVM's work per row. pyarrow has written these
 # values, and Spark tests for null before it reads one.
-_JAVA = (
+JAVA = (
     "-XX:+UseSerialGC -Darrow.enable_unsafe_memory_access=true "
     "-Darrow.enable_null_check_for_get=false"
 )
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -54,18 +55,20 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
     # Only the plan of a batch is in memory; nothing is cached.
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": _JAVA,
+    _JAVA_OPTIONS: JAVA,
     # Listen on the loopback interface only.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+
+_LOOPBACK = ("spark.driver.host", "spark.driver.bindAddress")
 
 STREAMING = {
     # Spark's planner is large, and most of the work is done by Python workers. The JVM's second
     # compiler (C2) uses a core for minutes to optimize it. Without C2 a small batch takes 150 ms
     # instead of 450 ms on two busy cores. Reading a table of millions of rows is three times as
     # fast with C2, so other sessions keep it.
-    "spark.driver.extraJavaOptions": f"{_JAVA} -XX:TieredStopAtLevel=1",
+    _JAVA_OPTIONS: f"{JAVA} -XX:TieredStopAtLevel=1",
 }
 """Further settings for a session that runs small micro-batches only."""
 
@@ -75,11 +78,11 @@ def build(settings: Spark, *, name: str = "tailrace") -> SparkSession:
     local = settings.master.startswith("local")
     interpreter.configure(local=local)
     builder = SparkSession.builder.appName(name).master(settings.master)
-    for key, value in SETTINGS.items():
-        if local or not key.startswith(("spark.driver.host", "spark.driver.bindAddress")):
+    conf = SETTINGS | settings.conf
+    conf[_JAVA_OPTIONS] = archive.add_to(conf[_JAVA_OPTIONS])
+    for key, value in conf.items():
+        if local or key not in _LOOPBACK or key in settings.conf:
             builder = builder.config(key, value)
-    for key, value in settings.conf.items():
-        builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
