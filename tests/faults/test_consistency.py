@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tailrace.testing import EmbeddedNats
+from tests import http
 from tests.faults.load import KEYS, Load
 from tests.faults.mirrors import Auditor, Copy, PostgresCopy, Rows, SqliteCopy
 from tests.faults.path import LONG_S, System
@@ -144,7 +145,7 @@ def _disturb(system: System, copies: list[Copy], rng: random.Random) -> str:
             while True:
                 try:
                     url = f"http://127.0.0.1:{system.port}/backfills"
-                    httpx.post(url, json=request).raise_for_status()
+                    http.post(url, json=request).raise_for_status()
                 except httpx.TransportError:
                     assert time.monotonic() < deadline
                     time.sleep(0.2)

@@ -16,6 +16,7 @@ from tailrace import config
 from tailrace.run.monitor import CRITICAL_BYTES, WARNING_BYTES, Monitor
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
+from tests import http
 from tests.command import Service
 from tests.waiting import wait_for
 
@@ -56,12 +57,12 @@ class Served(Service):
 
     def answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health").status_code == 200
+            return http.get(f"{self.url}/health").status_code == 200
         except httpx.TransportError:
             return False
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=30)
+        return http.get(self.url + path, timeout=30)
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_the_slot_is_monitored(served: Served, database: Database) -> None:
 
 def test_shutdown_without_a_supervisor_is_refused(served: Served) -> None:
     served.start()
-    answer = httpx.post(f"{served.url}/shutdown")
+    answer = http.post(f"{served.url}/shutdown")
     assert answer.status_code == 409
     assert served.answers()
 
@@ -112,7 +113,7 @@ def test_shutdown_without_a_supervisor_is_refused(served: Served) -> None:
 def test_openmetrics_on_request(served: Served) -> None:
     served.start()
     accept = "application/openmetrics-text; version=1.0.0"
-    answer = httpx.get(f"{served.url}/metrics", headers={"accept": accept})
+    answer = http.get(f"{served.url}/metrics", headers={"accept": accept})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
 

@@ -16,6 +16,7 @@ from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.process import alive
 from tailrace.testing.process import free_port
+from tests import http
 from tests.command import Service
 from tests.waiting import wait_for
 
@@ -45,7 +46,7 @@ class Running(Service):
 
     def get(self, path: str) -> httpx.Response | None:
         try:
-            return httpx.get(self.url + path)
+            return http.get(self.url + path)
         except httpx.TransportError:
             return None
 
@@ -103,7 +104,7 @@ def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
     assert running.capture()["restarts"] == 1
     wait_for(lambda: running.rows() == 20)
 
-    answer = httpx.post(f"{running.url}/shutdown")
+    answer = http.post(f"{running.url}/shutdown")
     assert answer.status_code == 202
     assert running.wait() == 0
     assert running.rows() == 20

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tailrace.testing.process import free_port
+from tests import http
 from tests.command import Service, run
 from tests.jetstream import received
 from tests.waiting import wait_for
@@ -53,7 +54,7 @@ class Shop(Service):
 
     def status(self) -> dict[str, Any]:
         try:
-            status: dict[str, Any] = httpx.get(f"{self.http}/status").json()
+            status: dict[str, Any] = http.get(f"{self.http}/status").json()
         except httpx.TransportError:
             return {}
         return status
@@ -83,7 +84,7 @@ def test_by_command_and_over_http(shop: Shop) -> None:
     found = received(shop.nats, shop.stream)
     assert [message.json["data"]["id"] for message in found] == list(range(1, 2001))
 
-    submitted = httpx.post(
+    submitted = http.post(
         f"{shop.http}/backfills", json={"pipeline": "shop", "table": "orders", "rate": 100}
     )
     assert submitted.status_code == 202, submitted.text
@@ -93,10 +94,10 @@ def test_by_command_and_over_http(shop: Shop) -> None:
         ({"pipeline": "shop"}, 400),
         ({"pipeline": "shop", "table": "orders", "speed": 1}, 400),
     ):
-        assert httpx.post(f"{shop.http}/backfills", json=refused).status_code == code
-    assert httpx.post(f"{shop.http}/backfills/{name}/stop").status_code == 404
-    assert httpx.post(f"{shop.http}/backfills/fill-0/pause").status_code == 404
-    strange = httpx.post(
+        assert http.post(f"{shop.http}/backfills", json=refused).status_code == code
+    assert http.post(f"{shop.http}/backfills/{name}/stop").status_code == 404
+    assert http.post(f"{shop.http}/backfills/fill-0/pause").status_code == 404
+    strange = http.post(
         f"{shop.http}/backfills/{name}/cancel", headers={"origin": "http://elsewhere.example"}
     )
     assert strange.status_code == 403
@@ -111,7 +112,7 @@ def test_by_command_and_over_http(shop: Shop) -> None:
         lambda: [(each["table"], each["state"]) for each in shop.status()["backfills"]] == states,
         "the status",
     )
-    metrics = httpx.get(f"{shop.http}/metrics").text
+    metrics = http.get(f"{shop.http}/metrics").text
     assert 'tailrace_backfill_rows{pipeline="shop",table="public.orders"} ' in metrics
     unknown = shop.command("backfill", "shop", "elsewhere.nothing")
     assert unknown.returncode != 0
@@ -122,4 +123,4 @@ def test_by_command_and_over_http(shop: Shop) -> None:
 
 
 def _states(shop: Shop) -> dict[str, str]:
-    return {each["id"]: each["state"] for each in httpx.get(f"{shop.http}/backfills").json()}
+    return {each["id"]: each["state"] for each in http.get(f"{shop.http}/backfills").json()}

@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
+from tests import http
 from tests.command import Service
 from tests.jetstream import Received, received
 from tests.waiting import wait_for
@@ -94,7 +95,7 @@ class Bridge(Service):
 
     def get(self, path: str) -> httpx.Response | None:
         try:
-            return httpx.get(self.url + path, timeout=30)
+            return http.get(self.url + path, timeout=30)
         except httpx.TransportError:
             return None
 
@@ -260,7 +261,7 @@ def the_endpoints_answer(bridge: Bridge) -> None:
 
 
 def shutdown_ends_it(bridge: Bridge) -> None:
-    assert httpx.post(f"{bridge.url}/shutdown").status_code == 202
+    assert http.post(f"{bridge.url}/shutdown").status_code == 202
     assert bridge.wait(90) == 0, bridge.output[-3000:]
     sql = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
     assert bridge.database.query(sql, bridge.slot) == [(False,)]

@@ -6,12 +6,12 @@ import re
 import uuid
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.testing import EmbeddedPostgres
 from tailrace.testing.process import free_port
+from tests import http
 from tests.fix_broker import BrokerProcess
 from tests.fix_postgres import Database
 from tests.integration.broker.clients import Librdkafka, Login
@@ -45,7 +45,7 @@ def watched(server: EmbeddedPostgres, tmp_path: Path) -> Iterator[tuple[BrokerPr
 
 def metrics(url: str) -> dict[str, float]:
     """Every sample, by its name and labels."""
-    text = httpx.get(f"{url}/metrics").raise_for_status().text
+    text = http.get(f"{url}/metrics").raise_for_status().text
     return {
         sample.name + "".join(f",{key}={value}" for key, value in sample.labels.items()): float(
             sample.value
@@ -87,14 +87,12 @@ def test_metrics_and_status(watched: tuple[BrokerProcess, str]) -> None:
         assert count > 0
         assert found[f"{prefix}request_seconds_count,api={api}"] == count
         assert found[f"{prefix}request_seconds_bucket,api={api},le=+Inf"] == count
-    status = httpx.get(f"{url}/status").json()
+    status = http.get(f"{url}/status").json()
     assert (status["status"], status["topics"], status["users"]) == ("connected", 1, 1)
     with Raw(broker.port):
-        wait_for(
-            lambda: httpx.get(f"{url}/status").json()["connections"] == 1, "the connection", 10
-        )
-    assert "endpoints" in httpx.get(f"{url}/nowhere").json()
-    assert httpx.get(f"{url}/nowhere").status_code == 404
+        wait_for(lambda: http.get(f"{url}/status").json()["connections"] == 1, "the connection", 10)
+    assert "endpoints" in http.get(f"{url}/nowhere").json()
+    assert http.get(f"{url}/nowhere").status_code == 404
 
 
 def test_every_metric_is_documented(watched: tuple[BrokerProcess, str]) -> None:
@@ -105,7 +103,7 @@ def test_every_metric_is_documented(watched: tuple[BrokerProcess, str]) -> None:
     with Raw(broker.port) as raw:
         raw.link.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert raw.closed()
-    text = httpx.get(f"{url}/metrics").text
+    text = http.get(f"{url}/metrics").text
     exported = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     page = Path(__file__).parents[3] / "docs/reference/http.md"
     named = set(re.findall(r"`(tailrace_broker_\w+)", page.read_text()))
@@ -116,11 +114,11 @@ def test_health_without_postgres(
     server: EmbeddedPostgres, watched: tuple[BrokerProcess, str]
 ) -> None:
     _, url = watched
-    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
-    assert httpx.get(f"{url}/ready").json() == {"status": "ready"}
+    assert http.get(f"{url}/health").json() == {"status": "ok"}
+    assert http.get(f"{url}/ready").json() == {"status": "ready"}
     server.stop()
-    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 503, "the broker to be degraded", 30)
-    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    wait_for(lambda: http.get(f"{url}/ready").status_code == 503, "the broker to be degraded", 30)
+    assert http.get(f"{url}/health").json() == {"status": "ok"}
     assert metrics(url)["tailrace_broker_up"] == 0
     server.start()
-    wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, "the broker to be ready", 30)
+    wait_for(lambda: http.get(f"{url}/ready").status_code == 200, "the broker to be ready", 30)

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from tailrace.encode.creek import schema as creek
 from tailrace.testing.process import free_port
+from tests import http
 from tests.command import Service
 from tests.creek import event
 from tests.jetstream import received
@@ -53,7 +54,7 @@ class Producer(Service):
 
     def _runs(self) -> bool:
         try:
-            found = httpx.get(f"{self.http}/status").json()
+            found = http.get(f"{self.http}/status").json()
         except httpx.TransportError:
             return False
         return bool(found["pipelines"].get("creek", {}).get("state") == "running")
