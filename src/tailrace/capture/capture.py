@@ -186,7 +186,7 @@ class _Sessions:
 
     def _drop_open_transaction(self) -> None:
         if self._flusher is not None:
-            self._flusher.wait(60)
+            self._flusher.finish()
         if self._appender is not None:
             self._appender.rewind()
 

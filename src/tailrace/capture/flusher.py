@@ -13,11 +13,15 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.log.appender import Appender
     from tailrace.log.format.entry import Entry
+
+_WARNING_INTERVAL_S = 10
 
 
 class Flusher:
@@ -83,10 +87,22 @@ class Flusher:
         self.check()
         return done
 
+    def finish(self) -> None:
+        """Wait until idle, however long the disk takes: the log belongs to the flusher."""
+        while not self._idle.wait(_WARNING_INTERVAL_S):
+            _warn()
+        self.check()
+
     def close(self) -> None:
-        """Finish the submission in flight and end the thread."""
+        """Finish the submission in flight, however long the disk takes, and end the thread."""
         self._queue.put(None)
-        self._thread.join(timeout=5)
-        if not self._thread.is_alive():
-            os.close(self.wake_fd)
-            os.close(self._done_fd)
+        while self._thread.is_alive():
+            self._thread.join(_WARNING_INTERVAL_S)
+            if self._thread.is_alive():
+                _warn()
+        os.close(self.wake_fd)
+        os.close(self._done_fd)
+
+
+def _warn() -> None:
+    structlog.get_logger().warning("capture.waiting_for_disk")

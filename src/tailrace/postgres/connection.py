@@ -48,9 +48,17 @@ SESSION_SQL = "; ".join(f"SET {name} TO '{value}'" for name, value in PINNED.ite
 """Pins the same settings inside an open session. libpq sends PGTZ and PGDATESTYLE after `options`,
 so the startup packet alone does not override them."""
 
-VALUES_SQL = f"{SESSION_SQL}; SET search_path TO ''; SET quote_all_identifiers TO off"
+VALUES_SQL = "; ".join(
+    (
+        SESSION_SQL,
+        "SET search_path TO ''",
+        "SET quote_all_identifiers TO off",
+        "SET row_security TO off",
+    )
+)
 """For sessions that produce values, stream and snapshot: the search path decides whether a regclass
-is printed with its schema. Not for sessions that resolve names a user typed."""
+is printed with its schema, and a policy for row security must raise an error, not hide rows. Not
+for sessions that resolve names a user typed."""
 
 _KEEPALIVE = {
     "keepalives": "1",

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.functions import expr
 
@@ -204,6 +205,23 @@ def test_clear_errors(spark: SparkSession, database: Database) -> None:
         read(spark, database, "nowhere")
     with pytest.raises(AnalysisException, match="a batch read with a DSN needs"):
         spark.read.format("tailrace").option("dsn", database.dsn).load().collect()
+
+
+def test_a_policy_that_hides_rows_is_an_error(spark: SparkSession, database: Database) -> None:
+    role = f"reader_{database.name}"
+    database.execute(f"""
+        CREATE TABLE secrets (id int PRIMARY KEY); INSERT INTO secrets VALUES (1), (2);
+        CREATE ROLE {role} LOGIN; GRANT SELECT ON secrets TO {role};
+        ALTER TABLE secrets ENABLE ROW LEVEL SECURITY;
+        CREATE POLICY one ON secrets USING (id = 1)
+    """)
+    dsn = make_conninfo(database.dsn, user=role)
+    reader = spark.read.format("tailrace").option("dsn", dsn).option("table", "secrets")
+    try:
+        with pytest.raises(PySparkException, match="row-level security"):
+            reader.load().collect()
+    finally:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_keeper_stays_while_a_session_reads_and_then_ends(database: Database) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import structlog
 
-from tailrace.capture.capture import Capture
+from tailrace.capture.capture import Capture, _Sessions
 from tailrace.config import load
 from tailrace.errors import (
     GapError,
@@ -115,3 +115,29 @@ def test_an_outage_during_shutdown_is_not_an_error(monkeypatch: pytest.MonkeyPat
     answers = iter([False, True])
     sessions, events = run(monkeypatch, (1, LOST), stopping=lambda: next(answers))
     assert (len(sessions.opened_at), events) == (1, [])
+
+
+class Disk:
+    """A flusher and an appender, which record what is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def wait(self, _timeout_s: float) -> bool:
+        return False
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+    def rewind(self) -> None:
+        self.calls.append("rewind")
+
+
+def test_a_log_is_rewound_after_the_flusher_has_finished() -> None:
+    nothing, disk = cast("Any", None), Disk()
+    sessions = _Sessions(
+        load(None), "", nothing, nothing, stopping=lambda: False, clock=lambda: 0.0
+    )
+    sessions._flusher = sessions._appender = cast("Any", disk)
+    sessions._drop_open_transaction()
+    assert disk.calls == ["finish", "rewind"]

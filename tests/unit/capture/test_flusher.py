@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import structlog
 
 from tailrace.capture.flusher import Flusher
 from tailrace.errors import DiskFullError
@@ -95,3 +96,36 @@ def test_the_first_error_is_final(appender: Appender, flusher: Flusher) -> None:
         flusher.check()
     with pytest.raises(DiskFullError):
         flusher.submit(cast("Any", [2]))
+
+
+def test_a_stalled_disk_is_waited_for(flusher: Flusher, appender: Appender) -> None:
+    appender.release.clear()
+    flusher.submit(cast("Any", ["one"]))
+    waiting = threading.Thread(target=flusher.finish)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    appender.release.set()
+    waiting.join(30)
+    assert appender.entries == ["one"]
+
+
+def test_close_does_not_leave_a_thread_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a write that takes longer than any timeout WHEN the flusher is closed THEN it waits."""
+    appender = Appender()
+    appender.release.clear()
+    flusher = Flusher(cast("Any", appender))
+    flusher.submit(cast("Any", ["one"]))
+    with structlog.testing.capture_logs() as logs:
+
+        def join(_timeout: float | None = None, /, **_: object) -> None:
+            if logs:
+                appender.release.set()
+                done.wait(30)
+
+        done = flusher._idle
+        monkeypatch.setattr(flusher._thread, "join", join)
+        flusher.close()
+    assert not flusher._thread.is_alive()
+    assert appender.entries == ["one"]
+    assert logs[0]["event"] == "capture.waiting_for_disk"

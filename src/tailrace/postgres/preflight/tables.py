@@ -151,12 +151,12 @@ def partition_root(facts: Facts) -> Iterator[Finding]:
 
 @check("table-row-security", "no table has row security", needs=_NEEDS)
 def row_security(facts: Facts) -> Iterator[Finding]:
-    """Logical decoding ignores policies; a snapshot follows them."""
+    """Logical decoding ignores policies; a snapshot with hidden rows fails."""
     for table in facts.tables:
         if table.row_security and not (facts.role.superuser or facts.role.bypasses_row_security):
             yield warning(
-                "row security is enabled: the stream has every row, but a snapshot has only the "
-                "rows that the policies show to the role",
+                "row security is enabled: the stream has every row, but snapshots and backfills "
+                "fail if the policies hide rows from the role",
                 f"ALTER ROLE {quote_ident(facts.role.name)} BYPASSRLS;",
                 str(table.table),
             )
