@@ -265,9 +265,8 @@ class Maker:
             reason = str(error)
         self._events.warning("snapshot.lost", id=record.id, table=str(record.table), reason=reason)
         self._release(record.snapshot)
-        record.remove(self.folder)
         replaceable = self._jobs.format(record).replaceable
-        record.restart(new_id(self._now()) if replaceable else record.id)
+        record.restart(new_id(self._now()) if replaceable else record.id, self.folder)
         return None
 
     def _start(self, record: Record) -> SnapshotJob:
@@ -316,8 +315,7 @@ class Maker:
             return bound(self._config.log.path, relation, job.snapshot, start, self._stopping)
         except SnapshotLostError:
             self._release(record.snapshot)
-            record.restart(record.id)
-            record.save(self.folder)
+            record.restart(record.id, self.folder)
             raise
 
     def _send(self, message: SnapshotMessage) -> None:

@@ -90,15 +90,20 @@ class Record:
             error=self.error,
         )
 
-    def restart(self, new_id: str) -> None:
-        """Become a new snapshot of the same table.
+    def restart(self, new_id: str, folder: Path) -> None:
+        """Become a new snapshot of the same table, durably.
 
-        The id stays the same if no message of the snapshot is in the stream yet.
+        The id stays the same if no message of the snapshot is in the stream yet. A crash leaves the
+        file of the old id, the file of the new one, or both: `load` then removes the old one.
         """
-        self.supersedes = self.id if new_id != self.id else self.supersedes
+        old_file, old_id = self._file(folder), self.id
+        self.supersedes = old_id if new_id != old_id else self.supersedes
         self.id = new_id
         self.snapshot, self.stretches, self.dictionary, self.fingerprint = None, [], "", ""
         self.done = self.number = self.chunks = self.rows = self.bytes = self.last = 0
+        self.save(folder)
+        if new_id != old_id:
+            old_file.remove()
 
     def save(self, folder: Path) -> None:
         """Replace the file, durably."""
@@ -125,4 +130,8 @@ class Record:
                 continue
             if record is not None:
                 records.append(record)
-        return records
+        superseded = {record.supersedes for record in records}
+        for record in records:
+            if record.id in superseded:
+                record.remove(folder)
+        return [record for record in records if record.id not in superseded]

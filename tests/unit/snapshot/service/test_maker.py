@@ -317,6 +317,21 @@ def test_a_lost_snapshot_is_replaced(bench: Bench, record: Record, events: list[
     assert "snapshot.lost" in [event["event"] for event in events]
 
 
+def test_a_stop_before_the_new_snapshot_keeps_the_request(bench: Bench, record: Record) -> None:
+    """GIVEN a lost snapshot WHEN the service stops before it has another THEN it resumes."""
+    bench.stop_after = 1
+    bench.run(record)
+    (loaded,) = Record.load(bench.folder)
+    bench.lost.add("export-0")
+    maker: Any = bench.maker()
+    maker._joined = SimpleNamespace(wait_for_writers=lambda *_: bench.stopping.set())
+    maker.run(loaded)
+    (waiting,) = Record.load(bench.folder)
+    bench.run(waiting)
+    assert (waiting.supersedes, waiting.state, waiting.rows) == ("snap-1", "complete", 50)
+    assert Record.load(bench.folder) == []
+
+
 def test_a_snapshot_lost_during_a_wave_is_replaced(bench: Bench, record: Record) -> None:
     publish = bench.publish
 

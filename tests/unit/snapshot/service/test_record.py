@@ -92,14 +92,25 @@ def test_invalid_files_are_logged_and_skipped(tmp_path: Path) -> None:
     assert [event["event"] for event in events] == ["snapshot.file_invalid"] * 4
 
 
-def test_a_restart_under_a_new_id_names_the_old_one() -> None:
+def test_a_restart_under_a_new_id_names_the_old_one(tmp_path: Path) -> None:
     restarted = record()
-    restarted.restart("snap-2")
+    restarted.save(tmp_path)
+    restarted.restart("snap-2", tmp_path)
+    assert Record.load(tmp_path) == [restarted]
     assert (restarted.id, restarted.supersedes) == ("snap-2", "snap-1")
     assert (restarted.snapshot, restarted.stretches, restarted.done) == (None, [], 0)
     assert restarted.requested_at == 5.0
-    restarted.restart("snap-2")
+    restarted.restart("snap-2", tmp_path)
     assert (restarted.id, restarted.supersedes) == ("snap-2", "snap-1")
+
+
+def test_a_crash_during_a_restart_leaves_one_snapshot(tmp_path: Path) -> None:
+    restarted = record()
+    restarted.restart("snap-2", tmp_path)
+    record().save(tmp_path)
+    assert Record.load(tmp_path) == [restarted]
+    restarted.remove(tmp_path)
+    assert Record.load(tmp_path) == []
 
 
 def test_progress_of_a_record() -> None:
