@@ -120,6 +120,9 @@ class NatsConnection:
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=self.address.host)
         except ssl.SSLError as error:
+            if isinstance(error, _TLS_CLOSED):
+                # The server ends, or a proxy has no server: `_connect` reports a lost connection.
+                raise
             raise SinkRefusedError(
                 f"NATS at {self.address}: TLS failed: {error.reason or error}",
                 hint="Check tls_ca, tls_certificate and the host name in the url.",
@@ -217,9 +220,11 @@ class NatsConnection:
 
     def _answer(self, subject: str, message: Message) -> dict[str, Any]:
         if message.status == 503:
-            raise SinkRefusedError(
+            # No responders: also while the servers with JetStream of a cluster are down.
+            raise SinkUnreachableError(
                 f"NATS at {self.address}: nothing answers {subject}",
-                hint="Start nats-server with -js, and enable JetStream for this account.",
+                hint="If it stays like this: start nats-server with -js, and enable JetStream for "
+                "this account.",
             )
         try:
             answer: dict[str, Any] = json.loads(message.payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import threading
@@ -24,7 +25,7 @@ from tests.integration.nats.streams import (
 from tests.unit.sinks.rows import position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tailrace.sinks.nats.settings import NatsSink
 
@@ -91,21 +92,66 @@ def test_the_next_address_is_tried(server: EmbeddedNats) -> None:
         assert sink.flush().messages == 10
 
 
-def test_another_kind_of_server_is_refused() -> None:
+@contextlib.contextmanager
+def listening(talk: Callable[[socket.socket], object], scheme: str = "nats") -> Iterator[NatsSink]:
+    """Settings for a server that accepts one connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def greet() -> None:
+        def accept() -> None:
             link, _ = listener.accept()
             with link:
-                link.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-                link.recv(1)
+                talk(link)
 
-        thread = threading.Thread(target=greet)
+        thread = threading.Thread(target=accept)
         thread.start()
-        settings = sink_settings(f"nats://127.0.0.1:{listener.getsockname()[1]}")
-        with pytest.raises(SinkRefusedError, match="does not speak NATS"):
-            JetStream(settings, name="test").open(ORIGIN)
+        yield sink_settings(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
+
+
+def test_another_kind_of_server_is_refused() -> None:
+    def greet(link: socket.socket) -> None:
+        link.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+        link.recv(1)
+
+    with (
+        listening(greet) as settings,
+        pytest.raises(SinkRefusedError, match="does not speak NATS"),
+    ):
+        JetStream(settings, name="test").open(ORIGIN)
+
+
+def test_a_server_that_ends_during_the_tls_handshake_is_unreachable() -> None:
+    def end(link: socket.socket) -> None:
+        link.sendall(b'INFO {"tls_required": true}\r\n')
+        link.recv(1 << 16)
+
+    with listening(end, "tls") as settings, pytest.raises(SinkUnreachableError, match="lost"):
+        JetStream(settings, name="test").open(ORIGIN)
+
+
+def test_a_server_without_responders_is_unreachable() -> None:
+    """As a cluster whose servers with JetStream are down."""
+
+    def serve(link: socket.socket) -> None:
+        with link.makefile("rb") as lines:
+            link.sendall(b'INFO {"headers": true}\r\n')
+            reply = b""
+            while not reply:
+                word, *words = next(lines).split()
+                if word == b"PING":
+                    link.sendall(b"PONG\r\n")
+                elif word == b"PUB":
+                    reply = words[1]
+            status = b"NATS/1.0 503\r\n\r\n"
+            link.sendall(b"HMSG %s 1 %d %d\r\n%s\r\n" % (reply, len(status), len(status), status))
+            lines.read(1)
+
+    with (
+        listening(serve) as settings,
+        pytest.raises(SinkUnreachableError, match="nothing answers") as caught,
+    ):
+        JetStream(settings, name="test").open(ORIGIN)
+    assert "-js" in caught.value.hint
 
 
 def test_a_server_without_jetstream_is_refused() -> None:
