@@ -34,7 +34,7 @@ from tailrace.broker.tables.pool import Pool, connect
 from tailrace.broker.tables.reader import Reader, Tails
 from tailrace.broker.tables.writer import Writer
 from tailrace.broker.tally import Tally
-from tailrace.errors import AlreadyRunningError, ConfigError, TailraceError
+from tailrace.errors import AlreadyRunningError, ConfigError, TailraceError, UnexpectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -110,12 +110,20 @@ class Broker:
     async def start(self) -> None:
         """Take the lock, read the topics, and start the background tasks."""
         listener = await self._listen()
-        self._tasks = [
-            asyncio.create_task(self.writer.run()),
-            asyncio.create_task(self._handle_notifications(listener)),
-            asyncio.create_task(self._expire_members()),
-            asyncio.create_task(self._apply_retention()),
-        ]
+        tasks = {
+            "writer": self.writer.run(),
+            "listener": self._handle_notifications(listener),
+            "expiry of members": self._expire_members(),
+            "retention": self._apply_retention(),
+        }
+        self._tasks = [asyncio.create_task(task, name=name) for name, task in tasks.items()]
+
+    async def watch(self) -> None:
+        """Wait for the end of a background task. None should end, so it is always an error."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = done.pop()
+        error = None if task.cancelled() else task.exception()
+        raise UnexpectedError(f"the broker's {task.get_name()} has ended: {error!r}") from error
 
     async def stop(self) -> None:
         """Stop the background tasks and close all connections to PostgreSQL."""

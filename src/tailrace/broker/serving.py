@@ -54,8 +54,20 @@ async def serve(dsn: str, settings: BrokerSettings, *, http_host: str) -> None:
             users=len(broker.access.users),
             tls=certificate is not None,
         )
-        await stop.wait()
+        await _until(stop, broker)
     events.info("broker.stopped")
+
+
+async def _until(stop: asyncio.Event, broker: Broker) -> None:
+    """Wait for a signal. A background task that ends is an error: the broker does not go on."""
+    stopped, watched = asyncio.create_task(stop.wait()), asyncio.create_task(broker.watch())
+    try:
+        await asyncio.wait({stopped, watched}, return_when=asyncio.FIRST_COMPLETED)
+        if watched.done():
+            watched.result()
+    finally:
+        stopped.cancel()
+        watched.cancel()
 
 
 def _certificate(settings: BrokerSettings) -> Certificate | None:

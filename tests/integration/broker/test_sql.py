@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 from kafka.partitioner.default import murmur2
 from psycopg.errors import RaiseException
 
+from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.fix_broker import BrokerProcess
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
 
 
 @pytest.fixture
@@ -97,3 +101,32 @@ def test_topics_created_with_sql_are_known(broker: BrokerProcess, client: Librdk
     broker.database.execute(f"SELECT kafka.create_topic('from-sql', 2, '{keep}')")
     wait_for(lambda: client.produce("from-sql", [Record(value=b"1", partition=1)]) == [0])
     assert client.consume("from-sql", 1) == [Record(value=b"1", partition=1)]
+
+
+@pytest.mark.parametrize("config", ['{"retention.ms": "7d"}', '{"retention.bytes": -2}', "[]"])
+def test_an_invalid_config_is_refused(broker: BrokerProcess, config: str) -> None:
+    with pytest.raises(RaiseException, match="must be"):
+        broker.database.query("SELECT kafka.create_topic('refused', 1, %s)", config)
+
+
+def test_a_config_from_sql_may_have_numbers(broker: BrokerProcess, client: Librdkafka) -> None:
+    topic = f"numbers-{uuid.uuid4().hex[:8]}"
+    broker.database.query("SELECT kafka.create_topic(%s, 1, '{\"retention.ms\": 5000}')", topic)
+    assert client.produce(topic, sample_records(1)) == [0]
+
+
+def test_an_invalid_config_does_not_stop_retention(database: Database, tmp_path: Path) -> None:
+    """GIVEN a topic of an older version whose retention is no number THEN others are trimmed."""
+    process = BrokerProcess(database, tmp_path, "--retention-check", "0.1")
+    process.init()
+    database.execute("""
+        ALTER TABLE kafka.topics DISABLE TRIGGER check_config;
+        SELECT kafka.create_topic('a-invalid', 1, '{"retention.ms": "7d"}');
+        SELECT kafka.create_topic('b-short', 1, '{"retention.ms": 1}');
+        SELECT kafka.produce('b-short', 'key', 'value')
+    """)
+    with process.start():
+        records = "SELECT count(*) FROM kafka.messages"
+        process.wait_until(lambda: database.query(records) == [(0,)], "the record to expire")
+        assert "broker.retention_failed" in process.output
+        assert process.stop() == 0

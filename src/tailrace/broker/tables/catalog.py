@@ -39,7 +39,10 @@ class TopicCatalog:
     async def refresh(self, connection: AsyncConnection[Any]) -> None:
         """Read all topics."""
         cursor = await connection.execute(_TOPICS)
-        names = ("id", "name", "uuid", "partitions", "unlogged", "config")
-        rows = await cursor.fetchall()
-        topics = [Topic(**dict(zip(names, row, strict=True))) for row in rows]
-        self.topics = {topic.name: topic for topic in topics}
+        names = ("id", "name", "uuid", "partitions", "unlogged")
+        self.topics = {}
+        for *values, config in await cursor.fetchall():
+            # SQL may set a number where Kafka's clients set its text.
+            texts = {setting: str(value) for setting, value in config.items()}
+            topic = Topic(**dict(zip(names, values, strict=True)), config=texts)
+            self.topics[topic.name] = topic

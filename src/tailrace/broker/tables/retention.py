@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.broker.tables.configs import SETTINGS
+from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from tailrace.broker.tables.catalog import Topic
@@ -71,8 +72,8 @@ async def _end(connection: Connection, topic: Topic, partition: int) -> int | No
     if row is None:
         return None
     end, next_offset = row
-    max_age_ms = int(topic.config.get("retention.ms", SETTINGS["retention.ms"].default))
-    max_bytes = int(topic.config.get("retention.bytes", SETTINGS["retention.bytes"].default))
+    max_age_ms = _limit(topic, "retention.ms")
+    max_bytes = _limit(topic, "retention.bytes")
     if max_age_ms >= 0:
         query = _FIRST_YOUNG.format(table=topic.table)
         young = await (await connection.execute(query, (*key, max_age_ms))).fetchone()
@@ -82,3 +83,10 @@ async def _end(connection: Connection, topic: Topic, partition: int) -> int | No
         over = await (await connection.execute(query, (*key, max_bytes))).fetchone()
         end = max(end, over[0] + 1 if over is not None else 0)
     return int(end)
+
+
+def _limit(topic: Topic, name: str) -> int:
+    value = topic.config.get(name, SETTINGS[name].default)
+    if not SETTINGS[name].accepts(value):
+        raise ConfigError(f"{name} of topic {topic.name} must be -1 or a number, got {value!r}")
+    return int(value)

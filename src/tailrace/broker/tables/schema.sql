@@ -136,6 +136,25 @@ CREATE OR REPLACE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON k
 CREATE OR REPLACE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON kafka.acls
     FOR EACH STATEMENT EXECUTE FUNCTION kafka.tell_access();
 
+CREATE OR REPLACE FUNCTION kafka.check_config() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    setting text;
+BEGIN
+    IF jsonb_typeof(new.config) <> 'object' THEN
+        RAISE EXCEPTION 'the config of topic % must be a JSON object', new.name;
+    END IF;
+    FOREACH setting IN ARRAY ARRAY['retention.ms', 'retention.bytes'] LOOP
+        IF new.config ->> setting !~ '^(-1|[0-9]{1,18})$' THEN
+            RAISE EXCEPTION '% of topic % must be -1 or a number, got %',
+                setting, new.name, new.config ->> setting;
+        END IF;
+    END LOOP;
+    RETURN new;
+END $$;
+
+CREATE OR REPLACE TRIGGER check_config BEFORE INSERT OR UPDATE OF config ON kafka.topics
+    FOR EACH ROW EXECUTE FUNCTION kafka.check_config();
+
 CREATE OR REPLACE FUNCTION kafka.create_topic(
     name text, partitions int DEFAULT 1, config jsonb DEFAULT '{}', unlogged boolean DEFAULT false
 ) RETURNS int LANGUAGE plpgsql AS $$
