@@ -26,14 +26,21 @@ pytest_plugins = [
     "tests.fix_certificates",
 ]
 
+_LONG_TIMEOUT_S = 900
+
 register_profiles()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that need Spark's JVM: starting it takes longer than most unit tests together."""
+    """Mark tests that need Spark's JVM: starting it takes longer than most unit tests together.
+
+    Give long tests more time: other work may slow a machine down several times.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
 
 
 def pytest_collection_finish() -> None:

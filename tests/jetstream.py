@@ -77,7 +77,7 @@ def received(url: str, stream: str, *, after: int = 0) -> list[Received]:
     """Everything a stream holds, in its order, but for so many messages at its beginning."""
 
     async def read(client: Client) -> list[Received]:
-        js = client.jetstream()
+        js = client.jetstream(timeout=60)
         state = (await js.stream_info(stream)).state
         total = state.messages - after
         assert total >= 0, f"{stream} held {after} messages, and now only {state.messages}"
@@ -92,7 +92,7 @@ def received(url: str, stream: str, *, after: int = 0) -> list[Received]:
         pull = await js.pull_subscribe("", stream=stream, config=settings)
         found: list[Received] = []
         while len(found) < total:
-            for message in await pull.fetch(min(total - len(found), 5000), timeout=10):
+            for message in await pull.fetch(min(total - len(found), 5000), timeout=60):
                 headers = message.headers or {}
                 name = headers.get("Nats-Msg-Id", "")
                 found.append(Received(message.subject, name, message.data, dict(headers)))
@@ -106,7 +106,7 @@ def stored(url: str, stream: str) -> int | None:
 
     async def ask(client: Client) -> int | None:
         try:
-            return int((await client.jetstream().stream_info(stream)).state.messages)
+            return int((await client.jetstream(timeout=60).stream_info(stream)).state.messages)
         except nats.js.errors.NotFoundError:
             return None
 
@@ -115,4 +115,4 @@ def stored(url: str, stream: str) -> int | None:
 
 def purge(url: str, stream: str) -> None:
     """Remove every message of a stream."""
-    connected(url, lambda client: client.jetstream().purge_stream(stream))
+    connected(url, lambda client: client.jetstream(timeout=60).purge_stream(stream))

@@ -69,7 +69,7 @@ class NatsBench:
 
     async def _read(self) -> list[Delivered]:
         client = await nats.connect(self._url)
-        js = client.jetstream()
+        js = client.jetstream(timeout=60)
         found = []
         state = (await js.stream_info("CDC")).state
         for sequence in range(state.first_seq, state.last_seq + 1):
@@ -97,7 +97,7 @@ class KafkaBench:
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
         topics = sorted(
             topic
-            for topic in admin.list_topics(timeout=10).topics
+            for topic in admin.list_topics(timeout=60).topics
             if topic.startswith(f"{self.prefix}.")
         )
         return [

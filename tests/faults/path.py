@@ -73,7 +73,7 @@ class System(Source):
         self.port = free_port()
         self.pipelines = pipelines
         self.process = Supervisor("run", folder / "tailrace.yml", folder=folder, file="run.log")
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
         self._committed: list[str] = []
         self._consumers = {name: Consumer(name, each) for name, each in pipelines.items()}
         self._prepare()
@@ -210,7 +210,7 @@ async def _last_sequence(url: str, stream: str) -> int:
     except (TimeoutError, OSError, nats.errors.Error):
         return 0
     try:
-        return (await client.jetstream().stream_info(stream)).state.last_seq
+        return (await client.jetstream(timeout=60).stream_info(stream)).state.last_seq
     except (TimeoutError, nats.js.errors.Error, nats.errors.Error):
         return 0
     finally:

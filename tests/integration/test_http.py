@@ -75,8 +75,8 @@ def served(tmp_path: Path, database: Database, server: EmbeddedNats) -> Iterator
 def test_stream_info_is_the_description_of_jetstream(served: Served, server: EmbeddedNats) -> None:
     async def create_stream() -> None:
         client = await nats.connect(server.url)
-        await client.jetstream().add_stream(name="CDC", subjects=["cdc.>"])
-        await client.jetstream().publish("cdc.t.insert", b"x")
+        await client.jetstream(timeout=60).add_stream(name="CDC", subjects=["cdc.>"])
+        await client.jetstream(timeout=60).publish("cdc.t.insert", b"x")
         await client.close()
 
     asyncio.run(create_stream())

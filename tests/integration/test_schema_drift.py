@@ -417,7 +417,7 @@ async def _listen(url: str, watched: Watched) -> dict[str, Any]:
         await client.flush()
         await asyncio.to_thread(watched.check)
         message = await subscription.next_msg(timeout=30)
-        bucket = await client.jetstream().key_value("schema_findings")
+        bucket = await client.jetstream(timeout=60).key_value("schema_findings")
         assert (await bucket.get("t")).value == message.data
         assert message.subject == "schema_findings.t"
         found: dict[str, Any] = orjson.loads(message.data)

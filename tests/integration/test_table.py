@@ -295,7 +295,7 @@ class Engine(Service):
         async def read() -> bytes | None:
             client = await nats.connect(self.url)
             try:
-                bucket = await client.jetstream().key_value("schemas")
+                bucket = await client.jetstream(timeout=60).key_value("schemas")
                 return (await bucket.get(key)).value
             except nats.js.errors.NotFoundError:
                 return None

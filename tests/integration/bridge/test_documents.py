@@ -73,10 +73,10 @@ class Documents:
             try:
                 found: dict[str, list[Any]] = {}
                 stream = f"KV_{store.BUCKET}"
-                state = (await client.jetstream().stream_info(stream)).state
+                state = (await client.jetstream(timeout=60).stream_info(stream)).state
                 for sequence in range(state.first_seq, state.last_seq + 1):
                     with contextlib.suppress(nats.js.errors.NotFoundError):
-                        message = await client.jetstream().get_msg(stream, sequence)
+                        message = await client.jetstream(timeout=60).get_msg(stream, sequence)
                         key = (message.subject or "").removeprefix(f"$KV.{store.BUCKET}.")
                         found.setdefault(key, []).append(self.decode(message.data or b""))
                 return found
@@ -110,8 +110,8 @@ class Documents:
 def empty(server: EmbeddedNats) -> EmbeddedNats:
     async def clear() -> None:
         client = await nats.connect(server.url)
-        for stream in await client.jetstream().streams_info():
-            await client.jetstream().delete_stream(stream.config.name or "")
+        for stream in await client.jetstream(timeout=60).streams_info():
+            await client.jetstream(timeout=60).delete_stream(stream.config.name or "")
         await client.close()
 
     asyncio.run(clear())
@@ -227,7 +227,7 @@ def test_an_existing_bucket_is_not_altered(
 ) -> None:
     async def make() -> None:
         client = await nats.connect(empty.url)
-        bucket = await client.jetstream().create_key_value(bucket=store.BUCKET, history=3)
+        bucket = await client.jetstream(timeout=60).create_key_value(bucket=store.BUCKET, history=3)
         await bucket.put("users", b"\xc1 not a document")
         await client.close()
 

@@ -119,7 +119,7 @@ class Bridge(Service):
         async def read() -> bytes:
             client = await nats.connect(self.consumer)
             try:
-                bucket = await client.jetstream().key_value("schemas")
+                bucket = await client.jetstream(timeout=60).key_value("schemas")
                 return (await bucket.get(key)).value or b""
             finally:
                 await client.close()
@@ -272,8 +272,8 @@ def shutdown_ends_it(bridge: Bridge) -> None:
 def empty(server: EmbeddedNats) -> None:
     async def clear() -> None:
         client = await nats.connect(login(server))
-        for stream in await client.jetstream().streams_info():
-            await client.jetstream().delete_stream(stream.config.name or "")
+        for stream in await client.jetstream(timeout=60).streams_info():
+            await client.jetstream(timeout=60).delete_stream(stream.config.name or "")
         await client.close()
 
     asyncio.run(clear())

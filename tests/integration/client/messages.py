@@ -36,7 +36,7 @@ async def create_stream(url: str, **settings: Any) -> None:
     connection = await nats.connect(url)
     try:
         config = StreamConfig(name="CDC", subjects=["cdc.>"], **settings)
-        await connection.jetstream().add_stream(config)
+        await connection.jetstream(timeout=60).add_stream(config)
     finally:
         await connection.close()
 
@@ -46,7 +46,7 @@ async def publish(url: str, numbers: Iterable[int], *, subject: str = "cdc.users
     connection = await nats.connect(url)
     try:
         for number in numbers:
-            await connection.jetstream().publish(subject, orjson.dumps(message(number)))
+            await connection.jetstream(timeout=60).publish(subject, orjson.dumps(message(number)))
     finally:
         await connection.close()
 
@@ -67,7 +67,9 @@ async def wait_for_consumer(url: str, condition: Callable[[ConsumerInfo], Any]) 
     connection = await nats.connect(url)
     try:
         async with asyncio.timeout(30):
-            while not any(map(condition, await connection.jetstream().consumers_info("CDC"))):
+            while not any(
+                map(condition, await connection.jetstream(timeout=60).consumers_info("CDC"))
+            ):
                 await asyncio.sleep(0.05)
     finally:
         await connection.close()

@@ -211,7 +211,7 @@ def test_errors_have_hints(server: EmbeddedNats) -> None:
                 await anext(connected.snapshot("users"))
             assert "tailrace run" in unanswered.value.hint
             await create_stream(server.url)
-            js = (await nats.connect(server.url)).jetstream()
+            js = (await nats.connect(server.url)).jetstream(timeout=60)
             await js.publish("cdc.users.insert", b"{}")
             with pytest.raises(MalformedError) as malformed:
                 await anext(connected.follow("users", start="earliest"))
@@ -227,7 +227,7 @@ def test_errors_have_hints(server: EmbeddedNats) -> None:
 def test_failure_of_the_snapshot_service_is_raised(server: EmbeddedNats) -> None:
     async def consume() -> None:
         service = await nats.connect(server.url)
-        js = service.jetstream()
+        js = service.jetstream(timeout=60)
         await js.add_stream(StreamConfig(name="INIT", subjects=["init.>"]))
         requests = 0
 
@@ -273,7 +273,7 @@ def test_state_of_removed_messages_is_position_lost(server: EmbeddedNats) -> Non
         await create_stream(server.url)
         await publish(server.url, range(1, 6))
         connection = await nats.connect(server.url)
-        js = connection.jetstream()
+        js = connection.jetstream(timeout=60)
         state = State(
             table="users",
             snapshot_id="snap-1",

@@ -28,7 +28,9 @@ async def publish(url: str, commits: Iterable[tuple[int, int]]) -> None:
         for lsn, count in commits:
             for ordinal in range(count):
                 content = message(lsn) | {"msg_id": f"{lsn:x}-users-insert-{ordinal}"}
-                await connection.jetstream().publish("cdc.users.insert", orjson.dumps(content))
+                await connection.jetstream(timeout=60).publish(
+                    "cdc.users.insert", orjson.dumps(content)
+                )
     finally:
         await connection.close()
 

@@ -144,7 +144,7 @@ def test_missing_topics_are_created_with_the_configured_partitions(bench: Bench)
     with bench.opened(partitions=3, replicas=1) as sink:
         sink.write(bench.rows(range(30), keys=30))
         sink.flush()
-    listed = bench.admin().list_topics(bench.topic, timeout=10).topics[bench.topic]
+    listed = bench.admin().list_topics(bench.topic, timeout=60).topics[bench.topic]
     assert len(listed.partitions) == 3
 
 
@@ -153,7 +153,7 @@ def test_an_existing_topic_is_never_altered(bench: Bench) -> None:
     with bench.opened(partitions=9) as sink:
         sink.write(bench.rows(range(30), keys=30))
         sink.flush()
-    listed = bench.admin().list_topics(bench.topic, timeout=10).topics[bench.topic]
+    listed = bench.admin().list_topics(bench.topic, timeout=60).topics[bench.topic]
     assert len(listed.partitions) == 2
 
 
@@ -162,7 +162,7 @@ def test_a_missing_topic_is_named(bench: Bench) -> None:
         sink.write(bench.rows(range(3)))
     assert f"no topic {bench.topic}" in str(caught.value)
     assert message_id(0).decode() in str(caught.value)
-    assert bench.topic not in bench.admin().list_topics(timeout=10).topics
+    assert bench.topic not in bench.admin().list_topics(timeout=60).topics
 
 
 @pytest.mark.parametrize("transactional", [False, True])

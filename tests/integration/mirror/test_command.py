@@ -30,7 +30,7 @@ def run(*arguments: str, folder: Path) -> tuple[int, str]:
 async def prepare(url: str) -> None:
     """Create a stream of changes and a schema document."""
     connection = await nats.connect(url)
-    jetstream = connection.jetstream()
+    jetstream = connection.jetstream(timeout=60)
     await jetstream.add_stream(name="CDC", subjects=["cdc.>"])
     bucket = await jetstream.create_key_value(bucket="schemas")
     await bucket.put("users", orjson.dumps({"timestamp": 0, "columns": [], "key": []}))

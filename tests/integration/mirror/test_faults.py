@@ -151,7 +151,7 @@ def test_no_change_is_lost_duplicated_or_partial(
     """)
     system.start()
     path = tmp_path / "copy.db"
-    light = sqlite3.connect(path, check_same_thread=False, timeout=10)
+    light = sqlite3.connect(path, check_same_thread=False, timeout=60)
     heavy = copy.connect()
     readers = [
         Reader(lambda sql: light.execute(sql).fetchall()),

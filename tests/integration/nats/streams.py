@@ -63,14 +63,14 @@ def held(settings: NatsSink, url: str = "") -> list[tuple[bytes, bytes, bytes]]:
     async def read() -> list[tuple[bytes, bytes, bytes]]:
         client = await nats.connect(url or settings.url)
         try:
-            js = client.jetstream()
+            js = client.jetstream(timeout=60)
             left = (await js.stream_info(settings.stream.name)).state.messages
             config = ConsumerConfig(name="oracle", ack_policy=AckPolicy.NONE)
             await js.add_consumer(settings.stream.name, config)
             pull = await js.pull_subscribe_bind(consumer="oracle", stream=settings.stream.name)
             found: list[tuple[bytes, bytes, bytes]] = []
             while len(found) < left:
-                for message in await pull.fetch(min(500, left - len(found)), timeout=20):
+                for message in await pull.fetch(min(500, left - len(found)), timeout=60):
                     name = (message.headers or {}).get("Nats-Msg-Id", "")
                     found.append((message.subject.encode(), name.encode(), message.data))
             await js.delete_consumer(settings.stream.name, "oracle")

@@ -59,7 +59,7 @@ def test_a_deleted_key_is_missing_and_its_history_has_no_deletion(settings: Nats
 
     async def delete() -> None:
         client = await nats.connect(settings.url)
-        store = await client.jetstream().key_value(bucket.name)
+        store = await client.jetstream(timeout=60).key_value(bucket.name)
         await store.delete("a")
         await client.close()
 
@@ -93,7 +93,7 @@ def test_an_existing_bucket_is_not_altered(settings: NatsSink) -> None:
 
     async def config() -> tuple[int | None, float | None, str | None]:
         async with connected(settings) as client:
-            info = await client.jetstream().stream_info(f"KV_{bucket.name}")
+            info = await client.jetstream(timeout=60).stream_info(f"KV_{bucket.name}")
         stream = info.config
         return stream.max_msgs_per_subject, stream.max_age, stream.description
 

@@ -79,7 +79,7 @@ def test_resume_ignores_messages_of_other_programs(settings: NatsSink) -> None:
 
     async def others() -> None:
         client = await nats.connect(settings.url)
-        js = client.jetstream()
+        js = client.jetstream(timeout=60)
         for number in range(30):
             headers = {"Nats-Msg-Id": f"theirs {number}"} if number % 2 else None
             await js.publish(subject(settings).decode(), b"theirs", headers=headers)

@@ -60,7 +60,7 @@ class System(Serving):
         """The bucket of dictionaries."""
 
         async def read(client: Client) -> dict[str, bytes]:
-            bucket = await client.jetstream().key_value("dictionaries")
+            bucket = await client.jetstream(timeout=60).key_value("dictionaries")
             return {key: (await bucket.get(key)).value or b"" for key in await bucket.keys()}
 
         return connected(self.server.url, read)

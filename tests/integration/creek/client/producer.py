@@ -200,7 +200,7 @@ class Producer:
 
         async def purge() -> None:
             assert self._connection is not None
-            jetstream = self._connection.jetstream()
+            jetstream = self._connection.jetstream(timeout=60)
             await jetstream.delete_stream(creek.stream(self.namespace, kind))
             await self._stream(kind)
 

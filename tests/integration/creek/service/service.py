@@ -120,7 +120,7 @@ class Service(System):
         """What streams there are."""
 
         async def read(client: Client) -> set[str]:
-            found = await client.jetstream().streams_info()
+            found = await client.jetstream(timeout=60).streams_info()
             return {each.config.name or "" for each in found}
 
         return connected(self.server.url, read)

@@ -149,7 +149,7 @@ class System(Serving):
         """Let the stream take so many messages."""
 
         async def alter(client: Client) -> None:
-            jetstream = client.jetstream()
+            jetstream = client.jetstream(timeout=60)
             settings = (await jetstream.stream_info(STREAM)).config
             settings.max_msgs = messages
             await jetstream.update_stream(settings)

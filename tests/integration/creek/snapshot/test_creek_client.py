@@ -21,7 +21,7 @@ async def streams(url: str) -> None:
     client = await nats.connect(url)
     try:
         for kind in ("wal", "snap", "schema"):
-            await client.jetstream().add_stream(
+            await client.jetstream(timeout=60).add_stream(
                 name=f"CREEK_{kind}", subjects=[f"CREEK.*.{kind}.>"]
             )
     finally:
