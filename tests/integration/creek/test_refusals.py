@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from tests.integration.creek.system import Producer
 
 
+@pytest.mark.long
 def test_answers_to_invalid_requests(database: Database, producer: Callable[..., Producer]) -> None:
     database.execute("CREATE TABLE shown (id int PRIMARY KEY); CREATE TABLE hidden (id int)")
     running = producer("public.shown")

@@ -157,6 +157,7 @@ FILTERS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("pushdown")
 def test_filters_pushed_down_change_nothing(spark: SparkSession, database: Database) -> None:
     database.execute(
