@@ -17,6 +17,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from tailrace import private
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def start(folder: Path) -> Position | None:
 
 
 def _write_start(folder: Path, position: Position) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    private.create_folder(folder)
     temporary = folder / "tailrace-start.tmp"
     with temporary.open("w") as file:
         file.write(f"{position}\n")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from tailrace import private
 from tailrace.decode.group import Cells
 from tailrace.errors import CorruptError
 from tailrace.log.store import LocalStore, raise_translated
@@ -143,8 +144,8 @@ class Spool:
         """Write a page's rows; their count and bytes. The spool lists the page after `add`."""
         count = 0
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with self._rows(number).open("wb") as file:
+            private.create_folder(self._folder)
+            with private.create_file(self._rows(number)) as file:
                 with closing(_Writer(file)) as writer:
                     for rows, image in blocks:
                         count += rows

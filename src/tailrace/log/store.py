@@ -22,6 +22,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from tailrace import private
 from tailrace.errors import DiskFullError, LogFencedError, StorageError
 from tailrace.observe import failpoint
 
@@ -107,7 +108,7 @@ class LocalStore:
         self.folder = folder
         if create:
             with _translated(f"cannot create the folder {folder}"):
-                folder.mkdir(parents=True, exist_ok=True)
+                private.create_folder(folder)
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.folder)!r})"
@@ -150,7 +151,7 @@ class LocalStore:
     def _replace(self, name: str, parts: Iterable[bytes]) -> None:
         temporary = self.folder / (name + _TEMPORARY)
         failpoint.hit("store.create")
-        with temporary.open("wb", 0) as file:
+        with private.create_file(temporary, buffering=0) as file:
             for part in parts:
                 write_all(file.fileno(), [part])
             os.fsync(file.fileno())
@@ -214,7 +215,8 @@ class LocalFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(path, flags, private.FILE_MODE)
         self.size = os.fstat(self._fd).st_size
 
     def write(self, buffers: Sequence[bytes]) -> None:

@@ -12,7 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from tailrace import process
+from tailrace import private, process
 from tailrace.errors import AlreadyRunningError, StorageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _POLL_S = 0.05
 def data_folder_lock(where: Path, *, clock: Callable[[], float] = time.monotonic) -> Iterator[int]:
     """Hold the lock; its file descriptor. Raises AlreadyRunningError."""
     try:
-        where.mkdir(parents=True, exist_ok=True)
+        private.create_folder(where)
         lock = (where / _FILE).open("a+")
     except OSError as error:
         raise StorageError(f"cannot use {where}: {error.strerror}") from error

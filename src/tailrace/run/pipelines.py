@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tailrace import private
 from tailrace.errors import ProcessError
 from tailrace.run import status
 
@@ -39,7 +40,7 @@ def run_pipelines(config: Config) -> None:
             stopping.set()
 
     where = status.folder(config.data)
-    where.mkdir(parents=True, exist_ok=True)
+    private.create_folder(where)
     work = _Work()
     reporter = status.Reporter(where, "pipelines", lambda: work.status)
     application = Application(config)

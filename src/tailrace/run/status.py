@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from tailrace import private
 from tailrace.errors import CorruptError
 from tailrace.observe.figure import Figures
 from tailrace.observe.figures import (
@@ -105,7 +106,7 @@ def read(where: Path, process: str, kind: type[S], *, now: float | None = None) 
 
 def clear(where: Path) -> None:
     """Create the folder and remove the files of an earlier run."""
-    where.mkdir(parents=True, exist_ok=True)
+    private.create_folder(where)
     for path in (*where.glob("*.json"), *where.glob("*.tmp")):
         path.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tailrace import private
 from tailrace.errors import StorageError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def write(content: Mapping[str, Any], file: Path, *, command: str) -> Path:
     """Write the settings file, atomically."""
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private.create_folder(file.parent)
         text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
         temporary.write_text(_HEADER.format(command=command) + text, encoding="utf-8")
         temporary.replace(file)
