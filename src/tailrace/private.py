@@ -1,6 +1,6 @@
 """Folders and files for their owner only: they hold rows of the source's tables.
 
-A folder that exists keeps its mode, so that an operator can give a group access.
+A folder that exists keeps its mode.
 """
 
 from __future__ import annotations
