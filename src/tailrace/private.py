@@ -17,12 +17,8 @@ FILE_MODE = 0o600
 
 def create_folder(folder: Path) -> None:
     """Create a folder and its missing parents."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
+    for path in reversed((folder, *folder.parents)):
         path.mkdir(_FOLDER_MODE, exist_ok=True)
-    if not missing:
-        # A file in the place of the folder is an error here, not at the first use.
-        folder.mkdir(exist_ok=True)
 
 
 def create_file(path: Path, *, buffering: int = -1) -> BinaryIO:

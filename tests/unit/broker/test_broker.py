@@ -27,8 +27,8 @@ async def ends() -> None:
 async def watched(task: Coroutine[None, None, None], stop: asyncio.Event) -> None:
     """Serve with one background task that runs on, and with this one."""
     broker = Broker("", BrokerSettings())
-    running = asyncio.create_task(asyncio.Event().wait())
-    broker._tasks = [running, asyncio.create_task(task, name="retention")]  # type: ignore[list-item]
+    running = asyncio.create_task(asyncio.sleep(1000))
+    broker._tasks = [running, asyncio.create_task(task, name="retention")]
     try:
         await asyncio.wait_for(_until(stop, broker), 30)
     finally:

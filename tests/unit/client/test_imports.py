@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.imports import loaded
 
 
 def test_import_needs_neither_spark_nor_postgres() -> None:
-    program = (
-        "import sys, tailrace.client;"
-        "print(sorted({'pyarrow', 'psycopg', 'pyspark', 'pydantic'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.strip() == b"[]"
+    assert loaded("tailrace.client", "pyarrow", "psycopg", "pyspark", "pydantic") == []

@@ -40,9 +40,9 @@ class TopicCatalog:
         """Read all topics."""
         cursor = await connection.execute(_TOPICS)
         names = ("id", "name", "uuid", "partitions", "unlogged")
-        self.topics = {}
+        topics = []
         for *values, config in await cursor.fetchall():
             # SQL may set a number where Kafka's clients set its text.
             texts = {setting: str(value) for setting, value in config.items()}
-            topic = Topic(**dict(zip(names, values, strict=True)), config=texts)
-            self.topics[topic.name] = topic
+            topics.append(Topic(**dict(zip(names, values, strict=True)), config=texts))
+        self.topics = {topic.name: topic for topic in topics}
