@@ -88,6 +88,8 @@ def received(url: str, stream: str, *, after: int = 0) -> list[Received]:
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=state.first_seq + after,
             mem_storage=True,
+            # The server drops it after 5 s without a request, which a busy machine exceeds.
+            inactive_threshold=300,
         )
         pull = await js.pull_subscribe("", stream=stream, config=settings)
         found: list[Received] = []

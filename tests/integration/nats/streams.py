@@ -5,19 +5,16 @@ The official client reads the stream: it shares no code with the sink.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
-import nats
-from nats.js.api import AckPolicy, ConsumerConfig
-
 from tailrace.jetstream.connection import NatsConnection
 from tailrace.position import ORIGIN, Position
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
+from tests.jetstream import received
 from tests.unit.sinks.rows import message_id, payload, rows
 
 if TYPE_CHECKING:
@@ -59,26 +56,8 @@ def forget_ids(settings: NatsSink) -> None:
 
 def held(settings: NatsSink, url: str = "") -> list[tuple[bytes, bytes, bytes]]:
     """Subject, id and payload of everything in the stream, read by the official client."""
-
-    async def read() -> list[tuple[bytes, bytes, bytes]]:
-        client = await nats.connect(url or settings.url)
-        try:
-            js = client.jetstream(timeout=60)
-            left = (await js.stream_info(settings.stream.name)).state.messages
-            config = ConsumerConfig(name="oracle", ack_policy=AckPolicy.NONE)
-            await js.add_consumer(settings.stream.name, config)
-            pull = await js.pull_subscribe_bind(consumer="oracle", stream=settings.stream.name)
-            found: list[tuple[bytes, bytes, bytes]] = []
-            while len(found) < left:
-                for message in await pull.fetch(min(500, left - len(found)), timeout=60):
-                    name = (message.headers or {}).get("Nats-Msg-Id", "")
-                    found.append((message.subject.encode(), name.encode(), message.data))
-            await js.delete_consumer(settings.stream.name, "oracle")
-            return found
-        finally:
-            await client.close()
-
-    return asyncio.run(read())
+    found = received(url or settings.url, settings.stream.name)
+    return [(each.subject.encode(), each.id.encode(), each.payload) for each in found]
 
 
 def ids(settings: NatsSink) -> list[bytes]:
