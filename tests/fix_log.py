@@ -317,6 +317,7 @@ class TestLog:
         *,
         segment_bytes: int = 64 << 20,
         codec: int = Codec.NONE,
+        log_id: str = "",
     ) -> None:
         self.store = MemoryStore() if store is None else store
         self.layout = Layout(segment_bytes=segment_bytes, codec=codec)
@@ -330,6 +331,7 @@ class TestLog:
             self.layout,
             identity=IDENTITY,
             start_lsn=START,
+            log_id=log_id,
             now=lambda: NOW,
         )
 

@@ -5,6 +5,10 @@ of the last commit is delivered; a batch without a commit is replayed as a whole
 record where the first batch begins, so this module writes it once to `tailrace-start`: after a
 crash `latest` must not mean a later position.
 
+Positions are of one log. The start record therefore names the history that they belong to: the id
+of the log, and after a `tailrace reset` also an id of the reset, `ID+RESET`. Every offset repeats
+it.
+
 Spark does not fsync these files. After a power cut the newest files may be empty, and Spark then
 refuses the whole checkpoint. `repair` removes them: their batches are replayed, and sinks skip what
 they already hold. It also removes the temporary file of a write that a crash interrupted: Spark
@@ -15,14 +19,92 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import shutil
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace import private
+from tailrace.errors import DivergedError
 from tailrace.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tailrace.log.format.mark import Mark
+
+
+RESET = "See what is delivered again or skipped, then decide: tailrace reset PIPELINE --from ..."
+# Offsets go last: they show that a reset is not finished.
+_SPARK_FILES = ("commits", "sources", "state", "metadata", "offsets")
+
+
+def folder_of(data: Path, pipeline: str) -> Path:
+    """The checkpoint of a pipeline."""
+    return data / "checkpoints" / pipeline
+
+
+class LogEnd(Protocol):
+    """What a checkpoint is compared with."""
+
+    @property
+    def id(self) -> str:
+        """The id of the log."""
+
+    def end(self) -> Mark:
+        """The end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """Where a query begins, and the history that its positions belong to.
+
+    >>> StartRecord.parse("0/1A.3\\n5f0c2a9e+77aa01c2\\n").log_id
+    '5f0c2a9e'
+    """
+
+    position: Position
+    history: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> StartRecord:
+        """Read the file: the position, then the history."""
+        position, _, history = text.strip().partition("\n")
+        return cls(Position.parse(position), history)
+
+    def __str__(self) -> str:
+        return f"{self.position}\n{self.history}\n"
+
+    @property
+    def log_id(self) -> str:
+        """The log that the positions are of."""
+        return self.history.partition("+")[0]
+
+    @classmethod
+    def after_reset(cls, log_id: str, position: Position) -> StartRecord:
+        """The record that a reset writes."""
+        return cls(position, f"{log_id}+{uuid.uuid4().hex[:8]}")
+
+    @property
+    def reset(self) -> bool:
+        """Whether a reset wrote the record."""
+        return "+" in self.history
+
+
+def check_history(folder: Path, record: StartRecord, log: LogEnd) -> None:
+    """Raise DivergedError if the positions of a checkpoint are not positions of this log."""
+    if record.log_id != log.id:
+        raise DivergedError(
+            f"the checkpoint {folder} belongs to the log {record.log_id or 'without an id'}, "
+            f"but this log is {log.id or 'without an id'}",
+            hint=RESET,
+        )
+    position, end = delivered(folder), log.end().end_lsn
+    if position is not None and position != record.position and position.lsn > end:
+        raise DivergedError(
+            f"the checkpoint {folder} is at {position}, but the log ends at {end}", hint=RESET
+        )
 
 
 def delivered(folder: Path) -> Position | None:
@@ -39,49 +121,88 @@ def delivered_page(folder: Path) -> int:
 
 def _offset(folder: Path) -> dict[str, Any] | None:
     """The end offset of the last committed batch."""
+    if _is_reset_unfinished(folder):
+        return None
     for batch in sorted(_batches(folder / "commits"), reverse=True):
-        try:
-            lines = (folder / "offsets" / str(batch)).read_text().splitlines()
-            offset = json.loads(lines[-1])
-            Position.parse(str(offset["position"]))
-        except (OSError, ValueError, KeyError, IndexError, TypeError):
-            continue
-        return dict(offset)
+        offset = _read_offset(folder / "offsets" / str(batch))
+        if offset is not None:
+            return offset
     return None
 
 
-def fix_start(folder: Path, resolve: Callable[[], Position]) -> Position:
-    """The start position of the query. The first call resolves and records it."""
-    known = start(folder)
-    if known is not None:
-        return known
-    position = resolve()
-    _write_start(folder, position)
-    return position
+def _read_offset(path: Path) -> dict[str, Any] | None:
+    """The offset that Spark planned for a batch; None if the file is missing or torn."""
+    try:
+        offset = json.loads(path.read_text().splitlines()[-1])
+        Position.parse(str(offset["position"]))
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return None
+    return dict(offset)
+
+
+def fix_start(folder: Path, resolve: Callable[[], Position], *, history: str) -> StartRecord:
+    """Where the query begins. The first call resolves and records it."""
+    record = read_start(folder)
+    if record is None:
+        record = StartRecord(resolve(), history)
+        write_start(folder, record)
+    return record
 
 
 def start(folder: Path) -> Position | None:
     """The recorded start position; None if the query has never started."""
+    record = read_start(folder)
+    return None if record is None else record.position
+
+
+def read_start(folder: Path) -> StartRecord | None:
+    """The start record; None if the query has never started."""
     try:
-        return Position.parse((folder / "tailrace-start").read_text().strip())
+        return StartRecord.parse((folder / "tailrace-start").read_text())
     except FileNotFoundError:
         return None
 
 
-def _write_start(folder: Path, position: Position) -> None:
+def write_start(folder: Path, record: StartRecord) -> None:
+    """Replace the start record, durably."""
     private.create_folder(folder)
     temporary = folder / "tailrace-start.tmp"
     with temporary.open("w") as file:
-        file.write(f"{position}\n")
+        file.write(str(record))
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / "tailrace-start")
 
 
+def reset(folder: Path, record: StartRecord) -> None:
+    """Begin again at another position. A crash in between leaves the rest to `repair`."""
+    write_start(folder, record)
+    _remove_batches(folder)
+
+
+def _is_reset_unfinished(folder: Path) -> bool:
+    """Whether a reset was interrupted before it removed the batches of the earlier history."""
+    record = read_start(folder)
+    if record is None or not record.reset:
+        return False
+    planned = map(_read_offset, _batches(folder / "offsets").values())
+    return any(offset and offset.get("history") != record.history for offset in planned)
+
+
+def _remove_batches(folder: Path) -> None:
+    for name in _SPARK_FILES:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
     """Remove what a crash left behind; whether batches are affected.
 
-    That is every file that a power cut has emptied, all later ones, and temporary files. `known`
+    That is every file that a power cut has emptied, all later ones, temporary files, and all
+    batches before an interrupted reset. `known`
     returns a position from a file that was fsynced, up to which everything is delivered. If no
     batch remains, the query starts there.
 
@@ -90,6 +211,9 @@ def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
         3 4 5        3 4 5        commits/4    offsets 3 4, commits 3: batch 4 is replayed
         3 4          3 4          all          nothing: the query starts at `known`
     """
+    record = read_start(folder)
+    if _is_reset_unfinished(folder):
+        _remove_batches(folder)
     for kind in ("offsets", "commits"):
         for path in (folder / kind).glob(".*"):
             path.unlink()
@@ -104,7 +228,7 @@ def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
     replay = first in planned and not _empty(planned[first]) and (not first or first - 1 in planned)
     remaining = [batch for batch in planned if batch < first + replay]
     if not remaining and (position := known()) is not None:
-        _write_start(folder, position)
+        write_start(folder, replace(record or StartRecord(position), position=position))
     removed = [done[batch] for batch in sorted(done, reverse=True) if batch >= first]
     removed += [planned[batch] for batch in sorted(planned, reverse=True) if batch not in remaining]
     # A crash may interrupt the repair. The empty files go last: they show that it is needed.

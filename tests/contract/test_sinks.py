@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace.errors import SinkError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
-from tailrace.sinks.contract import Receipt
+from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka
 from tailrace.sinks.nats.settings import NatsSink
@@ -62,7 +62,7 @@ class NatsBench:
         self._url = url
 
     def make(self) -> Sink:
-        return JetStream(NatsSink(type="nats", url=self._url), name="contract")
+        return JetStream(NatsSink(type="nats", url=self._url), Lane(pipeline="contract"))
 
     def delivered(self) -> list[Delivered]:
         return asyncio.run(self._read())
@@ -91,7 +91,7 @@ class KafkaBench:
         settings = KafkaSink(
             type="kafka", bootstrap=self._bootstrap, transactional=self._transactional
         )
-        return Kafka(settings, name=self.prefix)
+        return Kafka(settings, Lane(pipeline=self.prefix))
 
     def delivered(self) -> list[Delivered]:
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})

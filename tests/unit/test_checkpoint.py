@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tailrace import checkpoint
+from tailrace.checkpoint import StartRecord
+from tailrace.errors import DivergedError
+from tailrace.log.format.mark import Mark
 from tailrace.position import Lsn, Position
 
 KNOWN = Position(Lsn(7))
@@ -58,9 +62,9 @@ def test_a_batch_with_an_empty_commit_is_replayed(tmp_path: Path) -> None:
 def test_without_any_batch_the_query_starts_at_the_known_position(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, dict.fromkeys((3, 4), False), dict.fromkeys((3, 4), False))
     (folder / "metadata").write_bytes(bytes(45))
-    checkpoint.fix_start(folder, lambda: Position(Lsn(1)))
+    checkpoint.fix_start(folder, lambda: Position(Lsn(1)), history="a1")
     assert checkpoint.repair(folder, lambda: KNOWN)
-    assert checkpoint.fix_start(folder, not_called) == KNOWN
+    assert checkpoint.fix_start(folder, not_called, history="b2") == StartRecord(KNOWN, "a1")
     assert not (folder / "metadata").exists()
 
 
@@ -129,3 +133,65 @@ def check_readable(folder: Path) -> None:
         assert commits[-1:] == [offsets[-1] - 1]
     elif offsets[-1]:
         assert commits[-1] == offsets[-1]
+
+
+@dataclass(frozen=True)
+class FakeLog:
+    """The id and the end of a log."""
+
+    id: str
+    end_lsn: Lsn
+
+    def end(self) -> Mark:
+        return Mark(
+            sequence=1, offset=0, position=Position(self.end_lsn), end_lsn=self.end_lsn,
+            time=0, epoch=1,
+        )  # fmt: skip
+
+
+def test_a_checkpoint_of_another_log_has_diverged(tmp_path: Path) -> None:
+    record = checkpoint.fix_start(tmp_path, lambda: KNOWN, history="a1")
+    checkpoint.check_history(tmp_path, record, FakeLog("a1", Lsn(9)))
+    with pytest.raises(DivergedError, match="belongs to the log a1, but this log is b2"):
+        checkpoint.check_history(tmp_path, record, FakeLog("b2", Lsn(9)))
+
+
+def test_a_checkpoint_beyond_the_end_of_its_log_has_diverged(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, {3: True}, {3: True})
+    record = checkpoint.fix_start(folder, lambda: KNOWN, history="a1")
+    checkpoint.check_history(folder, record, FakeLog("a1", Lsn(103)))
+    with pytest.raises(DivergedError, match=r"is at 0/67\.0, but the log ends at 0/66"):
+        checkpoint.check_history(folder, record, FakeLog("a1", Lsn(102)))
+
+
+def test_a_start_beyond_the_end_of_the_log_is_waited_for(tmp_path: Path) -> None:
+    record = checkpoint.fix_start(tmp_path, lambda: KNOWN, history="a1")
+    checkpoint.check_history(tmp_path, record, FakeLog("a1", Lsn(1)))
+
+
+def test_a_reset_begins_a_new_history(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, {3: True, 4: True}, {3: True})
+    first = checkpoint.fix_start(folder, lambda: Position(Lsn(1)), history="a1")
+    again = StartRecord.after_reset("a1", KNOWN)
+    checkpoint.reset(folder, again)
+    assert checkpoint.delivered(folder) is None
+    assert checkpoint.read_start(folder) == again
+    assert again.history != first.history
+    assert (again.log_id, again.reset, first.reset) == ("a1", True, False)
+    assert sorted(path.name for path in folder.iterdir()) == ["tailrace-start"]
+
+
+def test_an_interrupted_reset_is_finished_by_the_repair(tmp_path: Path) -> None:
+    """GIVEN a crash after the start record was written WHEN the pipeline starts THEN no batch of
+    the earlier history counts."""
+    folder = write_checkpoint(tmp_path, {3: True, 4: True}, {3: True, 4: True})
+    checkpoint.write_start(folder, StartRecord.after_reset("a1", KNOWN))
+    assert checkpoint.delivered(folder) is None
+    checkpoint.repair(folder, not_called)
+    assert not (folder / "offsets").exists()
+    assert checkpoint.start(folder) == KNOWN
+
+
+def test_records_without_a_history_are_read(tmp_path: Path) -> None:
+    (tmp_path / "tailrace-start").write_text("0/7.0\n")
+    assert checkpoint.read_start(tmp_path) == StartRecord(KNOWN)

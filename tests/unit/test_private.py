@@ -50,7 +50,7 @@ def test_spools_states_and_checkpoints(tmp_path: Path) -> None:
     data = tmp_path / "data"
     Spool(data / "spool").write(1, [])
     StateFile(data / "state" / "one.json", dict).write({"a": 1})
-    checkpoint.fix_start(data / "checkpoints" / "p", lambda: ORIGIN)
+    checkpoint.fix_start(data / "checkpoints" / "p", lambda: ORIGIN, history="")
     status.clear(data / "status")
     with data_folder_lock(data / "run"):
         found = modes(tmp_path)

@@ -72,7 +72,7 @@ class Filler:
         self._clock = clock
         self._now = now
         self.folder: Path = config.data / "backfills" / name
-        self._checkpoint = config.data / "checkpoints" / name
+        self._checkpoint = checkpoint.folder_of(config.data, name)
         self._spool = Spool(spool_of(config.data, name))
         self._pin = f"{name}-backfill"
         self._events = structlog.get_logger().bind(pipeline=name)

@@ -42,7 +42,7 @@ def submit(
     name = _table(config, pipeline, table)
     if rate < 0:
         raise ConfigError(f"rate must be 0 or more rows per second, got {rate}")
-    folder = _folder(config, pipeline)
+    folder = folder_of(config, pipeline)
     records = Record.load(folder)
     for order in Order.load(folder):
         finished = order.id in records and records[order.id].state in FINISHED
@@ -58,7 +58,7 @@ def submit(
 
 def submit_configured(config: Config, pipeline: str) -> None:
     """Request the backfills of the settings, each once: its id is a hash of table and condition."""
-    folder = _folder(config, pipeline)
+    folder = folder_of(config, pipeline)
     known = {order.id for order in Order.load(folder)}
     for configured in config.pipelines[pipeline].backfill.tables:
         name = _table(config, pipeline, configured.table)
@@ -99,13 +99,14 @@ def list_backfills(config: Config) -> list[dict[str, Any]]:
 
 def _all(config: Config) -> Iterator[tuple[Path, Order, Record]]:
     for pipeline in config.pipelines:
-        folder = _folder(config, pipeline)
+        folder = folder_of(config, pipeline)
         records = Record.load(folder)
         for order in Order.load(folder):
             yield folder, order, records.get(order.id) or Record(id=order.id, table=order.table)
 
 
-def _folder(config: Config, pipeline: str) -> Path:
+def folder_of(config: Config, pipeline: str) -> Path:
+    """The orders and records of a pipeline."""
     return config.data / "backfills" / pipeline
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
+from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
 from tailrace.observe.figure import Recorder
 from tailrace.observe.figures import CaptureFigures
@@ -206,6 +208,7 @@ class _Sessions:
                 self._layout,
                 identity=identity,
                 start_lsn=confirmed,
+                log_id=uuid.uuid4().hex,
                 time=system.now,
             )
             self._events.info("log.created", path=str(self._config.log.path), start=str(confirmed))
@@ -234,7 +237,9 @@ class _Sessions:
             keep_hours=self._config.log.keep_hours, keep_bytes=self._config.log.keep_bytes
         )
         now = PgTime.of(datetime.now(UTC))
-        expired = retention.expired(self._store, limits, now_micros=now)
+        pipelines = self._config.pipelines.items()
+        readers = {name: parse_start(pipeline.start) for name, pipeline in pipelines}
+        expired = retention.expired(self._store, limits, now_micros=now, readers=readers)
         if expired:
             retention.delete(self._store, expired)
             self._events.info("log.segments_deleted", count=len(expired), upto=expired[-1].file)

@@ -26,6 +26,7 @@ from tailrace.cli.log.command import log_app
 from tailrace.cli.log.tail import tail
 from tailrace.cli.mirror import mirror
 from tailrace.cli.pipelines import pipelines
+from tailrace.cli.reset import reset
 from tailrace.cli.run import run
 from tailrace.cli.serve import serve
 from tailrace.cli.shadow import shadow_app
@@ -49,6 +50,7 @@ app.add_typer(broker_app)
 app.add_typer(shadow_app)
 app.command()(capture)
 app.command()(pipelines)
+app.command()(reset)
 app.command()(tail)
 app.command()(mirror)
 app.command()(backfill)

@@ -15,7 +15,7 @@ from tailrace.creek.versions import document
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import SinkRefusedError
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
-from tailrace.jetstream.client import connected, messages
+from tailrace.jetstream.client import TIMEOUT_S, connected, messages
 from tailrace.jetstream.settings import NatsStream
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SchemaStream:
         """
         try:
             async with connected(self._pipeline.jetstream) as client:
-                jetstream = client.jetstream()
+                jetstream = client.jetstream(timeout=TIMEOUT_S)
                 info = await jetstream.stream_info(self._stream.name)
                 incarnation = info.created, info.state.first_seq or 1
                 if incarnation != self._incarnation:

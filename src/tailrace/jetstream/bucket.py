@@ -16,7 +16,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.kv import KV_OP
 
 from tailrace.errors import SinkUnreachableError
-from tailrace.jetstream.client import messages, translate_error
+from tailrace.jetstream.client import TIMEOUT_S, messages, translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ class Bucket:
     @classmethod
     async def open(cls, client: Client, settings: BucketSettings) -> Bucket:
         """Open the bucket; create it if it is missing."""
-        jetstream = client.jetstream()
+        jetstream = client.jetstream(timeout=TIMEOUT_S)
         with _translated(settings.name):
             try:
                 store = await jetstream.key_value(settings.name)

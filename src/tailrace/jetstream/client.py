@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from tailrace.jetstream.settings import NatsServer
 
-_TIMEOUT_S = 5.0
+TIMEOUT_S = 10.0
+"""How long a request may take."""
 _STREAM_NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")
 
 
@@ -38,7 +39,7 @@ _STREAM_NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")
 async def connected(server: NatsServer) -> AsyncIterator[Client]:
     """A connection that is given up at the first failure, which raises a `SinkError`."""
     try:
-        client = await asyncio.wait_for(nats.connect(**_options(server)), 2 * _TIMEOUT_S)
+        client = await asyncio.wait_for(nats.connect(**_options(server)), 2 * TIMEOUT_S)
     except (nats.errors.AuthorizationError, nats.errors.InvalidUserCredentialsError) as error:
         raise SinkRefusedError(f"NATS refuses the login: {error}") from error
     except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -60,7 +61,7 @@ def _options(server: NatsServer) -> dict[str, Any]:
         # Even without reconnecting, nats-py tries every server this many times.
         "max_reconnect_attempts": 1,
         "reconnect_time_wait": 0.1,
-        "connect_timeout": _TIMEOUT_S,
+        "connect_timeout": TIMEOUT_S,
         "error_cb": _ignore,
     }
 
@@ -87,7 +88,7 @@ async def stream_info(server: NatsServer, stream: str) -> dict[str, Any] | None:
     if _STREAM_NAME.fullmatch(stream) is None:
         return None
     async with connected(server) as client:
-        answer = await client.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=_TIMEOUT_S)
+        answer = await client.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=TIMEOUT_S)
     info: dict[str, Any] = json.loads(answer.data)
     error = info.get("error")
     if error is None:

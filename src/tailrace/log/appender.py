@@ -87,6 +87,7 @@ class Appender:
         *,
         identity: Identity,
         start_lsn: Lsn,
+        log_id: str = "",
         time: int = 0,
         now: Callable[[], datetime] = _utc_now,
     ) -> Self:
@@ -105,11 +106,12 @@ class Appender:
             time=time, epoch=lease.epoch,
         )  # fmt: skip
         name, mark = _new_segment(
-            store, identity, start, lease.epoch, SchemaBook(), whole=True, now=now()
+            store, identity, start, lease.epoch, SchemaBook(), log_id=log_id, whole=True, now=now()
         )
         state = Recovered(
             segment=name,
             identity=identity,
+            log_id=log_id,
             mark=mark,
             schemas=SchemaBook(),
             builder=index.IndexBuilder(time_before=time),
@@ -119,6 +121,7 @@ class Appender:
 
     def _adopt(self, state: Recovered) -> None:
         self.identity = state.identity
+        self.log_id = state.log_id
         self.mark = state.mark
         """The end of the whole and durable transactions."""
         self.last = state.mark.position
@@ -204,7 +207,7 @@ class Appender:
         )
         self._segment, mark = _new_segment(
             self._store, self.identity, end, self._lease.epoch, self._schemas,
-            whole=self._whole, now=self._now(),
+            log_id=self.log_id, whole=self._whole, now=self._now(),
         )  # fmt: skip
         self._builder = index.IndexBuilder(time_before=self._time)
         if self._whole:
@@ -247,12 +250,14 @@ def _new_segment(
     epoch: int,
     schemas: SchemaBook,
     *,
+    log_id: str,
     whole: bool,
     now: datetime,
 ) -> tuple[SegmentName, Mark]:
     """Create the segment that follows `end`; its name and the mark after its first entry."""
     header = SegmentHeader(
         identity=identity,
+        log_id=log_id,
         sequence=end.sequence + 1,
         epoch=epoch,
         base=end.position,

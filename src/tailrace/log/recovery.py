@@ -44,6 +44,7 @@ class Recovered:
 
     segment: SegmentName
     identity: Identity
+    log_id: str
     mark: Mark
     schemas: SchemaBook
     builder: index.IndexBuilder
@@ -95,6 +96,7 @@ class _Scan:
     def __init__(self, name: SegmentName) -> None:
         self.name = name
         self.identity: Identity | None = None
+        self.log_id = ""
         self.at = 0
         """The offset of the first byte that is not part of a valid entry."""
         self.end: Mark | None = None
@@ -107,7 +109,8 @@ class _Scan:
     def read(self, store: Store) -> None:
         """Read to the end of the file. Raises MalformedError at the first damage."""
         header, self.at = read_header(store, self.name)
-        self.identity, self._time = header.identity, header.base_time
+        self.identity, self.log_id = header.identity, header.log_id
+        self._time = header.base_time
         builder = index.IndexBuilder(time_before=header.base_time)
         for placed in walk(store, self.name, self.at):
             # The first entry gets no row: readers find it without an index.
@@ -171,6 +174,7 @@ def _cut(store: Store, scan: _Scan, end: Mark, mark: Mark | None) -> Recovered:
     return Recovered(
         segment=scan.name,
         identity=scan.identity,
+        log_id=scan.log_id,
         mark=end,
         schemas=scan.schemas,
         builder=index.IndexBuilder(time_before=end.time),

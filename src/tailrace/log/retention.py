@@ -3,6 +3,7 @@
 A reader pins its position under a name. Retention deletes a segment only when every pin is past it
 and it exceeds the limits: it is older than `keep_hours`, or more than `keep_bytes` of consumed log
 follow it. The last segment always stays, and the rest of the log begins with a whole transaction.
+A reader that is configured and has no pin yet needs everything from its start on.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import json
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConfigError, CorruptError
+from tailrace.errors import ConfigError, CorruptError, PositionLostError
 from tailrace.log.reader import Log
 from tailrace.position import Position
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.log.format.segment import SegmentName
+    from tailrace.log.start import Start
     from tailrace.log.store import Store
 
 _PIN = re.compile(r"pin-([a-z0-9_-]{1,100})\.json")
@@ -68,10 +73,22 @@ def pins(store: Store) -> dict[str, Position]:
     return positions
 
 
-def expired(store: Store, limits: Limits, *, now_micros: int) -> list[SegmentName]:
-    """The segments to delete, oldest first. `now_micros` counts from 2000-01-01 UTC."""
+def expired(
+    store: Store,
+    limits: Limits,
+    *,
+    now_micros: int,
+    readers: Mapping[str, Start] = MappingProxyType({}),
+) -> list[SegmentName]:
+    """The segments to delete, oldest first. `now_micros` counts from 2000-01-01 UTC.
+
+    `readers` are the configured readers by name, and where each starts.
+    """
     log = Log(store)
-    needed = min([log.end().position, *pins(store).values()])
+    pinned = pins(store)
+    waiting = [start for name, start in readers.items() if name not in pinned]
+    starts = [position for start in waiting if (position := _resolve(log, start)) is not None]
+    needed = min([log.end().position, *pinned.values(), *starts])
     sealed = _sealed(log, needed)
     oldest = now_micros - int(limits.keep_hours * _HOUR_MICROS)
     kept_bytes = 0
@@ -81,6 +98,14 @@ def expired(store: Store, limits: Limits, *, now_micros: int) -> list[SegmentNam
         if kept_bytes > limits.keep_bytes or log.header(following).base_time < oldest:
             return _upto_whole(log, sealed[:count])
     return []
+
+
+def _resolve(log: Log, start: Start) -> Position | None:
+    """Where a reader will start; None if the log no longer holds it: the reader reports that."""
+    try:
+        return log.resolve(start)
+    except PositionLostError:
+        return None
 
 
 def before(store: Store, position: Position) -> list[SegmentName]:

@@ -76,6 +76,11 @@ class Segments:
                 raise PositionLostError(f"retention has just removed {name.file}") from error
         return self._headers[name]
 
+    @property
+    def id(self) -> str:
+        """The id of the log. Only a log of the same id gives its positions the same meaning."""
+        return self.header(self.segments()[0]).log_id
+
     def earliest(self) -> Position:
         """The position before the first change in the log."""
         return self.header(self.segments()[0]).base

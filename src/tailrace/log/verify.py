@@ -181,6 +181,7 @@ class _Chain:
     time: int = 0
     epoch: int = 0
     system_identifier: str = ""
+    log_id: str = ""
     inside: bool = False
     """Whether a transaction has not ended yet."""
     open: tuple[int, int] | None = None
@@ -242,6 +243,8 @@ class _Segment:
         chain = self._chain
         if chain.begun and header.identity.system_identifier != chain.system_identifier:
             self._report("the segment belongs to another server than the one before it")
+        if chain.begun and header.log_id != chain.log_id:
+            self._report("the segment belongs to another log than the one before it")
         if chain.begun and chain.unbroken:
             here = (header.base, header.base_end_lsn, header.base_time)
             if here != (chain.position, chain.end_lsn, chain.time):
@@ -254,6 +257,7 @@ class _Segment:
         chain.position, chain.end_lsn = header.base, header.base_end_lsn
         chain.time, chain.epoch = header.base_time, header.epoch
         chain.system_identifier = header.identity.system_identifier
+        chain.log_id = header.log_id
 
     def _check_entry(self, placed: Placed, header: SegmentHeader) -> None:
         entry, chain, part = placed.entry, self._chain, self._part

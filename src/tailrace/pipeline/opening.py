@@ -14,6 +14,7 @@ from tailrace.sinks.contract import Lane
 from tailrace.sinks.registry import SINKS
 
 if TYPE_CHECKING:
+    from tailrace.checkpoint import StartRecord
     from tailrace.position import Position
     from tailrace.sinks.contract import Sink
     from tailrace.sinks.sink_type import SinkSettings
@@ -31,8 +32,8 @@ class Target:
     sink: SinkSettings
     lanes: int = 1
     database: str = ""
-    history: str = ""
-    """Which history the positions belong to."""
+    began: StartRecord
+    """Where the pipeline began, and the history that its positions belong to."""
     routed: bool = False
     """Whether an expression chooses destinations."""
 
@@ -70,7 +71,8 @@ def build(target: Target, lane: int) -> Sink:
             number=lane,
             lanes=target.lanes,
             database=target.database,
-            history=target.history,
+            history=target.began.history,
+            began=target.began.position,
             routed=target.routed,
         ),
     )

@@ -15,7 +15,6 @@ from pyspark.sql import functions as sql
 
 from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
-from tailrace.log.start import parse_start
 from tailrace.pipeline import plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
 from tailrace.pipeline.opening import Target
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from tailrace.checkpoint import StartRecord
     from tailrace.config import Pipeline
     from tailrace.log.reader import Log
     from tailrace.pipeline.plan import Plan
-    from tailrace.position import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +43,17 @@ class Folders:
 
 
 def start(
-    spark: SparkSession, name: str, pipeline: Pipeline, *, log: Log, folders: Folders
+    spark: SparkSession,
+    name: str,
+    pipeline: Pipeline,
+    *,
+    log: Log,
+    folders: Folders,
+    began: StartRecord,
 ) -> StreamingQuery:
     """Start the query of a pipeline over the log."""
     folder = folders.checkpoint
-    began = checkpoint.fix_start(folder, lambda: log.resolve(parse_start(pipeline.start)))
-    after = checkpoint.delivered(folder) or began
+    after = checkpoint.delivered(folder) or began.position
     pages = Spool(folders.spool).pages(checkpoint.delivered_page(folder))
     waiting = [page.table for page in pages]
     stages = plan.make(spark, pipeline, name=name, log=log, after=after, also=waiting)
@@ -60,7 +64,7 @@ def start(
         sink=pipeline.sink,
         lanes=pipeline.lanes,
         database=spec.database,
-        history=_history(log),
+        began=began,
         routed=bool(pipeline.route),
     )
     if stages is None:
@@ -83,7 +87,7 @@ def read(
     pipeline: Pipeline,
     spec: Spec,
     folders: Folders,
-    began: Position,
+    began: StartRecord,
     *,
     frame: str = "blocks",
 ) -> DataFrame:
@@ -93,7 +97,8 @@ def read(
         .option("log", str(folders.log))
         .option("frame", frame)
         .option("pipeline", spec.dump())
-        .option("startingAfter", str(began))
+        .option("startingAfter", str(began.position))
+        .option("history", began.history)
         .option("maxRowsPerTrigger", pipeline.batch_rows)
         .option("maxBytesPerTrigger", pipeline.batch_bytes)
         .option("consumer", spec.name)
@@ -129,12 +134,6 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         slot=identity.slot,
         relations=tuple(stages.versions) if stages is not None else (),
     )
-
-
-def _history(log: Log) -> str:
-    """Which history positions belong to: after a restore the same ones mean other changes."""
-    identity = log.header(log.segments()[-1]).identity
-    return f"{identity.system_identifier}.{identity.timeline}.{identity.database}"
 
 
 def _totals() -> list[Column]:

@@ -28,6 +28,7 @@ from tailrace.errors import (
 )
 from tailrace.log import retention
 from tailrace.log.reader import Log
+from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
 from tailrace.pipeline import opening
 from tailrace.pipeline import pipeline as path
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from tailrace.checkpoint import StartRecord
     from tailrace.config import Config, Pipeline
-    from tailrace.position import Position
 
 _HEALTHY_S = 30.0
 _POLL_S = 0.5
@@ -106,10 +107,13 @@ class Runner:
         log = self._wait_for_log()
         if log is None:
             return
+        began = self._prepare(log)
         # Starting a query takes seconds of a core. While the sink is unreachable, the other
         # pipelines need that core.
         opening.probe(self._pipeline.sink, name=self._name)
-        query = self._query = self._start_query(log)
+        query = self._query = path.start(
+            self._spark, self._name, self._pipeline, log=log, folders=self._folders, began=began
+        )
         self._last_batch = -1
         started_at = self._clock()
         self._backoff.running()
@@ -128,20 +132,30 @@ class Runner:
                 self._read_progress(query)
                 query.stop()
 
-    def _start_query(self, log: Log) -> StreamingQuery:
-        folder = self._config.data / "checkpoints" / self._name
-        if checkpoint.repair(folder, self._pinned_position):
-            self._events.warning("pipeline.checkpoint_repaired", folder=str(folder))
-        folders = path.Folders(
+    @property
+    def _folders(self) -> path.Folders:
+        return path.Folders(
             log=self._config.log.path,
-            checkpoint=folder,
+            checkpoint=checkpoint.folder_of(self._config.data, self._name),
             spool=spool_of(self._config.data, self._name),
         )
-        return path.start(self._spark, self._name, self._pipeline, log=log, folders=folders)
 
-    def _pinned_position(self) -> Position | None:
-        """The position that the log holds for this pipeline, at most a second old."""
-        return retention.pins(LocalStore(self._config.log.path)).get(self._name)
+    def _prepare(self, log: Log) -> StartRecord:
+        """Where the pipeline begins. The log keeps everything after that, also while the sink is
+        unreachable."""
+        folder, store = self._folders.checkpoint, LocalStore(self._config.log.path)
+        pinned = retention.pins(store).get(self._name)
+        if checkpoint.repair(folder, lambda: pinned):
+            self._events.warning("pipeline.checkpoint_repaired", folder=str(folder))
+        start = parse_start(self._pipeline.start)
+        began = checkpoint.fix_start(folder, lambda: log.resolve(start), history=log.id)
+        if pinned is None:
+            # Of another log the position means nothing: keep what a reset may ask for.
+            own = began.log_id == log.id
+            kept = (checkpoint.delivered(folder) or began.position) if own else log.earliest()
+            retention.pin(store, self._name, kept)
+        checkpoint.check_history(folder, began, log)
+        return began
 
     def _wait_for_log(self) -> Log | None:
         """The log, after capture has created it; None if the pipeline stops first."""

@@ -1,6 +1,6 @@
-"""The lock of a data folder: at most one `tailrace run` per folder.
+"""The locks of a data folder: at most one `tailrace run` and one `tailrace pipelines` per folder.
 
-The supervisor's processes inherit the lock. The kernel releases it when the last of them has ended,
+The supervisor's processes inherit its lock. The kernel releases it when the last of them has ended,
 so a new supervisor waits for processes that outlived the old one.
 """
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_FILE = "run.lock"
 _WAIT_S = 60.0
 """How long the processes of a dead supervisor may take to end."""
 _POLL_S = 0.05
 
 
 @contextlib.contextmanager
-def data_folder_lock(where: Path, *, clock: Callable[[], float] = time.monotonic) -> Iterator[int]:
-    """Hold the lock; its file descriptor. Raises AlreadyRunningError."""
+def data_folder_lock(
+    where: Path, command: str = "run", *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[int]:
+    """Hold the lock of a command; its file descriptor. Raises AlreadyRunningError."""
     try:
         private.create_folder(where)
-        lock = (where / _FILE).open("a+")
+        lock = (where / f"{command}.lock").open("a+")
     except OSError as error:
         raise StorageError(f"cannot use {where}: {error.strerror}") from error
     with lock:
@@ -38,7 +39,7 @@ def data_folder_lock(where: Path, *, clock: Callable[[], float] = time.monotonic
         while not _acquire(lock):
             if _owner_runs(lock) or clock() > deadline:
                 raise AlreadyRunningError(
-                    f"another `tailrace run` uses the data folder {where.parent}",
+                    f"`tailrace {command}` already uses the data folder {where.parent}",
                     hint="Stop it first, or set `data` to another folder.",
                 )
             time.sleep(_POLL_S)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace import private
 from tailrace.errors import ProcessError
 from tailrace.run import status
+from tailrace.run.lock import data_folder_lock
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -40,22 +40,22 @@ def run_pipelines(config: Config) -> None:
             stopping.set()
 
     where = status.folder(config.data)
-    private.create_folder(where)
     work = _Work()
-    reporter = status.Reporter(where, "pipelines", lambda: work.status)
-    application = Application(config)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, on_signal)
-    work.start(config, application)
-    events.info("pipelines.running", pipelines=sorted(config.pipelines))
-    try:
-        while not stopping.wait(_POLL_S):
-            work.refresh("running")
-            if application.lost is not None:
-                raise ProcessError(f"Spark has ended: {application.lost}")
-    finally:
-        work.stop()
-        reporter.close()
+    with data_folder_lock(where, "pipelines"):
+        reporter = status.Reporter(where, "pipelines", lambda: work.status)
+        application = Application(config)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, on_signal)
+        work.start(config, application)
+        events.info("pipelines.running", pipelines=sorted(config.pipelines))
+        try:
+            while not stopping.wait(_POLL_S):
+                work.refresh("running")
+                if application.lost is not None:
+                    raise ProcessError(f"Spark has ended: {application.lost}")
+        finally:
+            work.stop()
+            reporter.close()
     events.info("pipelines.stopped")
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tailrace.position import ORIGIN, Position
+
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tailrace.position import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,18 @@ class Lane:
     """How many lanes the pipeline has."""
     database: str = ""
     history: str = ""
-    """Which history the positions belong to: after a restore they mean other changes."""
+    """The history that the positions belong to: the id of the log, and after a reset also its id,
+    `ID+RESET`. In another history the same position means another change."""
+    began: Position = ORIGIN
+    """Where the pipeline began: it has delivered nothing up to there."""
     routed: bool = False
     """Whether an expression chooses destinations, so that any may occur."""
+
+    @property
+    def reset(self) -> bool:
+        """Whether the pipeline was reset: its user has given up the positions of earlier
+        histories."""
+        return "+" in self.history
 
 
 class Sink(Protocol):

@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka
 from tests import topics
@@ -50,11 +51,16 @@ class Bench:
     topic: str
 
     def settings(self, **given: Any) -> KafkaSink:
-        return KafkaSink.model_validate({"type": "kafka", "bootstrap": self.bootstrap, **given})
+        # A busy machine may stall for seconds, and its broker then registers again.
+        defaults = {"type": "kafka", "bootstrap": self.bootstrap, "timeout_s": 60}
+        return KafkaSink.model_validate(defaults | given)
 
     def sink(self, *, lane: int = 0, lanes: int = 1, source: str = "one", **given: Any) -> Kafka:
         settings = self.settings(**given)
-        return Kafka(settings, name=self.topic, lane=lane, lanes=lanes, source=source)
+        return Kafka(
+            settings,
+            Lane(pipeline=self.topic, number=lane, lanes=lanes, history=source),
+        )
 
     @contextlib.contextmanager
     def opened(self, after: Position = ORIGIN, **given: Any) -> Iterator[Kafka]:

@@ -12,7 +12,7 @@ from kafka.partitioner.default import murmur2
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
-from tailrace.sinks.contract import Receipt
+from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka, probe
 from tests.integration.kafka.reading import delivered
@@ -229,7 +229,9 @@ def test_an_unreachable_cluster_is_an_error() -> None:
     with pytest.raises(SinkUnreachableError, match=r"127\.0\.0\.1:1"):
         probe(settings, name="test")
     for transactional in (False, True):
-        sink = Kafka(settings.model_copy(update={"transactional": transactional}), name="test")
+        sink = Kafka(
+            settings.model_copy(update={"transactional": transactional}), Lane(pipeline="test")
+        )
         with pytest.raises(SinkUnreachableError):
             sink.open(ORIGIN)
         with pytest.raises(SinkUnreachableError):

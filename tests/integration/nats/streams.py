@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.jetstream.connection import NatsConnection
 from tailrace.position import ORIGIN, Position
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
 from tests.jetstream import received
@@ -84,7 +85,7 @@ def make_stream(settings: NatsSink, **given: Any) -> None:
 
 @contextlib.contextmanager
 def opened(settings: NatsSink, after: Position = ORIGIN, name: str = "test") -> Iterator[JetStream]:
-    sink = JetStream(settings, name=name)
+    sink = JetStream(settings, Lane(pipeline=name))
     sink.open(after)
     try:
         yield sink

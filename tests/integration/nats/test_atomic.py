@@ -9,6 +9,7 @@ import structlog
 
 from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError
 from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.nats.sink import JetStream
 from tests.integration.nats.streams import altered, batch, ids, opened, sink_settings
 from tests.unit.sinks.rows import message_id
@@ -68,7 +69,7 @@ def test_a_transaction_stored_by_another_attempt_is_read_back(atomic: NatsSink) 
 def test_a_stream_without_atomic_batches_is_refused(server: EmbeddedNats) -> None:
     settings = sink_settings(server.url, atomic="transaction")
     with pytest.raises(SinkRefusedError, match="does not allow atomic"):
-        JetStream(settings, name="test").open(ORIGIN)
+        JetStream(settings, Lane(pipeline="test")).open(ORIGIN)
 
 
 def test_a_window_smaller_than_a_transaction(atomic: NatsSink) -> None:

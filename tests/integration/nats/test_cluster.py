@@ -16,6 +16,7 @@ from tailrace.errors import SinkUnreachableError
 from tailrace.jetstream.connection import NatsConnection
 from tailrace.jetstream.stream import stream_info
 from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
@@ -87,7 +88,7 @@ def test_leaders_that_die_lose_nothing_and_repeat_nothing(
             "timeout_s": 3,
         }
     )
-    sink = JetStream(settings, name="test")
+    sink = JetStream(settings, Lane(pipeline="test"))
     with structlog.testing.capture_logs() as logs:
         deliver_all(sink, settings, cluster, rng)
     # The server killed last may still be starting, and the cluster electing.

@@ -12,6 +12,7 @@ import pytest
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats, TcpProxy
 from tests.integration.nats.streams import (
@@ -38,7 +39,7 @@ def proxied(server: EmbeddedNats) -> Iterator[tuple[TcpProxy, NatsSink]]:
 
 def test_a_broken_connection_is_reopened(proxied: tuple[TcpProxy, NatsSink]) -> None:
     proxy, settings = proxied
-    sink = JetStream(settings, name="test")
+    sink = JetStream(settings, Lane(pipeline="test"))
     sink.open(ORIGIN)
     sink.write(batch(settings, range(1000)))
     sink.flush()
@@ -117,7 +118,7 @@ def test_another_kind_of_server_is_refused() -> None:
         listening(greet) as settings,
         pytest.raises(SinkRefusedError, match="does not speak NATS"),
     ):
-        JetStream(settings, name="test").open(ORIGIN)
+        JetStream(settings, Lane(pipeline="test")).open(ORIGIN)
 
 
 def test_a_server_that_ends_during_the_tls_handshake_is_unreachable() -> None:
@@ -126,7 +127,7 @@ def test_a_server_that_ends_during_the_tls_handshake_is_unreachable() -> None:
         link.recv(1 << 16)
 
     with listening(end, "tls") as settings, pytest.raises(SinkUnreachableError, match="lost"):
-        JetStream(settings, name="test").open(ORIGIN)
+        JetStream(settings, Lane(pipeline="test")).open(ORIGIN)
 
 
 def test_a_server_without_responders_is_unreachable() -> None:
@@ -150,7 +151,7 @@ def test_a_server_without_responders_is_unreachable() -> None:
         listening(serve) as settings,
         pytest.raises(SinkUnreachableError, match="nothing answers") as caught,
     ):
-        JetStream(settings, name="test").open(ORIGIN)
+        JetStream(settings, Lane(pipeline="test")).open(ORIGIN)
     assert "-js" in caught.value.hint
 
 
@@ -159,4 +160,4 @@ def test_a_server_without_jetstream_is_refused() -> None:
     with EmbeddedNats(config=config) as server:
         settings = sink_settings(server.url, user="a", password="a")
         with pytest.raises(SinkRefusedError, match=r"JetStream|nothing answers"):
-            JetStream(settings, name="test").open(ORIGIN)
+            JetStream(settings, Lane(pipeline="test")).open(ORIGIN)

@@ -13,6 +13,7 @@ import pytest
 
 from tailrace.errors import SinkError, SinkRefusedError
 from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def delivered(server: EmbeddedNats, **given: Any) -> int:
     """How many messages arrive with these settings."""
     settings = NatsSink.model_validate({"type": "nats", "url": server.url} | given)
-    sink = JetStream(settings, name="test")
+    sink = JetStream(settings, Lane(pipeline="test"))
     try:
         sink.open(ORIGIN)
         sink.write(rows(range(10)))

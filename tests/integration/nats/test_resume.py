@@ -14,7 +14,7 @@ import structlog
 
 from tailrace.errors import SinkUnreachableError
 from tailrace.position import ORIGIN
-from tailrace.sinks.contract import Receipt
+from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
@@ -217,7 +217,7 @@ def test_a_killed_server_gets_each_message_once_and_in_order(seed: int, atomic: 
         stream = {"duplicate_window_s": 0.1, "atomic": atomic}
         mode = "transaction" if atomic else "none"
         settings = sink_settings(server.url, stream=stream, atomic=mode)
-        sink = JetStream(settings, name="test")
+        sink = JetStream(settings, Lane(pipeline="test"))
         done, kills = 0, 0
         while done < total:
             killer = threading.Timer(rng.uniform(0.005, 0.06), server.kill)
@@ -250,7 +250,7 @@ def test_pipelines_share_a_stream_with_subjects_of_their_own(settings: NatsSink)
 
     def write(name: str, first: int, last: int) -> int:
         numbers = own[name]
-        sink = JetStream(settings, name=name, subjects=subjects[name])
+        sink = JetStream(settings, Lane(pipeline=name), subjects=subjects[name])
         try:
             sink.open(position(numbers[first] - 1) if first else ORIGIN)
             sink.write(batch(settings, numbers[first:last], destination=subjects[name].encode()))

@@ -12,7 +12,7 @@ from tailrace.errors import SinkRefusedError
 from tailrace.finding import Severity
 from tailrace.jetstream.stream import inspect, stream_info
 from tailrace.position import ORIGIN
-from tailrace.sinks.contract import Receipt
+from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
@@ -82,7 +82,7 @@ def test_a_stream_that_would_lose_messages_is_refused(
 ) -> None:
     make_stream(settings, **config)
     with pytest.raises(SinkRefusedError, match=reason):
-        JetStream(settings, name="test").open(ORIGIN)
+        JetStream(settings, Lane(pipeline="test")).open(ORIGIN)
     assert inspect(settings)[0].severity is Severity.ERROR
 
 

@@ -9,9 +9,9 @@ import pytest
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.log import retention
 from tailrace.log.format.segment import list_segments
-from tailrace.log.reader import Log
+from tailrace.log.reader import AtLsn, Earliest, Latest, Log, Start
 from tailrace.log.retention import Limits
-from tailrace.position import Position
+from tailrace.position import Lsn, Position
 from tailrace.testing import MemoryStore, PowerCutError
 from tests.chance import seeds
 from tests.fix_log import SECOND, TIME, TestLog, all_changes, random_log, same, transaction
@@ -163,3 +163,22 @@ def test_the_segment_of_the_mark_stays_whatever_is_asked_for() -> None:
     retention.delete(made.store, retention.before(made.store, Position(transaction(9).lsn, 0)))
     made.appender.rewind()
     assert made.appender.mark.position == end.position
+
+
+def test_configured_readers_without_a_pin_need_everything_from_their_start(
+    segmented: TestLog,
+) -> None:
+    def kept(**readers: Start) -> int:
+        expired = retention.expired(
+            segmented.store, NOTHING_KEPT, now_micros=TIME + 10 * HOUR, readers=readers
+        )
+        return len(list_segments(segmented.store)) - len(expired)
+
+    third = segmented.changes()[2].position.lsn
+    assert kept(a=Latest()) == 1
+    assert kept(a=Earliest(), b=Latest()) == 7
+    assert kept(a=AtLsn(third)) == 5
+    # The reader itself reports a start that is gone.
+    assert kept(a=AtLsn(Lsn(1))) == 1
+    retention.pin(segmented.store, "a", segmented.changes()[-1].position)
+    assert kept(a=Earliest()) == 1

@@ -82,8 +82,8 @@ class Acks:
         """One past the highest number that has an answer."""
         self.duplicates = 0
         self.failures: list[Failure] = []
-        self.repeated: tuple[int, int] | None = None
-        """The first message that the stream already held: its number, and its sequence there."""
+        self.repeated: list[tuple[int, int]] = []
+        """The messages that the stream already held: their numbers, and their sequences there."""
         self._line_prefix = b"MSG " + inbox
         self._inbox = inbox
         self._stream = stream
@@ -142,7 +142,7 @@ class Acks:
             self._fail(number, count, {"description": reason})
         elif answer.get("duplicate"):
             self.duplicates += 1
-            self.repeated = self.repeated or (number, int(answer["seq"]))
+            self.repeated.append((number, int(answer["seq"])))
 
     def _fail(self, number: int, count: int, error: dict[str, Any]) -> None:
         failure = Failure(

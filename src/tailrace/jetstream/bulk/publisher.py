@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _FRAME_ROWS = 4096
 _FRAME_BYTES = 8 * 2**20
 _SEND_BYTES = 2**20
+_MAX_REPEATED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ class Publisher:
         self._max_outstanding = max_outstanding
         self._timeout_s = timeout_s
         self._sent = 0
-        self.repeated: tuple[int, Row] | None = None
-        """The first message that the stream already held: its sequence there, and the row."""
+        self.repeated: list[tuple[int, Row]] = []
+        """Messages that the stream already held, at most _MAX_REPEATED of them: their sequences
+        there, and their rows. Read-back skips what is known to be stored, so these are few."""
         self._unanswered: deque[_Sent] = deque()
 
     @property
@@ -138,10 +140,10 @@ class Publisher:
         for event in self._connection.parse(data[self.acks.count(data) :]):
             if isinstance(event, Message):
                 self.acks.take(event)
-        if self.acks.repeated and self.repeated is None:
-            # Looked up now: `flush` drops the rows of answered messages.
-            number, sequence = self.acks.repeated
-            self.repeated = sequence, self._row(number)
+        # Looked up now: `flush` drops the rows of answered messages.
+        for number, sequence in self.acks.repeated[: _MAX_REPEATED - len(self.repeated)]:
+            self.repeated.append((sequence, self._row(number)))
+        self.acks.repeated.clear()
         return self.acks.answered - before
 
     def _row(self, number: int) -> Row:

@@ -30,7 +30,6 @@ from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     from tailrace.jetstream.connection import NatsConnection
     from tailrace.jetstream.protocol import Message
@@ -108,11 +107,11 @@ class OwnSubjects:
 
 
 def read_back(
-    connection: NatsConnection, own: OwnSubjects, state: dict[str, Any], *, after: Position
+    connection: NatsConnection, own: OwnSubjects, bounds: tuple[int, int], *, after: Position
 ) -> ReadBack:
-    """The messages of the stream after `after`."""
-    first, last = int(state["first_seq"]), int(state["last_seq"])
-    if not state["messages"]:
+    """The messages after `after` between two sequences of the stream, both included."""
+    first, last = bounds
+    if first > last:
         return ReadBack()
     start = _last_delivered(connection, own, after, first, last) + 1
     return _forward(connection, own, (start, last), after) if start <= last else ReadBack()

@@ -56,6 +56,9 @@ class SegmentHeader:
     """The header of a segment: identity, and where in the stream the segment begins."""
 
     identity: Identity
+    log_id: str
+    """The id of the log, the same in all of its segments. Positions are of one log: the LSNs of
+    another one may mean other changes. Empty in logs that were created without an id."""
     sequence: int
     epoch: int
     base: Position
@@ -74,6 +77,7 @@ class SegmentHeader:
             "base_time": self.base_time,
             "created_at": self.created_at,
         }
+        fields |= {"log_id": self.log_id} if self.log_id else {}
         text = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
         blank = _SEGMENT.pack(SEGMENT_MAGIC, VERSION, 0, len(text), 0)
         return (
@@ -122,6 +126,7 @@ def _identity_from(fields: dict[str, Any]) -> SegmentHeader:
             slot=_text(fields, "slot"),
             publication=_text(fields, "publication"),
         ),
+        log_id=_text(fields, "log_id") if "log_id" in fields else "",
         sequence=_number(fields, "sequence", _UNSIGNED),
         epoch=_number(fields, "epoch", _UNSIGNED),
         base=_position(fields, "base"),

@@ -1,8 +1,9 @@
 """The offset of a micro-batch: where it ends in the log, and which backfill pages it delivers.
 
 Spark stores offsets as JSON in its checkpoint, so the keys are a format on disk: `position`,
-`chunk` (the last delivered page), `chunks` (the pages of this batch) and `beat`. Spark starts a
-batch when the text of the offset changes.
+`history` (what the position belongs to, see `tailrace.checkpoint`), `chunk` (the last delivered
+page), `chunks` (the pages of this batch) and `beat`. Spark starts a batch when the text of the
+offset changes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Offset:
     """
 
     position: Position
+    history: str = ""
+    """The history that the position belongs to; empty for a start that nothing was read from."""
     page: int = 0
     """The number of the last delivered page of a backfill; it never falls."""
     pages: tuple[int, ...] = ()
@@ -35,6 +38,7 @@ class Offset:
         assert isinstance(pages, list)
         return cls(
             position=Position.parse(str(offset["position"])),
+            history=str(offset.get("history", "")),
             page=int(str(offset.get("chunk", 0))),
             pages=tuple(pages),
             heartbeat=int(str(offset.get("beat", 0))),
@@ -43,6 +47,8 @@ class Offset:
     def dump(self) -> dict[str, object]:
         """The JSON object; keys without a value are left out."""
         offset: dict[str, object] = {"position": str(self.position)}
+        if self.history:
+            offset["history"] = self.history
         if self.page:
             offset["chunk"] = self.page
         if self.pages:

@@ -32,6 +32,7 @@ HELP = {
     "partitions": "Tasks per micro-batch (default 1: rows arrive in order).",
     "partitionBytes": "In a batch read of a table: max bytes per task (default 128 MiB).",
     "holdSeconds": "In a batch read of a table: how long an idle snapshot is held (default 30).",
+    "history": "For pipelines: the history that their positions belong to.",
     "consumer": "Name under which the log retains changes that this query has not read yet.",
     "messages": "true: include logical messages (change frame only).",
     "onSchemaChange": "With table: fail (default), or ignore added and dropped columns.",
@@ -62,6 +63,7 @@ class Options:
     partitions: int = 1
     partition_bytes: int = 128 << 20
     hold_s: int = 30
+    history: str = ""
     consumer: str = ""
     messages: bool = False
     ignore_schema_change: bool = False
@@ -110,6 +112,7 @@ class Options:
             partitions=_number(values, "partitions", 1),
             partition_bytes=_number(values, "partitionBytes", 128 << 20),
             hold_s=_number(values, "holdSeconds", 30),
+            history=values.get("history", ""),
             consumer=values.get("consumer", ""),
             messages=values.get("messages", "false").lower() == "true",
             ignore_schema_change=values.get("onSchemaChange", "fail").lower() == "ignore",

@@ -81,19 +81,22 @@ class PlannedVersions:
 class Planner:
     """Plans the micro-batches of one query.
 
-    `pages` returns the pages of backfills after a number, in order. `versions` is None for frames
-    that read any version of a table. `now` and the `now` of `next_end` are of one monotonic clock.
+    `history` is what positions of this log belong to. `pages` returns the pages of backfills after
+    a number, in order. `versions` is None for frames that read any version of a table. `now` and
+    the `now` of `next_end` are of one monotonic clock.
     """
 
     def __init__(
         self,
         *,
         now: float,
+        history: str = "",
         max_page_rows: int = UNLIMITED,
         pages: Callable[[int], Iterable[Page]] = lambda _: (),
         versions: PlannedVersions | None = None,
     ) -> None:
         self._last_batch_s = now
+        self._history = history
         self._max_page_rows = max_page_rows
         self._pages = pages
         self._versions = versions
@@ -111,11 +114,12 @@ class Planner:
         if pages:
             end = Offset(
                 position=page_position(pages[-1], position),
+                history=self._history,
                 page=pages[-1].number,
                 pages=tuple(page.number for page in pages),
             )
         elif position > start.position:
-            end = Offset(position=position, page=start.page)
+            end = Offset(position=position, history=self._history, page=start.page)
         elif target is None and now - self._last_batch_s >= HEARTBEAT_S:
             end = replace(start, heartbeat=start.heartbeat + 1)
         else:

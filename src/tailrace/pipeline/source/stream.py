@@ -38,8 +38,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, DivergedError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
@@ -165,7 +166,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Waits briefly for changes, so that an idle query does not spin.
         """
-        log, offset = self._open_log(), Offset.parse(start)
+        log, offset = self._open_log(), self._parse_offset(start)
         self._pin(offset.position)
         if self._capture is not None:
             self._capture.check()
@@ -176,11 +177,38 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return start if end is None else end.dump()
 
+    def _parse_offset(self, offset: dict[str, object]) -> Offset:
+        """The offset. Raises DivergedError if its position is not one of this log."""
+        parsed, log = Offset.parse(offset), self._open_log()
+        if parsed.history and parsed.history != self._history:
+            raise DivergedError(
+                f"the checkpoint belongs to the log {parsed.history}, but this log is "
+                f"{self._history or 'without an id'}",
+                hint=self._way_out,
+            )
+        if parsed.history and parsed.position.lsn > (end := log.end().end_lsn):
+            raise DivergedError(
+                f"the checkpoint is at {parsed.position}, but the log ends at {end}",
+                hint=self._way_out,
+            )
+        return parsed
+
+    @property
+    def _way_out(self) -> str:
+        if self._options.pipeline:
+            return checkpoint.RESET
+        return "Start the query with another checkpointLocation, and a startingPosition."
+
+    @cached_property
+    def _history(self) -> str:
+        return self._options.history or self._open_log().id
+
     @cached_property
     def _planner(self) -> Planner:
         options = self._options
         return Planner(
             now=self._clock(),
+            history=self._history,
             max_page_rows=options.max_rows,
             pages=self._pages_after,
             versions=self._planned_versions(),
@@ -203,7 +231,9 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
         """The end of the log, for Spark's progress reports."""
-        return None if self._log is None else Offset(position=self._log.end().position).dump()
+        if self._log is None:
+            return None
+        return Offset(position=self._log.end().position, history=self._history).dump()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Limit the query to the changes that are committed in PostgreSQL now."""
@@ -217,7 +247,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[InputPartition]:
         """The range as one partition, or as many as the option `partitions` says."""
         log = self._open_log()
-        first, last = Offset.parse(start), Offset.parse(end)
+        first, last = self._parse_offset(start), self._parse_offset(end)
         # A heartbeat repeats the pages of the offset that it follows: they are delivered already.
         pages = last.pages if last.page > first.page else ()
         if self._options.partitions == 1 or first.position == last.position:

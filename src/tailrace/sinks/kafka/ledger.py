@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
 
-from tailrace.errors import SinkRefusedError
+from tailrace.checkpoint import RESET
+from tailrace.errors import DivergedError, SinkRefusedError
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.sinks.kafka.positions import LanePosition
 
@@ -46,6 +46,8 @@ class LaneId:
     number: int = 0
     lanes: int = 1
     source: str = ""
+    reset: bool = False
+    """Whether the pipeline was reset, so that positions of other sources do not count."""
 
 
 @dataclass(slots=True)
@@ -74,10 +76,11 @@ class Ledger:
     def __init__(self, lane: LaneId, stored: Mapping[int, LanePosition]) -> None:
         self._lane = lane
         foreign = [position for position in stored.values() if position.source != lane.source]
-        if foreign:
-            # Positions of another database history say nothing about this one.
-            structlog.get_logger().warning(
-                "kafka.other_source", was=foreign[0].source, now=lane.source
+        if foreign and not lane.reset:
+            raise DivergedError(
+                f"Kafka holds the position of lane {foreign[0].lane} in the log "
+                f"{foreign[0].source}, but this log is {lane.source or 'without an id'}",
+                hint=RESET,
             )
         own = {
             number: position

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.position import Position
-    from tailrace.sinks.contract import Receipt
+    from tailrace.sinks.contract import Lane, Receipt
     from tailrace.sinks.kafka.positions import LanePosition
     from tailrace.sinks.kafka.publisher import Outgoing
     from tailrace.sinks.kafka.settings import Kafka as Settings
@@ -42,20 +42,15 @@ ID_HEADER = "tailrace-id"
 
 
 class Kafka(ProducerSink):
-    """Publishes messages to Kafka topics. `name` is the pipeline's.
+    """Publishes the messages of a lane to Kafka topics. Only transactions need to know which."""
 
-    `lanes` sinks deliver in parallel and this one is number `lane`. `source` identifies the
-    database history: in another one the same position means another change. Only transactions use
-    them.
-    """
-
-    def __init__(
-        self, settings: KafkaSink, *, name: str, lane: int = 0, lanes: int = 1, source: str = ""
-    ) -> None:
-        super().__init__(name)
+    def __init__(self, settings: KafkaSink, lane: Lane) -> None:
+        super().__init__(lane.pipeline)
         self._settings = settings
-        self._lane = LaneId(number=lane, lanes=lanes, source=source)
-        self._topics = Topics(settings, name=name)
+        self._lane = LaneId(
+            number=lane.number, lanes=lane.lanes, source=lane.history, reset=lane.reset
+        )
+        self._topics = Topics(settings, name=lane.pipeline)
         self._ledger: Ledger | None = None
 
     def open(self, after: Position) -> None:

@@ -40,9 +40,7 @@ class KafkaType(SinkType[KafkaSink]):
         """A producer."""
         from tailrace.sinks.kafka.sink import Kafka
 
-        return Kafka(
-            settings, name=lane.pipeline, lane=lane.number, lanes=lane.lanes, source=lane.history
-        )
+        return Kafka(settings, lane)
 
     def probe(self, settings: KafkaSink, *, name: str) -> None:
         """The cluster must answer."""

@@ -2,7 +2,8 @@
 
 JetStream drops a message whose id it has stored within the stream's duplicate window. The window is
 a few minutes, a checkpoint may be older. Therefore `open` reads back the ids that the stream holds
-beyond the checkpoint, and `write` skips them.
+beyond the checkpoint, and `write` skips them. Only messages of this history of the database count
+(`claim`).
 
 A sink that stays open need not read back before every batch: the server itself drops whatever
 another process has stored since the last read-back, as long as that is younger than the window.
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow.compute as pc
 import structlog
 
-from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
+from tailrace.errors import DivergedError, PoisonedError, SinkRefusedError, SinkUnreachableError
 from tailrace.jetstream.bulk import frames
 from tailrace.jetstream.bulk.atomic_batches import Transactions
 from tailrace.jetstream.bulk.publisher import Publisher
@@ -34,6 +35,7 @@ from tailrace.jetstream.stream import find_stream, ready
 from tailrace.jetstream.subjects import Subjects
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
+from tailrace.sinks.nats.claim import Claim, ensure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,26 +45,28 @@ if TYPE_CHECKING:
 
     from tailrace.errors import SinkError
     from tailrace.position import Position
+    from tailrace.sinks.contract import Lane
     from tailrace.sinks.nats.settings import NatsSink
 
 
 class JetStream:
     """Publishes messages to a JetStream stream.
 
-    `name` is the pipeline's. `subjects` is a pattern that only this pipeline publishes to.
+    `subjects` is a pattern that only this pipeline publishes to.
     """
 
     def __init__(
         self,
         settings: NatsSink,
+        lane: Lane,
         *,
-        name: str,
         subjects: str = ">",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._place = OwnSubjects(settings.stream.name, subjects)
-        self._name = name
+        self._lane = lane
+        self._name = lane.pipeline
         self._clock = clock
         self._stream = settings.stream.name
         self._transactions = Transactions()
@@ -71,6 +75,7 @@ class JetStream:
         self._subjects = Subjects(())
         self._limit_bytes = 0
         self._created = ""
+        self._claim = Claim()
         self._stored = ReadBack()
         self._read_back_at_s = -math.inf
         """When the sink last read back."""
@@ -88,6 +93,8 @@ class JetStream:
                 # The stream was deleted and created again: the known ids are of the old one.
                 self._forget()
                 self._created = info["created"]
+            assert self._line is not None
+            self._claim = ensure(self._line, info, self._lane, after=after)
             self._window_s = info["config"].get("duplicate_window", 0) / 1e9
             self._after = after
             if self._clock() - self._read_back_at_s > self._window_s / 4:
@@ -139,7 +146,9 @@ class JetStream:
     def _read_back(self, state: dict[str, Any]) -> None:
         assert self._line is not None
         now = self._clock()
-        self._stored = read_back(self._line, self._place, state, after=self._after)
+        first = max(int(state["first_seq"]), self._claim.after + 1)
+        bounds = (first, int(state["last_seq"]))
+        self._stored = read_back(self._line, self._place, bounds, after=self._after)
         self._read_back_at_s, self._read_back_due_s = now, math.inf
         if len(self._stored):
             structlog.get_logger().info(
@@ -187,7 +196,7 @@ class JetStream:
             for run in self._transactions.flush():
                 publisher.publish(run.rows, atomic=run.atomic)
             publisher.flush()
-            self._check_duplicate(publisher)
+            self._check_duplicates(publisher)
         except BaseException:
             self.close()
             raise
@@ -242,29 +251,30 @@ class JetStream:
         text = f"message {name!r} cannot be sent to stream {self._stream}: {error}"
         return batch.slice(0, row), type(error)(text, hint=error.hint)
 
-    def _check_duplicate(self, publisher: Publisher) -> None:
+    def _check_duplicates(self, publisher: Publisher) -> None:
         """Fail if the server dropped a message as a duplicate of a different message.
 
         An id is unique within its source only. If the stream holds the id for a message of another
         pipeline or another database, the server has dropped this pipeline's message.
         """
-        if publisher.repeated is None or self._line is None:
-            return
-        (sequence, row), publisher.repeated, publisher.acks.repeated = (
-            publisher.repeated,
-            None,
-            None,
-        )
-        stored = message_at(self._line, self._stream, sequence)
-        if not row or stored is None or stored[0] != sequence:
-            return
-        name = row["id"].decode("utf-8", "replace")
-        if stored[1].encode() != row["destination"]:
-            raise SinkRefusedError(
-                f"stream {self._stream} dropped message {name}: it holds that id under {stored[1]}",
-                hint="Two pipelines or databases share the stream. Configure one stream for each.",
-            )
-        if stored[3] != row["payload"]:
-            structlog.get_logger().warning(
-                "nats.duplicate_differs", stream=self._stream, id=name, sequence=sequence
-            )
+        repeated, publisher.repeated = publisher.repeated, []
+        for sequence, row in repeated:
+            assert self._line is not None
+            stored = message_at(self._line, self._stream, sequence)
+            if not row or stored is None or stored.sequence != sequence:
+                continue
+            name = row["id"].decode("utf-8", "replace")
+            if stored.subject.encode() != row["destination"]:
+                raise SinkRefusedError(
+                    f"stream {self._stream} dropped message {name}: it holds that id under "
+                    f"{stored.subject}",
+                    hint="Two pipelines or databases share the stream. Configure one stream for "
+                    "each.",
+                )
+            if stored.payload != row["payload"]:
+                raise DivergedError(
+                    f"stream {self._stream} dropped message {name}: it holds another message with "
+                    f"that id, number {sequence}",
+                    hint="Another database or pipeline publishes to the stream. Configure one "
+                    "stream for each.",
+                )

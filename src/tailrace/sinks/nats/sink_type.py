@@ -45,7 +45,7 @@ class Nats(SinkType[NatsSink]):
         """A connection and its stream."""
         from tailrace.sinks.nats.sink import JetStream
 
-        return JetStream(settings, name=lane.pipeline, subjects=_own_subjects(settings, lane))
+        return JetStream(settings, lane, subjects=_own_subjects(settings, lane))
 
     def probe(self, settings: NatsSink, *, name: str) -> None:
         """The server must answer for the stream, which need not exist yet."""

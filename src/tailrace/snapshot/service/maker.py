@@ -309,7 +309,7 @@ class Maker:
 
         If there is none, the snapshot is released, and the next attempt takes a new one.
         """
-        start = checkpoint.start(self._config.data / "checkpoints" / self._name)
+        start = checkpoint.start(checkpoint.folder_of(self._config.data, self._name))
         relation = job.table.relation
         try:
             return bound(self._config.log.path, relation, job.snapshot, start, self._stopping)

@@ -98,8 +98,7 @@ def test_any_split_of_the_bytes_counts_the_same(kinds: list[str], cuts: list[int
         for number in numbers.get(kind, [])
     ]
     assert [failure.number for failure in acks.failures] == sorted(refused)
-    first = numbers.get("duplicate")
-    assert acks.repeated == ((first[0], first[0] + 1000) if first else None)
+    assert acks.repeated == [(number, number + 1000) for number in numbers.get("duplicate", [])]
 
 
 def test_runs_of_plain_acks_are_counted_without_parsing() -> None:

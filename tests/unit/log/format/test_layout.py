@@ -33,6 +33,7 @@ from tests.fix_log import IDENTITY, START, TIME, Session, transaction, whole_ent
 
 HEADER = SegmentHeader(
     identity=IDENTITY,
+    log_id="5f0c2a9e4b1d4c6f8a7e3d2b1c0f9e8d",
     sequence=7,
     epoch=3,
     base=Position(Lsn(0x1100), 4),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import SinkRefusedError
+from tailrace.errors import DivergedError, SinkRefusedError
 from tailrace.position import ORIGIN, READS, Lsn, Position
 from tailrace.sinks.kafka.ledger import LaneId, Ledger, Tally, last_of, rows_up_to
 from tailrace.sinks.kafka.positions import LanePosition
@@ -105,8 +105,14 @@ def test_a_changed_number_of_lanes_is_refused_within_a_batch() -> None:
     assert sent(ledger, range(10, 12)) == [10, 11]
 
 
-def test_positions_of_another_source_are_ignored() -> None:
-    ledger = Ledger(LANE, {0: stored(9, source="other"), 1: stored(9, source="other", lanes=2)})
+def test_positions_of_another_history_are_refused() -> None:
+    with pytest.raises(DivergedError, match="in the log other, but this log is one"):
+        Ledger(LANE, {0: stored(9, source="other")})
+
+
+def test_a_reset_ignores_positions_of_another_history() -> None:
+    lane = replace(LANE, reset=True)
+    ledger = Ledger(lane, {0: stored(9, source="other"), 1: stored(9, source="other", lanes=2)})
     ledger.open(ORIGIN)
     assert not ledger.ahead
     assert sent(ledger, range(5)) == [0, 1, 2, 3, 4]

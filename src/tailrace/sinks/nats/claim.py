@@ -1,0 +1,119 @@
+"""The claim of a pipeline on its stream: which history its messages belong to, and since when.
+
+Message ids hold positions, and positions are of one log. After a restore, LSNs are used again: a
+message of the earlier history would pass for one that is already delivered. So the stream's
+metadata holds a claim per pipeline, and reading back begins after it. What a pipeline finds when it
+opens its stream:
+
+| claim in the stream | the pipeline                 | what happens                                |
+|---------------------|------------------------------|---------------------------------------------|
+| the same history    |                              | read back from the claim on                 |
+| none                | has delivered nothing yet    | claim from the stream's end on              |
+| none                | has delivered before         | claim all of the stream: it lost its claim  |
+| another history     | was reset                    | claim from the end on, after the duplicate  |
+|                     |                              | window: the server still knows the ids      |
+| another history     | was not reset                | DIVERGED                                    |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from tailrace.checkpoint import RESET
+from tailrace.errors import DivergedError, SinkRefusedError, SinkUnreachableError
+from tailrace.jetstream.stream import checked, find_stream
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tailrace.jetstream.connection import NatsConnection
+    from tailrace.position import Position
+    from tailrace.sinks.contract import Lane
+
+_ATTEMPTS = 5
+_FORGET_S = 2.0
+"""The server removes old ids by a timer, somewhat later than the window says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The messages of a pipeline after a sequence belong to a history."""
+
+    history: str = ""
+    after: int = 0
+    """The last sequence of the stream before the history began."""
+    since_s: int = 0
+    """When the pipeline replaced the claim of another history; 0 if there was none."""
+
+    @classmethod
+    def parse(cls, text: str) -> Claim:
+        """Read the value in the stream's metadata.
+
+        >>> Claim.parse("5f0c2a9e+77aa01c2 1200 1794743604")
+        Claim(history='5f0c2a9e+77aa01c2', after=1200, since_s=1794743604)
+        """
+        history, after, since_s = text.split(" ")
+        return cls(history, int(after), int(since_s))
+
+    def __str__(self) -> str:
+        return f"{self.history} {self.after} {self.since_s}"
+
+
+def key_of(pipeline: str) -> str:
+    """The key in the stream's metadata."""
+    return f"tailrace.history.{pipeline}"
+
+
+def ensure(
+    connection: NatsConnection, info: dict[str, Any], lane: Lane, *, after: Position
+) -> Claim:
+    """The claim of the pipeline, recorded in the stream. Changes nothing but its metadata."""
+    if not lane.history:
+        return Claim()
+    stream, key = info["config"]["name"], key_of(lane.pipeline)
+    for _ in range(_ATTEMPTS):
+        metadata = info["config"].get("metadata") or {}
+        recorded = Claim.parse(metadata[key]) if key in metadata else None
+        if recorded is not None and recorded.history == lane.history:
+            _wait_for_duplicate_window(recorded, info)
+            return recorded
+        claim = _next(recorded, info, lane, after)
+        config = info["config"] | {"metadata": metadata | {key: str(claim)}}
+        answer = connection.request(f"$JS.API.STREAM.UPDATE.{stream}", config)
+        checked(answer, f"record the history of pipeline {lane.pipeline} in stream {stream}")
+        # Another pipeline may have replaced the metadata at the same time.
+        info = find_stream(connection, stream) or info
+    raise SinkRefusedError(
+        f"stream {stream} does not keep its metadata",
+        hint="The stream needs nats-server 2.10 or newer.",
+    )
+
+
+def _next(recorded: Claim | None, info: dict[str, Any], lane: Lane, after: Position) -> Claim:
+    last, stream = int(info["state"]["last_seq"]), info["config"]["name"]
+    if recorded is None:
+        return Claim(lane.history, last if after == lane.began else 0)
+    if not lane.reset:
+        raise DivergedError(
+            f"stream {stream} holds messages of pipeline {lane.pipeline} from the log "
+            f"{recorded.history}, but this log is {lane.history}",
+            hint=RESET,
+        )
+    return Claim(lane.history, last, int(_now(info)))
+
+
+def _wait_for_duplicate_window(claim: Claim, info: dict[str, Any]) -> None:
+    window_s = info["config"].get("duplicate_window", 0) / 1e9
+    left_s = claim.since_s + window_s + _FORGET_S - _now(info)
+    if claim.since_s and left_s > 0:
+        raise SinkUnreachableError(
+            f"stream {info['config']['name']} remembers the message ids of the earlier history for "
+            f"another {left_s:.0f} s"
+        )
+
+
+def _now(info: dict[str, Any]) -> float:
+    """The server's time."""
+    return datetime.fromisoformat(info["ts"]).timestamp()
