@@ -178,13 +178,14 @@ class SlotLostError(TailraceError):
 
 
 class DivergedError(TailraceError):
-    """The log and the server have different histories."""
+    """A position belongs to another history of the database, or to another log."""
 
     code = "DIVERGED"
     exit_code = 12
     default_hint = (
-        "The log belongs to another database, or the server lost changes that the log holds "
-        "(restore from backup, failover). Use a new log folder and take a new snapshot."
+        "After a restore, or with another database or log folder. For capture use a new log "
+        "folder, for a pipeline: tailrace reset PIPELINE --from ... Then compare the sink with "
+        "the source."
     )
 
 

@@ -33,7 +33,7 @@ class NatsServer(Section):
 
 
 class NatsStream(Section):
-    """A JetStream stream: created if it is missing, never altered."""
+    """A JetStream stream: created if it is missing. An existing one gets metadata, no more."""
 
     name: str = Field(default="CDC", description="Name of the stream.")
     subjects: tuple[str, ...] = Field(

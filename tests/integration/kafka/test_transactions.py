@@ -9,12 +9,15 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 
-from tailrace.errors import SinkFencedError, SinkRefusedError, SinkUnreachableError
+from tailrace.errors import (
+    DivergedError,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkUnreachableError,
+)
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.kafka.positions import forget
 from tests.integration.kafka.reading import delivered
 from tests.unit.sinks.rows import position
 from tests.waiting import wait_for
@@ -174,32 +177,22 @@ def test_a_position_is_found_before_many_aborted_records(bench: Bench) -> None:
         assert sink.flush().duplicates == 10
 
 
-def test_positions_of_another_source_are_ignored(bench: Bench) -> None:
+def test_positions_of_another_history_are_refused_until_a_reset(bench: Bench) -> None:
     with bench.opened(transactional=True, source="old") as sink:
         sink.write(bench.rows(range(100)))
         sink.flush()
-    with (
-        structlog.testing.capture_logs() as logs,
-        bench.opened(transactional=True, source="new") as sink,
-    ):
+    with pytest.raises(DivergedError, match="in the log old, but this log is new"):
+        bench.sink(transactional=True, source="new").open(ORIGIN)
+    with bench.opened(transactional=True, source="new+1") as sink:
         sink.write(bench.rows(range(10)))
         assert sink.flush() == Receipt(messages=10, bytes=sink_bytes(10))
-    assert [line["was"] for line in logs if line["event"] == "kafka.other_source"] == ["old"]
+    with bench.opened(transactional=True, source="new+1") as sink:
+        sink.write(bench.rows(range(12)))
+        assert sink.flush().duplicates == 10
 
 
 def sink_bytes(count: int) -> int:
     return sum(len(b"%d\r\nMSG + OK\r\n\x00\xff" % number) for number in range(count))
-
-
-def test_forget_makes_the_sink_deliver_again(bench: Bench) -> None:
-    with bench.opened(transactional=True) as sink:
-        sink.write(bench.rows(range(10)))
-        sink.flush()
-    forget(bench.settings(), name=bench.topic)
-    with bench.opened(transactional=True) as sink:
-        sink.write(bench.rows(range(10)))
-        assert sink.flush().messages == 10
-    assert bench.numbers() == [*range(10), *range(10)]
 
 
 def test_each_lane_has_its_own_position(bench: Bench) -> None:

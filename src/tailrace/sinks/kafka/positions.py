@@ -22,7 +22,6 @@ from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.position import Position
 from tailrace.sinks.kafka.client import client_config, create_client
 from tailrace.sinks.kafka.failures import Events, cause
-from tailrace.sinks.kafka.publisher import Publisher
 from tailrace.sinks.kafka.topics import Cluster
 
 if TYPE_CHECKING:
@@ -121,22 +120,6 @@ def read(settings: Kafka, *, name: str) -> dict[int, LanePosition]:
         raise events.translate_error(cause(error), f"topic {topic}") from error
     finally:
         consumer.close()
-
-
-def forget(settings: Kafka, *, name: str) -> None:
-    """Delete the positions of a pipeline, so that it sends every message again.
-
-    For a pipeline that is rewound on purpose. The pipeline must not run.
-    """
-    topic = topic_of(settings, name)
-    count = Cluster(settings, name=name).partitions([topic])[topic]
-    publisher = Publisher(settings, name=name)
-    try:
-        for lane in range(count or 0):
-            publisher.put(topic, lane, key=b"%d" % lane, value=None)
-        publisher.drain()
-    finally:
-        publisher.close()
 
 
 class _LastRecords:
