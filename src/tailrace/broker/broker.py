@@ -104,6 +104,8 @@ class Broker:
         """Whether PostgreSQL is reachable and this broker holds its lock."""
         self.on_access: Callable[[], None] = lambda: None
         """Called when users or ACLs have changed."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when the lock is lost: clients must be disconnected."""
         self._tasks: list[asyncio.Task[None]] = []
         self._events = structlog.get_logger()
 
@@ -159,7 +161,12 @@ class Broker:
         return listener
 
     async def _handle_notifications(self, listener: Connection) -> None:
-        """Handle notifications, and listen again whenever the connection is lost."""
+        """Handle notifications, and listen again whenever the connection is lost.
+
+        The lock is lost with the connection. Another broker may take it, and would coordinate the
+        same groups: so this one stops serving until it holds the lock again, and forgets all
+        members. They join again, here or there.
+        """
         while True:
             try:
                 async for notice in listener.notifies():
@@ -169,11 +176,15 @@ class Broker:
             finally:
                 self.connected = False
                 await listener.close()
+            self.on_lost()
+            self.groups.clear()
+            await self.writer.pause()
             await self.pool.close()
             # The tails may have batches that a crash of PostgreSQL has removed from the tables,
             # and batches that were written while the listener connected.
             self.tails.clear()
             listener = await self._listen_again()
+            self.writer.resume()
             self.tails.clear()
             self.signals.wake_all()
 

@@ -59,6 +59,10 @@ class Coordinator:
         """Every group that has or recently had members."""
         yield from self._groups.values()
 
+    def clear(self) -> None:
+        """Forget all members. Their next request gets `unknown_member_id`."""
+        self._groups.clear()
+
     def delete(self, name: str) -> None:
         """Delete a group. An error if it has members."""
         group = self._groups.get(name)

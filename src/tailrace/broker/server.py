@@ -57,6 +57,7 @@ class Server:
         self._limit_logged_at = 0.0
         self._events = structlog.get_logger()
         broker.on_access = self._disconnect_removed
+        broker.on_lost = self._disconnect_all
 
     @property
     def connections(self) -> int:
@@ -105,6 +106,10 @@ class Server:
                     await asyncio.sleep(backoff.next_s())
                     continue
                 backoff.reset()
+                if not self._broker.connected:
+                    accepted.close()
+                    self._count_refused("postgres", reason="the broker waits for PostgreSQL")
+                    continue
                 if len(self._clients) >= self._limits.connections:
                     accepted.close()
                     self._count_refused("connections", max=self._limits.connections)
@@ -199,6 +204,13 @@ class Server:
                     else:
                         self._log_rejected(connection.peer, overdue)
                     task.cancel()
+
+    def _disconnect_all(self) -> None:
+        """The broker has lost its lock: another one may serve these clients now."""
+        if self._clients:
+            self._events.warning("broker.clients_disconnected", count=len(self._clients))
+        for task in self._clients:
+            task.cancel()
 
     def _disconnect_removed(self) -> None:
         """Users have changed: close connections of removed users, and those without a login.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import psycopg
 
@@ -105,6 +105,14 @@ class Exported:
             taken_at=datetime.fromisoformat(fields["taken_at"]),
             since=datetime.fromisoformat(fields["since"]) if fields["since"] else None,
         )
+
+
+class Bound(NamedTuple):
+    """The snapshot contains every change of its table up to `lsn`."""
+
+    lsn: Lsn
+    since: datetime
+    """The stream has stored every change that the snapshot does not contain since this time."""
 
 
 def export(connection: Connection, table: TableName) -> Exported:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.command import run
+from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka
+from tests.integration.broker.raw import Raw
 from tests.integration.broker.samples import create_topic, sample_records
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.fix_broker import BrokerProcess
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from tests.fix_postgres import Database
 
 
@@ -78,3 +85,51 @@ def test_missing_tables_are_an_error(database: Database) -> None:
 def test_invalid_addresses_are_refused(database: Database, listen: str) -> None:
     found = run("broker", "--dsn", database.dsn, "--listen", listen)
     assert found.returncode == 2, found.stderr
+
+
+@pytest.fixture
+def own_broker(database: Database, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker whose lock a test may take."""
+    process = BrokerProcess(database, tmp_path)
+    process.init()
+    process.start()
+    yield process
+    assert process.stop() == 0, process.output
+
+
+def test_a_broker_that_lost_its_lock_stops_serving(own_broker: BrokerProcess) -> None:
+    """GIVEN a broker with members of a group WHEN its lock is lost and another process takes it
+    THEN the broker closes all connections, accepts none and writes nothing, until it has the lock
+    again. The members then join again."""
+    database = own_broker.database
+    topic = create_topic(own_broker.bootstrap)
+    client = Librdkafka(own_broker.bootstrap)
+    client.produce(topic, sample_records(10))
+    assert len(client.consume(topic, 10, group="readers")) == 10
+    locks = """
+        FROM pg_locks WHERE locktype = 'advisory'
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+    ((lock,),) = database.query(f"SELECT (classid::bigint << 32) | objid::bigint {locks}")
+    with Raw(own_broker.port) as member, database.connect() as other:
+        # Waits behind the broker, so that nobody else can be next.
+        waiting = threading.Thread(
+            target=other.execute, args=("SELECT pg_advisory_lock(%s)", [lock])
+        )
+        waiting.start()
+        wait_for(lambda: database.query(f"SELECT 1 {locks} AND NOT granted"), "the other to wait")
+        database.query(f"SELECT pg_terminate_backend(pid) {locks} AND granted")
+        waiting.join(60)
+        assert member.closed()
+        own_broker.wait_until(
+            lambda: "another broker serves this database" in own_broker.output, "the broker to wait"
+        )
+        with Raw(own_broker.port) as refused:
+            assert refused.closed()
+        rows = database.query("SELECT count(*) FROM kafka.messages")
+        producer = Producer({"bootstrap.servers": own_broker.bootstrap, "log_level": 0})
+        producer.produce(topic, b"late")
+        assert producer.flush(2) == 1
+        assert database.query("SELECT count(*) FROM kafka.messages") == rows
+        other.execute("SELECT pg_advisory_unlock(%s)", [lock])
+        assert producer.flush(60) == 0
+    assert len(client.consume(topic, 11)) == 11

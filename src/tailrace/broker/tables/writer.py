@@ -30,7 +30,7 @@ from psycopg.types.json import Jsonb
 
 from tailrace.broker.tables import records
 from tailrace.broker.tables.pool import connect
-from tailrace.errors import TailraceError
+from tailrace.errors import PostgresUnreachableError, TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,6 +88,11 @@ class WriteResult:
     message: str = ""
 
 
+_NOT_LEADER = WriteResult(
+    error="not_leader_or_follower", message="the broker has lost PostgreSQL, or is stopping"
+)
+
+
 @dataclass(slots=True, kw_only=True)
 class PendingBatch:
     """A batch that waits to be written."""
@@ -122,6 +127,7 @@ class Writer:
         self._blocked: dict[PartitionKey, list[PendingBatch]] = {}
         self._wake = asyncio.Event()
         self._connection: Connection | None = None
+        self._paused = False
         self._events = structlog.get_logger()
 
     def put(
@@ -129,6 +135,9 @@ class Writer:
     ) -> asyncio.Future[WriteResult]:
         """Queue a batch. Batches of a partition are written in the order of these calls."""
         done: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
+        if self._paused:
+            done.set_result(_NOT_LEADER)
+            return done
         self._queue.append(
             PendingBatch(topic=topic, partition=partition, batch=batch, data=data, done=done)
         )
@@ -144,21 +153,31 @@ class Writer:
             self._wake.clear()
             taken = self._take()
             try:
-                await self._write(taken)
+                if taken:
+                    await self._write(taken)
             except (psycopg.Error, TailraceError) as error:
                 self._events.warning("broker.write_failed", reason=str(error))
                 self._answer(taken, WriteResult(error="kafka_storage_error", message=str(error)))
                 await self._disconnect()
 
-    async def close(self) -> None:
-        """Refuse the batches that still wait, and close the connection."""
-        left = [*self._queue, *itertools.chain(*self._blocked.values())]
-        self._answer(
-            left, WriteResult(error="not_leader_or_follower", message="the broker is stopping")
-        )
+    async def pause(self) -> None:
+        """Refuse all batches until `resume`, also those that wait, and close the connection.
+
+        A transaction that runs is aborted, unless its COMMIT is already on its way.
+        """
+        self._paused = True
+        self._answer([*self._queue, *itertools.chain(*self._blocked.values())], _NOT_LEADER)
         self._queue.clear()
         self._blocked.clear()
         await self._disconnect()
+
+    def resume(self) -> None:
+        """Write again."""
+        self._paused = False
+
+    async def close(self) -> None:
+        """Refuse the batches that still wait, and close the connection."""
+        await self.pause()
 
     async def _disconnect(self) -> None:
         if self._connection is not None:
@@ -182,9 +201,11 @@ class Writer:
 
     async def _write(self, taken: list[PendingBatch]) -> None:
         """Write one transaction. Batches of locked partitions stay blocked."""
-        if self._connection is None:
-            self._connection = await connect(self._dsn, name="broker writer")
-        connection = self._connection
+        connection = self._connection or await connect(self._dsn, name="broker writer")
+        if self._paused:
+            await connection.close()
+            raise PostgresUnreachableError("the broker has lost its lock in PostgreSQL")
+        self._connection = connection
         async with connection.transaction():
             offsets = await _lock(connection, taken)
             locked_out = [one for one in taken if one.key not in offsets]

@@ -173,7 +173,7 @@ def _meta(header: SnapshotHeader, rows: int) -> Meta:
             snapshot_id=header.topic,
             lsn=Lsn.parse(header.lsn),
             visibility=UNKNOWN_VISIBILITY if visibility is None else Visibility.parse(visibility),
-            timestamp=header.at,
+            timestamp=header.taken_at or header.at,
             since=header.at if visibility is None else header.since,
             batch_count=rows,
             row_count=rows,

@@ -53,19 +53,22 @@ class SnapshotHeader:
     lsn: str
     """Changes that are not in the snapshot were committed after this LSN."""
     at: datetime
+    """The stream has stored every change that is not in the snapshot since this time."""
     approx_rows: int
     topic: str
     visibility: str | None = None
     """The transactions that the snapshot sees, as in PostgreSQL. None: not in the header."""
     since: datetime | None = None
     """Changes that are not in the snapshot were committed after this time. None: unknown."""
+    taken_at: datetime | None = None
+    """When the snapshot was taken. None: not in the header."""
 
     @classmethod
     def of(cls, topic: str, data: bytes) -> Self:
         """Read the first message of a topic."""
         header = parse_object(data, "the header of a snapshot")
         try:
-            since = header.get("since")
+            since, taken_at = header.get("since"), header.get("taken_at")
             return cls(
                 fingerprint=str(header["fingerprint"]),
                 schema=str(header["schema"]),
@@ -76,6 +79,7 @@ class SnapshotHeader:
                 topic=topic,
                 visibility=header.get("visibility"),
                 since=datetime.fromisoformat(since) if since else None,
+                taken_at=datetime.fromisoformat(taken_at) if taken_at else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedError(f"the header of a snapshot is invalid: {error!r}") from error

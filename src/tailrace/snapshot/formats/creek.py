@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
     from tailrace.jetstream.settings import JetStreamSettings
-    from tailrace.position import Lsn
+    from tailrace.snapshot.export import Bound
     from tailrace.snapshot.formats.format import Part, SnapshotTotals
     from tailrace.snapshot.job import SnapshotJob
 
@@ -48,16 +48,20 @@ class CreekFormat(Format):
         """Whether the topic has any message: the header is the first."""
         return publisher.last_id(self.topic) is not None
 
-    def head(self, job: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage:
-        """The header: the rows' schema, and the LSN up to which clients skip changes."""
+    def head(self, job: SnapshotJob, bound: Bound, approximate_rows: int) -> SnapshotMessage:
+        """The header: the rows' schema, and where clients continue in the stream.
+
+        They read from `at` on and skip changes up to `lsn`.
+        """
         snapshot = job.snapshot
         schema = creek.row(job.table.relation, job.table.types)
         fields = {
             "fingerprint": schema.name,
             "schema": schema.text,
             "tx_id": snapshot.visibility.xmax & 0xFFFFFFFF,
-            "lsn": str(lsn),
-            "at": _rfc3339(snapshot.taken_at),
+            "lsn": str(bound.lsn),
+            "at": _rfc3339(bound.since),
+            "taken_at": _rfc3339(snapshot.taken_at),
             "approx_rows": approximate_rows,
             "visibility": str(snapshot.visibility),
             "since": _rfc3339(snapshot.since) if snapshot.since else None,

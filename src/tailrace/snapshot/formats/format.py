@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage, SnapshotPublisher
     from tailrace.jetstream.settings import JetStreamSettings
-    from tailrace.position import Lsn
     from tailrace.postgres.names import TableName
+    from tailrace.snapshot.export import Bound
     from tailrace.snapshot.job import SnapshotJob
     from tailrace.snapshot.table import Stretch
 
@@ -111,9 +111,9 @@ class Format(ABC):
         del publisher
         return True
 
-    def head(self, job: SnapshotJob, lsn: Lsn, approximate_rows: int) -> SnapshotMessage | None:
-        """The message before all rows, if any. The rows contain every change up to `lsn`."""
-        del job, lsn, approximate_rows
+    def head(self, job: SnapshotJob, bound: Bound, approximate_rows: int) -> SnapshotMessage | None:
+        """The message before all rows, if any."""
+        del job, bound, approximate_rows
         return None
 
     @abstractmethod

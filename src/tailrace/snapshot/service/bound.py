@@ -14,6 +14,10 @@ the first transaction that it does not see, or else at the end of the log; the b
 right before. It is exact whenever it is computed. Capture gets a moment to reach the snapshot's
 LSN: the further the log is, the fewer changes are replayed.
 
+Creek clients find the place in the stream by a time, the header's `at`: they read the messages that
+the stream has stored since then. A commit that is not visible yet may have been stored long before
+the snapshot was taken, so the bound also has a time, with a margin for clocks that differ.
+
 One case has no bound: a commit from before the pipeline's start that is not visible yet. It is
 neither in the stream nor in the snapshot, so a new snapshot must be taken once it is visible.
 """
@@ -29,26 +33,28 @@ from tailrace.errors import ConfigError, LogMissingError, PositionLostError, Sna
 from tailrace.log import awaited
 from tailrace.log.reader import AtTime, Earliest, Log
 from tailrace.log.store import LocalStore
-from tailrace.position import Lsn
+from tailrace.position import MAX_LSN, Lsn, Position
 from tailrace.postgres.connection import translate_error
+from tailrace.snapshot.export import Bound
 from tailrace.snapshot.unseen import UnseenTransactions
 from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:
     import threading
+    from datetime import datetime
     from pathlib import Path
 
     from psycopg import Connection
 
-    from tailrace.position import Position
     from tailrace.schema import Relation
     from tailrace.snapshot.export import Exported
 
 UNKNOWN = Lsn(0)
 _MAX_WAIT_S, _POLL_S = 2.0, 0.02
-_CLOCK_SKEW = timedelta(seconds=30)
-"""How far a commit's timestamp may be before the start that PostgreSQL reports for its transaction:
-the two are read at different times, and clocks can be set back."""
+CLOCK_SKEW = timedelta(seconds=30)
+"""How far the clocks of PostgreSQL and NATS may differ. Also how far a commit's timestamp may be
+before the start that PostgreSQL reports for its transaction: the two are read at different times,
+and clocks can be set back."""
 _ROWS = """
 SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::int8
 FROM (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf
@@ -63,8 +69,8 @@ def bound(
     snapshot: Exported,
     start: Position | None,
     stopping: threading.Event,
-) -> Lsn:
-    """The snapshot contains every change of the table up to this LSN; 0/0 if it is unknown.
+) -> Bound:
+    """The bound of a snapshot; at 0/0 if it is unknown.
 
     `start` is the pipeline's start position. SnapshotLostError: a new snapshot must be taken.
     """
@@ -74,23 +80,32 @@ def bound(
         return bound_in(log, table, snapshot, start)
     except (ConfigError, LogMissingError, PositionLostError):
         # There is no log, or it begins after the start of a transaction that may still be open.
-        return UNKNOWN
+        return Bound(UNKNOWN, (snapshot.since or snapshot.taken_at) - CLOCK_SKEW)
 
 
-def bound_in(log: Log, table: Relation, snapshot: Exported, start: Position | None) -> Lsn:
+def bound_in(log: Log, table: Relation, snapshot: Exported, start: Position | None) -> Bound:
     """The bound according to the present content of a log."""
     end, since = log.end(), snapshot.since
-    oldest = Earliest() if since is None else AtTime(PgTime.of(since - _CLOCK_SKEW))
+    oldest = Earliest() if since is None else AtTime(PgTime.of(since - CLOCK_SKEW))
     unseen = UnseenTransactions(log, table, log.resolve(oldest))
     first = unseen.first(snapshot.visibility, end.position)
     if first is None:
-        return Lsn(max(min(end.end_lsn, snapshot.lsn) - 1, 0))
+        lsn = Lsn(max(min(end.end_lsn, snapshot.lsn) - 1, 0))
+        return Bound(lsn, snapshot.taken_at - CLOCK_SKEW)
     if start is not None and first <= start.lsn:
         raise SnapshotLostError(
             f"the commit at {first}, before the pipeline's start, is not visible yet",
             hint="It waits for a synchronous standby: check synchronous_standby_names.",
         )
-    return Lsn(max(min(first, end.end_lsn, snapshot.lsn) - 1, 0))
+    lsn = Lsn(max(min(first, end.end_lsn, snapshot.lsn) - 1, 0))
+    return Bound(lsn, min(_commit_time(log, first), snapshot.taken_at) - CLOCK_SKEW)
+
+
+def _commit_time(log: Log, lsn: Lsn) -> datetime:
+    """When the transaction that committed at an LSN was committed, or a little earlier."""
+    entries = log.read(Position(Lsn(lsn - 1), MAX_LSN))
+    micros = next(entry.first_time for entry in entries if entry.changes)
+    return PgTime(micros).to_datetime()
 
 
 def _wait_for_log(log: Log, folder: Path, lsn: Lsn, stopping: threading.Event) -> None:

@@ -31,7 +31,7 @@ from tailrace.errors import (
 )
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
 from tailrace.postgres.joining import JoinedTables
-from tailrace.snapshot.export import imported
+from tailrace.snapshot.export import Bound, imported
 from tailrace.snapshot.formats import SnapshotTotals
 from tailrace.snapshot.job import Wave
 from tailrace.snapshot.keeper import keep, release
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
-    from tailrace.position import Lsn
     from tailrace.snapshot.export import Exported
     from tailrace.snapshot.job import Published, SnapshotJob
     from tailrace.snapshot.service.catalog import PublishedTables
@@ -299,13 +298,13 @@ class Maker:
                 hint="Raise the limits of the stream, then request another snapshot.",
             )
         with imported(self._dsn, job.snapshot) as connection:
-            lsn = self._bound(record, job)
-            head = form.head(job, lsn, approximate_rows(connection, job.table.relation))
+            bound = self._bound(record, job)
+            head = form.head(job, bound, approximate_rows(connection, job.table.relation))
         if head is not None:
             self._send(head)
 
-    def _bound(self, record: Record, job: SnapshotJob) -> Lsn:
-        """The LSN up to which the snapshot contains all changes.
+    def _bound(self, record: Record, job: SnapshotJob) -> Bound:
+        """The LSN up to which the snapshot contains all changes, and when the others come.
 
         If there is none, the snapshot is released, and the next attempt takes a new one.
         """

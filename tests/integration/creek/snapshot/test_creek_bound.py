@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,6 +90,8 @@ def test_a_change_that_is_in_the_stream_and_not_yet_visible(
         seen = {row["id"]: row["v"] for row in found.rows}
         assert (seen[7], seen[8]) == ("v7", "other")
         assert Lsn.parse(found.header["lsn"]) == change.position.lsn - 1
+        # Clients read the stream from this time on: the update was stored before the snapshot.
+        assert datetime.fromisoformat(found.header["at"]) < change.committed_at
         wait_for(lambda: len(changes(captured)) == 2, "both updates are in the log")
     assert replayed(captured, found) == selected(system.database)
 

@@ -15,14 +15,16 @@ from tailrace.errors import SnapshotLostError
 from tailrace.position import Lsn, Position
 from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import Exported
-from tailrace.snapshot.service.bound import UNKNOWN, bound_in
+from tailrace.snapshot.service.bound import CLOCK_SKEW, UNKNOWN, bound_in
 from tailrace.visibility import Visibility
+from tailrace.wire.pgtime import PgTime
 from tests.fix_log import START, TestLog, random_log, relation
 
 if TYPE_CHECKING:
     from tests.fix_log import Unit
 
 EVERYTHING = 1 << 40
+TAKEN_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def snapshot(
@@ -33,7 +35,7 @@ def snapshot(
         table=TableName("public", "t1"),
         visibility=visibility,
         lsn=Lsn(lsn),
-        taken_at=datetime(2026, 1, 1, tzinfo=UTC),
+        taken_at=TAKEN_AT,
         since=since,
     )
 
@@ -52,24 +54,28 @@ def test_no_unseen_change_up_to_the_bound(chance: random.Random, data: st.DataOb
     hanging = data.draw(st.sets(st.sampled_from(xids)) if xids else st.just(set()), "hanging")
     running = tuple(sorted(each for each in hanging if each < xmax))
     seen = Visibility(min([xmax, *running]), xmax, running)
-    result = bound_in(log.log(), relation(1), snapshot(seen), None)
+    result, since = bound_in(log.log(), relation(1), snapshot(seen), None)
     changing = [unit for unit in log.units if unit.xid and changes_table(unit)]
     unseen = [unit.lsn for unit in changing if not seen.sees(np.array([unit.xid], np.uint32))[0]]
     assert all(lsn > result for lsn in unseen)
     # And it is the highest such LSN: the next change may be at the end of the log.
     assert result == min([*unseen, log.log().end().end_lsn]) - 1
+    # Clients read the stream from that time on, and find every unseen change.
+    times = [PgTime(unit.time).to_datetime() for unit in changing if unit.lsn in unseen]
+    assert all(since <= time - CLOCK_SKEW for time in times)
+    assert since <= TAKEN_AT - CLOCK_SKEW
 
 
 def test_the_bound_is_before_the_snapshots_lsn() -> None:
     log = random_log(random.Random(1))
     everything = Visibility(10_000, 10_000)
-    assert bound_in(log.log(), relation(1), snapshot(everything, START + 9), None) == START + 8
+    assert bound_in(log.log(), relation(1), snapshot(everything, START + 9), None).lsn == START + 8
 
 
 def test_an_empty_log() -> None:
     empty = TestLog().log()
-    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3)), None) == START - 1
-    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3), lsn=0), None) == UNKNOWN
+    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3)), None).lsn == START - 1
+    assert bound_in(empty, relation(1), snapshot(Visibility(3, 3), lsn=0), None).lsn == UNKNOWN
 
 
 def test_an_invisible_commit_from_before_the_pipeline() -> None:
@@ -77,6 +83,6 @@ def test_an_invisible_commit_from_before_the_pipeline() -> None:
     nothing = snapshot(Visibility(3, 3))
     first = next(unit.lsn for unit in log.units if unit.xid and changes_table(unit))
     before = Position(Lsn(first - 1), 0)
-    assert bound_in(log.log(), relation(1), nothing, before) == first - 1
+    assert bound_in(log.log(), relation(1), nothing, before).lsn == first - 1
     with pytest.raises(SnapshotLostError, match="is not visible yet"):
         bound_in(log.log(), relation(1), nothing, Position(first, 0))

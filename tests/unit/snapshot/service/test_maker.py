@@ -26,7 +26,7 @@ from tailrace.errors import (
 )
 from tailrace.position import Lsn
 from tailrace.postgres.names import TableName
-from tailrace.snapshot.export import Exported
+from tailrace.snapshot.export import Bound, Exported
 from tailrace.snapshot.job import Published
 from tailrace.snapshot.service import maker as module
 from tailrace.snapshot.service.maker import Maker
@@ -117,10 +117,10 @@ class Bench:
     def release(self, _dsn: str, snapshot: Exported) -> None:
         self.released.append(snapshot.name)
 
-    def bound(self, *_: object) -> Lsn:
+    def bound(self, *_: object) -> Bound:
         if self.bound_errors:
             raise self.bound_errors.pop(0)
-        return Lsn(6)
+        return Bound(Lsn(6), datetime(2026, 1, 1, tzinfo=UTC))
 
     # The jobs and their format.
 
