@@ -121,13 +121,16 @@ def delivered_page(folder: Path) -> int:
 
 def _offset(folder: Path) -> dict[str, Any] | None:
     """The end offset of the last committed batch."""
-    if _is_reset_unfinished(folder):
-        return None
     for batch in sorted(_batches(folder / "commits"), reverse=True):
         offset = _read_offset(folder / "offsets" / str(batch))
         if offset is not None:
-            return offset
+            return None if _precedes_reset(offset, read_start(folder)) else offset
     return None
+
+
+def _precedes_reset(offset: dict[str, Any], record: StartRecord | None) -> bool:
+    """Whether a batch is of the history before a reset, which was interrupted or still runs."""
+    return record is not None and record.reset and offset.get("history") != record.history
 
 
 def _read_offset(path: Path) -> dict[str, Any] | None:
@@ -180,15 +183,6 @@ def reset(folder: Path, record: StartRecord) -> None:
     _remove_batches(folder)
 
 
-def _is_reset_unfinished(folder: Path) -> bool:
-    """Whether a reset was interrupted before it removed the batches of the earlier history."""
-    record = read_start(folder)
-    if record is None or not record.reset:
-        return False
-    planned = map(_read_offset, _batches(folder / "offsets").values())
-    return any(offset and offset.get("history") != record.history for offset in planned)
-
-
 def _remove_batches(folder: Path) -> None:
     for name in _SPARK_FILES:
         path = folder / name
@@ -212,7 +206,8 @@ def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
         3 4          3 4          all          nothing: the query starts at `known`
     """
     record = read_start(folder)
-    if _is_reset_unfinished(folder):
+    offsets = map(_read_offset, _batches(folder / "offsets").values())
+    if any(offset and _precedes_reset(offset, record) for offset in offsets):
         _remove_batches(folder)
     for kind in ("offsets", "commits"):
         for path in (folder / kind).glob(".*"):

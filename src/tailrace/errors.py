@@ -14,7 +14,7 @@
     ├── SlotLostError                     SLOT_LOST              11  never
     ├── DivergedError                     DIVERGED               12  never
     ├── LogError
-    │   ├── DiskFullError                 DISK_FULL              13  never
+    │   ├── DiskFullError                 DISK_FULL              13  back-off
     │   ├── CorruptError                  CORRUPT                14  never
     │   ├── LogFencedError                FENCED                 15  never
     │   ├── PositionLostError             POSITION_LOST          16  never
@@ -198,7 +198,8 @@ class DiskFullError(LogError):
 
     code = "DISK_FULL"
     exit_code = 13
-    default_hint = "Free space, or lower log.keep_bytes, and start again: nothing is lost."
+    retry = Retry.BACK_OFF
+    default_hint = "Free space, or lower log.keep_bytes. Nothing is lost; `run` goes on by itself."
 
 
 class CorruptError(LogError):

@@ -48,6 +48,7 @@ _FIRST_RETRY_S, _MAX_RETRY_S = 0.5, 5.0
 _RETENTION_S = 120.0
 """How long a delivered page stays: after a power cut Spark may replay the last committed batches,
 because it does not fsync its commits."""
+_RENEW_PIN_S = 60.0
 
 
 class Filler:
@@ -74,7 +75,11 @@ class Filler:
         self.folder: Path = config.data / "backfills" / name
         self._checkpoint = checkpoint.folder_of(config.data, name)
         self._spool = Spool(spool_of(config.data, name))
-        self._pin = f"{name}-backfill"
+        self._pin = retention.backfill_pin(name)
+        self._pinned: tuple[Position | None, float] | None = None
+        """The position of the pin, and when it was renewed. None: not known yet."""
+        self._since: dict[int, Position] = {}
+        """Where the log must begin for each page in the spool."""
         self._events = structlog.get_logger().bind(pipeline=name)
         self._started: dict[str, Position] = {}
         """What the pipeline had delivered when each backfill began. Commits before that do not
@@ -96,7 +101,6 @@ class Filler:
         self._started[order.id] = started
         while self._read_table(order, record) and self._wait_for_delivery(record):
             if self._has_same_key(order, record):
-                retention.unpin(self._store, self._pin)
                 return True
             self._events.warning(
                 "backfill.restarting", id=order.id, reason="the table's key has changed"
@@ -198,7 +202,8 @@ class Filler:
 
     def _add(self, record: Record, page: Page, read_s: float) -> None:
         """Hand the page to the pipeline. The log keeps every change that handover will read."""
-        retention.pin(self._store, self._pin, page.since)
+        self._since[page.number] = page.since
+        self._keep_log()
         self._spool.add(page)
         record.page_rows = next_page_rows(
             record.page_rows,
@@ -234,20 +239,52 @@ class Filler:
         return True
 
     def _delivered_page(self, record: Record) -> int:
-        """The last delivered page. Pages delivered some time ago are removed."""
-        delivered, now_s = checkpoint.delivered_page(self._checkpoint), self._clock()
+        """The last delivered page."""
+        delivered = checkpoint.delivered_page(self._checkpoint)
         for number in self._spool.numbers():
             if number > delivered:
                 break
             if number not in self._delivered_at:
-                self._delivered_at[number] = now_s
                 page = self._spool.page(number)
                 if page.backfill == record.id:
                     record.delivered = page.read
-            elif now_s - self._delivered_at[number] > _RETENTION_S:
-                self._spool.remove(number)
-                del self._delivered_at[number]
+        self._tidy(delivered)
         return delivered
+
+    def tidy(self) -> None:
+        """Remove pages that were delivered some time ago. The log is kept for the others.
+
+        The pages of a backfill that was cancelled or has failed are still delivered, so the service
+        calls this also while no backfill runs.
+        """
+        self._tidy(checkpoint.delivered_page(self._checkpoint))
+
+    def _tidy(self, delivered: int) -> None:
+        now_s = self._clock()
+        since: dict[int, Position] = {}
+        for number in self._spool.numbers():
+            if number <= delivered:
+                age_s = now_s - self._delivered_at.setdefault(number, now_s)
+                if age_s > _RETENTION_S:
+                    self._spool.remove(number)
+                    del self._delivered_at[number]
+                    continue
+            since[number] = self._since.get(number) or self._spool.page(number).since
+        self._since = since
+        self._keep_log()
+
+    def _keep_log(self) -> None:
+        """Move the pin to the oldest change that handover may read for a page in the spool."""
+        oldest, now = min(self._since.values(), default=None), self._now()
+        if self._pinned is not None:
+            position, renewed_at = self._pinned
+            if position == oldest and (oldest is None or now - renewed_at < _RENEW_PIN_S):
+                return
+        if oldest is None:
+            retention.unpin(self._store, self._pin)
+        else:
+            retention.pin(self._store, self._pin, oldest, now=now)
+        self._pinned = (oldest, now)
 
     def _wait_for_log(self, log: Log, lsn: Lsn) -> bool:
         """Wait until the log holds everything that a page sees."""

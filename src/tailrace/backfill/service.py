@@ -100,6 +100,7 @@ class BackfillService:
                 self._events.warning("backfill.orders_unreadable", reason=str(error))
                 order = None
             if order is None:
+                self._tidy()
                 self._stopping.wait(_POLL_S)
                 continue
             self._current, self._checked_s, self._may_run = order.id, float("-inf"), True
@@ -110,6 +111,12 @@ class BackfillService:
                 # A bug ends this backfill, not the ones after it.
                 self._events.exception("backfill.unexpected_error", id=order.id)
                 self._finish(record, "failed", UnexpectedError.wrap(error))
+
+    def _tidy(self) -> None:
+        try:
+            self._filler.tidy()
+        except (TailraceError, OSError) as error:
+            self._events.warning("backfill.spool_not_tidied", reason=str(error))
 
     def _next(self) -> Order | None:
         """The oldest order to run. Orders that are paused or cancelled get their new state."""

@@ -1,13 +1,15 @@
 """Capture: one session after another, from one slot into one log.
 
-`Capture` owns the lease and the appender as long as it runs. After a transient error it opens the
-next session, with back-off. It raises every error that can mean loss (GAP, SLOT_LOST, DIVERGED,
-DISK_FULL, CORRUPT, FENCED) and never changes anything on disk or in PostgreSQL to work around one.
+`Capture` owns the lease and the appender as long as it runs. After a transient error of PostgreSQL
+it opens the next session, with back-off. It raises every error that can mean loss (GAP, SLOT_LOST,
+DIVERGED, CORRUPT, FENCED) and never changes anything on disk or in PostgreSQL to work around one.
+Errors of the log are raised too, also DISK_FULL: the next start recovers the log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import uuid
 from datetime import UTC, datetime
@@ -21,7 +23,7 @@ from tailrace.capture.flusher import Flusher
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
 from tailrace.capture.session import Pace, Session
-from tailrace.errors import SlotBusyError, TailraceError
+from tailrace.errors import CorruptError, LogError, SlotBusyError, TailraceError
 from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.format.layout import Codec
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
 _FIRST_RETRY_S, _MAX_RETRY_S = 0.2, 10.0
 _POLL_S = 0.05
+_MAX_DELETED = 32
+"""Segments to delete at a time."""
+_WARN_INTERVAL_S = 3600.0
 
 
 class Capture:
@@ -106,7 +111,9 @@ class Capture:
                     return
                 # A first connection that fails is reported: a wrong setting looks the same as an
                 # outage. Later failures are outages.
-                if not error.transient or not (ever_streamed or isinstance(error, SlotBusyError)):
+                # After an error of the log the appender is closed: the next start recovers it.
+                retries = error.transient and not isinstance(error, LogError)
+                if not retries or not (ever_streamed or isinstance(error, SlotBusyError)):
                     raise
                 self._wait_for_retry(error, backoff.next_s())
             else:
@@ -150,6 +157,8 @@ class _Sessions:
         self._appender: Appender | None = None
         self._flusher: Flusher | None = None
         self._replication: Replication | None = None
+        self._warned: dict[str, float] = {}
+        """When each stale pin was last warned about."""
         self._events = structlog.get_logger()
 
     def recover(self) -> None:
@@ -232,7 +241,29 @@ class _Sessions:
         )
 
     def _housekeeping(self) -> None:
-        """Delete expired segments."""
+        """Delete expired segments, and warn about pins that nobody renews."""
+        try:
+            self._delete_expired()
+            self._warn_of_stale_pins()
+        except CorruptError as error:
+            # Nothing is deleted while it is unknown what readers need.
+            self._events.error("log.retention_failed", code=error.code, reason=str(error))
+
+    def _warn_of_stale_pins(self) -> None:
+        now = time.time()
+        for name, pin in retention.stale(self._store, now=now).items():
+            warned_s = self._warned.get(name, -math.inf)
+            if self._clock() - warned_s > _WARN_INTERVAL_S:
+                self._warned[name] = self._clock()
+                self._events.warning(
+                    "log.pin_stale",
+                    pin=name,
+                    position=str(pin.position),
+                    hours=round((now - pin.renewed_at) / 3600, 1),
+                    fix=f"Start its reader, or give it up: tailrace log unpin {name}",
+                )
+
+    def _delete_expired(self) -> None:
         limits = retention.Limits(
             keep_hours=self._config.log.keep_hours, keep_bytes=self._config.log.keep_bytes
         )
@@ -241,6 +272,8 @@ class _Sessions:
         readers = {name: parse_start(pipeline.start) for name, pipeline in pipelines}
         expired = retention.expired(self._store, limits, now_micros=now, readers=readers)
         if expired:
+            # This runs between two reads of the stream: the rest has time until the next run.
+            expired = expired[:_MAX_DELETED]
             retention.delete(self._store, expired)
             self._events.info("log.segments_deleted", count=len(expired), upto=expired[-1].file)
 

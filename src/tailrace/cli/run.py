@@ -29,7 +29,7 @@ def run(
     """Run capture, the pipelines and the HTTP endpoints, and restart them if they fail.
 
     Each of them is a separate process. A process that ends is restarted after 1 s, then 2 s, up to
-    30 s. A process that fails in a final state (GAP, DISK_FULL, BAD_CONFIG ...) is not restarted:
+    30 s. A process that fails in a final state (GAP, SLOT_LOST, BAD_CONFIG ...) is not restarted:
     /status shows the state, and the other processes continue. Pipelines still deliver what the log
     holds. When no worker can continue, the command ends with the exit code of the first failure.
 

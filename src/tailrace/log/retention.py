@@ -4,6 +4,10 @@ A reader pins its position under a name. Retention deletes a segment only when e
 and it exceeds the limits: it is older than `keep_hours`, or more than `keep_bytes` of consumed log
 follow it. The last segment always stays, and the rest of the log begins with a whole transaction.
 A reader that is configured and has no pin yet needs everything from its start on.
+
+A reader renews its pin while it runs. A pin stays when its reader is gone: a pipeline that was
+renamed, or is stopped for a while? Only a person knows. Such pins are `stale`: capture warns about
+them, `/metrics` has their age, and `tailrace log unpin` removes them.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ if TYPE_CHECKING:
     from tailrace.log.start import Start
     from tailrace.log.store import Store
 
-_PIN = re.compile(r"pin-([a-z0-9_-]{1,100})\.json")
+_PIN = re.compile(r"pin-((?:backfill\.)?[a-z0-9_-]{1,100})\.json")
+_STALE_S = 3600.0
 _HOUR_MICROS = 3_600_000_000
 
 
@@ -38,13 +43,28 @@ class Limits:
     keep_bytes: int = 10 << 30
 
 
-def pin(store: Store, name: str, position: Position) -> None:
-    """Keep everything after `position` for the reader `name`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """The position of a reader."""
+
+    position: Position
+    renewed_at: float
+    """In Unix seconds."""
+
+
+def backfill_pin(pipeline: str) -> str:
+    """The name of the pin for the backfills of a pipeline. No pipeline has such a name."""
+    return f"backfill.{pipeline}"
+
+
+def pin(store: Store, name: str, position: Position, *, now: float) -> None:
+    """Keep everything after `position` for the reader `name`. `now` is in Unix seconds."""
     if not _PIN.fullmatch(f"pin-{name}.json"):
         raise ConfigError(
             f"invalid pin name {name!r}", hint="Use lower case letters, digits, - and _."
         )
-    store.write_atomic(f"pin-{name}.json", json.dumps({"position": str(position)}).encode())
+    content = {"position": str(position), "renewed_at": now}
+    store.write_atomic(f"pin-{name}.json", json.dumps(content).encode())
 
 
 def unpin(store: Store, name: str) -> None:
@@ -54,14 +74,28 @@ def unpin(store: Store, name: str) -> None:
 
 def pins(store: Store) -> dict[str, Position]:
     """The pinned position of each reader."""
-    positions = {}
+    return {name: pin.position for name, pin in read_pins(store).items()}
+
+
+def stale(store: Store, *, now: float) -> dict[str, Pin]:
+    """The pins that no reader has renewed for an hour."""
+    every = read_pins(store).items()
+    return {name: pin for name, pin in every if now - pin.renewed_at > _STALE_S}
+
+
+def read_pins(store: Store) -> dict[str, Pin]:
+    """The pin of each reader."""
+    found = {}
     for file in store.names():
         match = _PIN.fullmatch(file)
         if match is None:
             continue
         try:
             content = json.loads(store.read(file, 0, 4096))
-            positions[match[1]] = Position.parse(str(content["position"]))
+            found[match[1]] = Pin(
+                position=Position.parse(str(content["position"])),
+                renewed_at=float(content.get("renewed_at", 0)),
+            )
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -70,7 +104,7 @@ def pins(store: Store) -> dict[str, Position]:
                 hint="Remove the file if its reader no longer exists; a running reader rewrites "
                 "its pin.",
             ) from error
-    return positions
+    return found
 
 
 def expired(

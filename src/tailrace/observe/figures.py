@@ -319,6 +319,20 @@ class LogFigures(Figures):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PinFigures(Figures):
+    """A reader for which the log is kept."""
+
+    LABELS: ClassVar = {"pin": "name"}
+
+    name: Annotated[str, Figure("Name of the reader.")]
+    position: Annotated[str, Figure("The log keeps every change after this position.")] = ""
+    age_s: Annotated[
+        float,
+        Figure("Seconds since the reader renewed the pin.", gauge("tailrace_log_pin_age_seconds")),
+    ] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemFigures(Figures):
     """Everything that a running system reports, at one moment."""
 
@@ -339,3 +353,4 @@ class SystemFigures(Figures):
     schema_change_counts: tuple[SchemaChangeCount, ...] = ()
     slot: SlotFigures = SlotFigures()
     log: LogFigures = LogFigures()
+    pins: tuple[PinFigures, ...] = ()

@@ -20,6 +20,7 @@ from tailrace.observe.figures import (
     BackfillFigures,
     CaptureFigures,
     LogFigures,
+    PinFigures,
     PipelineFigures,
     ProcessFigures,
     SchemaChangeCount,
@@ -60,6 +61,7 @@ class Collector(Base):
         yield from families(SnapshotFigures, system.snapshots)
         yield from families(BackfillFigures, system.backfills)
         yield from families(SchemaChangeCount, system.schema_change_counts)
+        yield from families(PinFigures, system.pins)
 
 
 def exposition(read: Callable[[], SystemFigures], accept: str = "") -> tuple[bytes, str]:

@@ -153,7 +153,7 @@ class Runner:
             # Of another log the position means nothing: keep what a reset may ask for.
             own = began.log_id == log.id
             kept = (checkpoint.delivered(folder) or began.position) if own else log.earliest()
-            retention.pin(store, self._name, kept)
+            retention.pin(store, self._name, kept, now=time.time())
         checkpoint.check_history(folder, began, log)
         return began
 

@@ -23,7 +23,7 @@ import structlog
 from tailrace import process
 from tailrace.backoff import Backoff
 from tailrace.observe.figures import ProcessFigures
-from tailrace.run.exit_codes import FINAL, exit_name
+from tailrace.run.exit_codes import ERRORS, FINAL, exit_name
 
 if TYPE_CHECKING:
     import subprocess
@@ -181,7 +181,7 @@ class Child:
 
     def figures(self) -> ProcessFigures:
         """The status figures of the process."""
-        failed = self.state is State.FAILED and self.exit_code in FINAL
+        down = self.state in {State.FAILED, State.BACKING_OFF} and self.exit_code in ERRORS
         return ProcessFigures(
             name=self.spec.name,
             state=self.state.value,
@@ -190,7 +190,7 @@ class Child:
             pid=self._running.pid if self._running is not None else None,
             restarts=self.restarts,
             exit_code=self.exit_code,
-            code=FINAL[self.exit_code or 0].code if failed else "",
+            code=ERRORS[self.exit_code or 0].code if down else "",
         )
 
 

@@ -41,7 +41,7 @@ def status_document(system: SystemFigures, config: Config) -> dict[str, Any]:
         },
         "processes": {each.name: document(each) for each in system.processes},
         "capture": document(system.capture),
-        "log": document(system.log),
+        "log": document(system.log) | {"pins": [document(each) for each in system.pins]},
         "pipelines": {each.name: document(each) for each in system.pipelines},
         "snapshots": [document(each) for each in system.snapshots],
         "backfills": [document(each) for each in system.backfills],

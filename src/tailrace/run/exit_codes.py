@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def _final(kind: type[TailraceError]) -> Iterator[tuple[int, type[TailraceError]]]:
+def _errors(kind: type[TailraceError]) -> Iterator[tuple[int, type[TailraceError]]]:
     for child in kind.__subclasses__():
-        if "code" in vars(child) and child.retry is Retry.NEVER:
+        if "code" in vars(child):
             yield child.exit_code, child
-        yield from _final(child)
+        yield from _errors(child)
 
 
-FINAL = dict(_final(TailraceError))
-"""Exit codes that a restart cannot fix, with their errors. 1 is not final: any crash may have it.
-"""
+ERRORS = {code: kind for code, kind in _errors(TailraceError) if code != 1}
+"""The errors by their exit codes. 1 is none of them: any crash may have it."""
+FINAL = {code: kind for code, kind in ERRORS.items() if kind.retry is Retry.NEVER}
+"""The exit codes that a restart cannot fix."""
 
 
 def exit_name(code: int) -> str:
@@ -29,8 +30,8 @@ def exit_name(code: int) -> str:
     >>> exit_name(10), exit_name(-9), exit_name(0)
     ('10 GAP', 'SIGKILL', '0')
     """
-    if code in FINAL:
-        return f"{code} {FINAL[code].code}"
+    if code in ERRORS:
+        return f"{code} {ERRORS[code].code}"
     if code >= 0:
         return str(code)
     names = {signum.value: signum.name for signum in signal.Signals}

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from tailrace import __version__
 from tailrace.errors import StorageError, TailraceError
+from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.observe.figures import (
     CaptureFigures,
     LogFigures,
+    PinFigures,
     PipelineFigures,
     ProcessFigures,
     SchemaChangeCount,
@@ -75,6 +77,7 @@ class Overview:
             schema_change_counts=tuple(_counts(changes)),
             slot=self._slot(),
             log=log,
+            pins=tuple(_pins(self._config, self._clock())),
         )
 
 
@@ -98,6 +101,18 @@ def read_log(config: Config) -> tuple[LogFigures, Position | None]:
         segments=len(segments),
     )
     return figures, end.position
+
+
+def _pins(config: Config, now: float) -> Iterator[PinFigures]:
+    try:
+        pins = retention.read_pins(LocalStore(config.log.path))
+    except (TailraceError, OSError):
+        # Capture reports it.
+        return
+    for name, pin in sorted(pins.items()):
+        yield PinFigures(
+            name=name, position=str(pin.position), age_s=max(now - pin.renewed_at, 0.0)
+        )
 
 
 def _processes(

@@ -119,7 +119,9 @@ def carry_out(config: Config, planned: Plan, *, now: datetime) -> ResetEntry:
             start=str(after.position),
         )
         _record(config.data, entry)
-        retention.pin(LocalStore(config.log.path), pipeline, after.position)
+        store = LocalStore(config.log.path)
+        retention.pin(store, pipeline, after.position, now=now.timestamp())
+        retention.unpin(store, retention.backfill_pin(pipeline))
         checkpoint.reset(checkpoint.folder_of(config.data, pipeline), after)
         _restart_backfills(config, pipeline)
     structlog.get_logger().info(

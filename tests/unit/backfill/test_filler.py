@@ -95,6 +95,13 @@ class System:
         )
         return filler.run(Order(id="fill-1", table=ITEMS, **order), self.record)
 
+    def tidy(self) -> None:
+        """What the service does while no backfill runs, now and some minutes later."""
+        filler = Filler(self.config, "shop", self.wait, clock=lambda: self.now_s, now=lambda: 1000)
+        filler.tidy()
+        self.now_s += 300
+        filler.tidy()
+
     def pages(self) -> list[Page]:
         return self.spool.pages()
 
@@ -180,7 +187,10 @@ def test_a_table_is_read_in_pages(system: System) -> None:
     record = system.record
     assert (record.read, record.delivered, record.expected, record.whole) == (250, 250, 250, True)
     assert record.begun_at == 1000
-    # The log may be trimmed again.
+    # The log may be trimmed once Spark cannot replay the batches of the pages any more.
+    assert list(retention.pins(LocalStore(system.config.log.path))) == ["backfill.shop"]
+    system.tidy()
+    assert system.pages() == []
     assert retention.pins(LocalStore(system.config.log.path)) == {}
 
 
@@ -238,7 +248,22 @@ def test_at_most_four_pages_wait_for_the_pipeline(system: System) -> None:
     assert not system.run()
     assert [page.number for page in system.pages()] == [1, 2, 3, 4]
     # The log keeps what handover reads.
-    assert list(retention.pins(LocalStore(system.config.log.path))) == ["shop-backfill"]
+    assert list(retention.pins(LocalStore(system.config.log.path))) == ["backfill.shop"]
+
+
+def test_the_log_is_kept_until_the_pages_of_a_cancelled_backfill_are_delivered(
+    system: System,
+) -> None:
+    system.rows, system.delivering, system.max_waits = 1000, False, 50
+    assert not system.run()
+    system.tidy()
+    assert len(system.pages()) == 4
+    assert list(retention.pins(LocalStore(system.config.log.path))) == ["backfill.shop"]
+    system.delivering = True
+    system.deliver()
+    system.tidy()
+    assert system.pages() == []
+    assert retention.pins(LocalStore(system.config.log.path)) == {}
 
 
 def test_the_rate_is_kept(system: System) -> None:

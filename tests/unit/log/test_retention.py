@@ -71,13 +71,13 @@ def test_segments_beyond_keep_bytes_expire(segmented: TestLog) -> None:
 def test_a_pin_keeps_the_segments_after_it(
     segmented: TestLog, position: Position, going: list[int]
 ) -> None:
-    retention.pin(segmented.store, "reader", position)
+    retention.pin(segmented.store, "reader", position, now=0)
     assert sequences(segmented, NOTHING_KEPT) == going
 
 
 def test_the_slowest_pin_counts_until_it_goes(segmented: TestLog) -> None:
-    retention.pin(segmented.store, "slow", Position(transaction(0).lsn, 1))
-    retention.pin(segmented.store, "quick", Position(transaction(4).lsn, 1))
+    retention.pin(segmented.store, "slow", Position(transaction(0).lsn, 1), now=0)
+    retention.pin(segmented.store, "quick", Position(transaction(4).lsn, 1), now=0)
     assert sequences(segmented, NOTHING_KEPT) == [1, 2]
     retention.unpin(segmented.store, "slow")
     assert sequences(segmented, NOTHING_KEPT) == [1, 2, 3, 4, 5, 6]
@@ -88,8 +88,8 @@ def test_pins_are_listed_and_moved() -> None:
     store = MemoryStore.holding({"pin-UPPER.json": b"?", "pins": b"", "pin-.json": b""})
     assert retention.pins(store) == {}
     first, second = transaction(0).changes()[0].position, transaction(1).changes()[0].position
-    retention.pin(store, "a-b_1", first)
-    retention.pin(store, "a-b_1", second)
+    retention.pin(store, "a-b_1", first, now=0)
+    retention.pin(store, "a-b_1", second, now=0)
     assert retention.pins(store) == {"a-b_1": second}
 
 
@@ -97,7 +97,7 @@ def test_pins_are_listed_and_moved() -> None:
 def test_odd_names_are_refused(name: str) -> None:
     store = MemoryStore()
     with pytest.raises(ConfigError, match="invalid pin name"):
-        retention.pin(store, name, Position(transaction(0).lsn, 0))
+        retention.pin(store, name, Position(transaction(0).lsn, 0), now=0)
     assert store.names() == []
 
 
@@ -180,5 +180,20 @@ def test_configured_readers_without_a_pin_need_everything_from_their_start(
     assert kept(a=AtLsn(third)) == 4
     # The reader itself reports a start that is gone.
     assert kept(a=AtLsn(Lsn(1))) == 1
-    retention.pin(segmented.store, "a", segmented.changes()[-1].position)
+    retention.pin(segmented.store, "a", segmented.changes()[-1].position, now=0)
     assert kept(a=Earliest()) == 1
+
+
+def test_pins_that_nobody_renews_are_stale(segmented: TestLog) -> None:
+    position = segmented.changes()[0].position
+    retention.pin(segmented.store, "gone", position, now=1000)
+    retention.pin(segmented.store, "busy", position, now=4000)
+    assert list(retention.stale(segmented.store, now=5000)) == ["gone"]
+    assert retention.stale(segmented.store, now=4600) == {}
+
+
+def test_the_pin_of_a_backfill_is_no_pipelines_pin(segmented: TestLog) -> None:
+    position = segmented.changes()[0].position
+    retention.pin(segmented.store, retention.backfill_pin("a"), position, now=0)
+    retention.pin(segmented.store, "a-backfill", position, now=0)
+    assert sorted(retention.pins(segmented.store)) == ["a-backfill", "backfill.a"]

@@ -1,4 +1,4 @@
-"""`tailrace log`: list, print, verify and truncate a log."""
+"""`tailrace log`: list, print, verify and truncate a log, and its pins."""
 
 # ruff: noqa: PLC0415 - numpy is loaded when a command runs, not for --help
 
@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.cli import options
+from tailrace.cli import options  # noqa: TC001 - typer reads the annotations
+from tailrace.cli.log.pins import pins, unpin
+from tailrace.cli.log.store import open_store
 from tailrace.cli.log.tail import From, JsonLines, Limit, Patterns, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tailrace.cli.log.listing import Listing
     from tailrace.log.format.segment import SegmentName
@@ -33,6 +34,8 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 log_app = typer.Typer(
     name="log", no_args_is_help=True, help="List, print, verify and truncate the log."
 )
+log_app.command()(pins)
+log_app.command()(unpin)
 
 
 @log_app.command()
@@ -55,24 +58,11 @@ def ls(
     """
     from tailrace.cli.log.listing import listing, listing_json
 
-    segments = listing(_store(config, log))
+    segments = listing(open_store(config, log))
     if as_json:
         typer.echo(json.dumps(listing_json(segments), indent=2, ensure_ascii=False))
     else:
         _show_listing(segments)
-
-
-def _store(config: Path | None, log: Path | None) -> LocalStore:
-    """The store of the log. Raises ConfigError if there is no log."""
-    from tailrace.log.format.segment import SUFFIX
-    from tailrace.log.reader import Log
-    from tailrace.log.store import LocalStore
-
-    path = options.settings(config, log=log).log.path
-    store = LocalStore(path)
-    if not any(name.endswith(SUFFIX) for name in store.names()):
-        Log.open(path)
-    return store
 
 
 def _show_listing(listing: Listing) -> None:
@@ -141,7 +131,7 @@ def cat(
 
     place = parse_start(start)
     upto = None if to is None else _position(to, ordinal=_LAST_ORDINAL)
-    opened = Log(_store(config, log))
+    opened = Log(open_store(config, log))
     selection = Selection(tables=tables or [], limit=limit)
     try:
         printer = Printer(as_json=as_json)
@@ -192,7 +182,7 @@ def verify(
     """
     from tailrace.log.verify import verify as check
 
-    store = _store(config, log)
+    store = open_store(config, log)
     with _progress("verifying") as progress:
         report = check(store, progress=progress)
     if as_json:
@@ -301,7 +291,7 @@ def truncate_before(
     from tailrace.log import retention
 
     before = _just_before(_position(position, ordinal=0))
-    store = _store(config, log)
+    store = open_store(config, log)
     segments = retention.before(store, before)
     if not force:
         _check_pins(store, segments, before)

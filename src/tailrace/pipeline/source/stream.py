@@ -18,6 +18,7 @@ peculiarities:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import sys
@@ -40,7 +41,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
-from tailrace.errors import ConfigError, DivergedError
+from tailrace.errors import ConfigError, DiskFullError, DivergedError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
@@ -299,4 +300,8 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = self._clock()
         if self._options.consumer and now - self._pinned_at > _PIN_S:
             self._pinned_at = now
-            retention.pin(LocalStore(self._options.log), self._options.consumer, after)
+            store = LocalStore(self._options.log)
+            # On a full disk the last pin stays, which keeps more than is needed. The query goes
+            # on: what it delivers makes room.
+            with contextlib.suppress(DiskFullError):
+                retention.pin(store, self._options.consumer, after, now=time.time())

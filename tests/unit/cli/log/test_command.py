@@ -52,7 +52,7 @@ def fails(*arguments: str) -> TailraceError:
 
 
 def test_ls_lists_segments_end_and_pins(folder: Path) -> None:
-    retention.pin(LocalStore(folder), "pipeline", Position(transaction(2).lsn, 1))
+    retention.pin(LocalStore(folder), "pipeline", Position(transaction(2).lsn, 1), now=0)
     shown = run("ls")
     assert shown.count(".seg") == SEGMENTS
     assert "end: 0/1600.0" in shown
@@ -170,8 +170,8 @@ def test_truncating_keeps_the_last_segment(folder: Path) -> None:
 
 def test_truncating_respects_pins_unless_forced(folder: Path) -> None:
     store = LocalStore(folder)
-    retention.pin(store, "slow", Position(transaction(1).lsn, 1))
-    retention.pin(store, "quick", Position(transaction(4).lsn, 1))
+    retention.pin(store, "slow", Position(transaction(1).lsn, 1), now=0)
+    retention.pin(store, "quick", Position(transaction(4).lsn, 1), now=0)
     error = fails("truncate-before", "0/1500")
     assert "reader slow is at 0/1200.1" in str(error)
     assert "--force" in error.hint
@@ -184,3 +184,16 @@ def test_truncating_respects_pins_unless_forced(folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_truncating_refuses_an_invalid_position() -> None:
     assert isinstance(fails("truncate-before", "yesterday"), ConfigError)
+
+
+def test_pins_are_listed_and_given_up(folder: Path) -> None:
+    store = LocalStore(folder)
+    retention.pin(store, "gone", Position(transaction(1).lsn, 1), now=0)
+    rows = {row["name"]: row for row in json.loads(run("pins", "--json"))}
+    assert rows["gone"]["position"] == "0/1200.1"
+    assert rows["gone"]["lag_bytes"] > 0
+    assert rows["gone"]["age_s"] > 3600
+    assert "0/1200.1" in run("pins")
+    assert "no pin any more" in run("unpin", "gone", "--yes")
+    assert "gone" not in retention.pins(store)
+    assert "there is no pin 'gone'" in str(fails("unpin", "gone", "--yes"))

@@ -1,0 +1,96 @@
+"""`tailrace log pins` and `tailrace log unpin`: the readers for which the log is kept."""
+
+# ruff: noqa: PLC0415 - numpy is loaded when a command runs, not for --help
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tailrace.cli import options  # noqa: TC001 - typer reads the annotations
+from tailrace.cli.log.store import open_store
+
+
+def pins(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    config: options.ConfigFile = None,
+    log: options.LogPath = None,
+) -> None:
+    """List the readers for which the log is kept, and when each was last active.
+
+    A reader renews its pin while it runs. The pin of a pipeline that was renamed or removed stays,
+    and keeps the log, until it is given up with `tailrace log unpin`.
+
+    \b
+    Examples:
+      tailrace log pins
+      tailrace log unpin old-pipeline
+    """
+    from tailrace.log import retention
+    from tailrace.log.reader import Log
+
+    store = open_store(config, log)
+    end, now = Log(store).end(), time.time()
+    rows = [
+        {
+            "name": name,
+            "position": str(pin.position),
+            "lag_bytes": max(end.end_lsn - pin.position.lsn, 0),
+            "age_s": round(max(now - pin.renewed_at, 0)),
+        }
+        for name, pin in sorted(retention.read_pins(store).items())
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("reader", "position", "WAL after it", "renewed"):
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        ago = str(timedelta(seconds=int(row["age_s"])))
+        table.add_row(
+            Text(str(row["name"])), row["position"], f"{row['lag_bytes']:,}", f"{ago} ago"
+        )
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def unpin(
+    name: Annotated[str, typer.Argument(help="Name of a reader, as `tailrace log pins` lists it.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: options.ConfigFile = None,
+    log: options.LogPath = None,
+) -> None:
+    """Give up a reader: the log no longer keeps changes for it.
+
+    A reader that still runs renews its pin within a second.
+
+    \b
+    Example:
+      tailrace log unpin old-pipeline
+    """
+    from tailrace.errors import ConfigError
+    from tailrace.log import retention
+
+    store = open_store(config, log)
+    pinned = retention.read_pins(store)
+    if name not in pinned:
+        raise ConfigError(
+            f"there is no pin {name!r}", hint=f"There are: {', '.join(sorted(pinned)) or 'none'}."
+        )
+    if not yes:
+        typer.confirm(
+            f"{name} has not read the changes after {pinned[name].position}. They may be deleted. "
+            "Give it up?",
+            abort=True,
+        )
+    retention.unpin(store, name)
+    typer.echo(f"{name} has no pin any more")
