@@ -111,6 +111,8 @@ def test_keys_and_lanes(shop: Database) -> None:
     report = checked(shop, tables=["bare", "orders"], lanes=4)
     assert len(said(report, "lanes-key")) == 1
     assert said(checked(shop, tables=["bare"], lanes=4, key="v"), "lanes-key") == []
+    (found,) = said(checked(shop, tables=["orders"], lanes=4, key="status"), "lanes-key")
+    assert "key status is not in the replica identity" in found[1]
     report = checked(shop, tables=["orders"], select=["total"])
     assert "omits the key (id)" in said(report, "select-key")[0][1]
     assert said(checked(shop, tables=["orders"], select=["id", "total"]), "select-key") == []

@@ -206,6 +206,7 @@ class _Check:
             yield from self._named("route-type", [said])
         keyed = [column.name for column in relation.columns if column.key]
         yield from self._named("lanes-key", self._lanes(relation, keyed))
+        yield from self._named("lanes-key", self._unknown_lane(relation, keyed))
         if made.select is not None and not self.pipeline.key:
             kept = {item.column.name for item in made.select if item.column.key}
             yield from self._named("select-key", self._left_out(relation, keyed, kept))
@@ -274,6 +275,18 @@ class _Check:
             yield warning(
                 f"{self.pipeline.lanes} lanes keep the order per key, but this table has no key",
                 "lanes: 1, a `key`, or a primary key",
+                relation.qualified_name,
+            )
+
+    def _unknown_lane(self, relation: Relation, keyed: list[str]) -> Iterator[Finding]:
+        key = self.pipeline.key
+        full = relation.replica_identity is ReplicaIdentity.FULL
+        # Without a replica identity PostgreSQL refuses updates and deletes itself.
+        if self.pipeline.lanes > 1 and key and keyed and not full and key not in keyed:
+            yield warning(
+                f"key {key} is not in the replica identity: with {self.pipeline.lanes} lanes, the "
+                "pipeline stops at the first update or delete",
+                f"ALTER TABLE {relation.qualified_name} REPLICA IDENTITY FULL, or lanes: 1",
                 relation.qualified_name,
             )
 

@@ -5,7 +5,8 @@ The hash of a change's key chooses its lane. Tables without a key have one lane 
 tie lanes together for the micro-batch that contains them:
 
 * An update that changes a key must follow all changes of the old key and precede all changes of the
-  new one. It joins the two lanes: both are delivered as the lower one.
+  new one. It joins the two lanes: both are delivered as the lower one. The old key must be known,
+  so a `key` of other columns needs them in the table's replica identity.
 * A TRUNCATE must follow and precede everything in its table. It joins all lanes.
 
 Example with four lanes. By their hashes the keys 1, 3 and 4 belong to lane 3, the keys 2 and 5 to
@@ -62,6 +63,7 @@ class Lanes:
         Call it with all changes of a micro-batch before the first call of `of`.
         """
         for group in groups:
+            self._check_known(group)
             if group.op is Op.TRUNCATE:
                 self._delivered_as[:] = 0
             elif group.op is Op.UPDATE and group.before is not None:
@@ -93,6 +95,22 @@ class Lanes:
                     hashes = (hashes ^ hash_of(cells.values)) * _PRIME
         hashes ^= hashes >> np.uint64(32)
         return ((hashes * _MIX) >> np.uint64(33)).astype(np.int64) % self._count
+
+    def _check_known(self, group: Group) -> None:
+        """Fail if the old values of the key are not sent: the old lane would be unknown."""
+        relation = group.relation
+        if not self._key or relation is None or group.op not in {Op.UPDATE, Op.DELETE}:
+            return
+        if relation.replica_identity is ReplicaIdentity.FULL:
+            return
+        columns, table = relation.columns, relation.qualified_name
+        unknown = [columns[at].name for at in self._key_columns(relation) if not columns[at].key]
+        if unknown:
+            raise ConfigError(
+                f"with several lanes, `key` must be in the replica identity of {table}: PostgreSQL "
+                f"does not send the old {unknown[0]}",
+                hint=f"ALTER TABLE {table} REPLICA IDENTITY FULL, or lanes: 1",
+            )
 
     def _key_columns(self, relation: Relation) -> list[int]:
         names = [column.name for column in relation.columns]

@@ -115,6 +115,20 @@ def test_the_columns_of_key_choose_the_lane() -> None:
         Lanes(2, ["nope"]).of(group(Op.INSERT, after=["1"]))
 
 
+@pytest.mark.parametrize("op", [Op.UPDATE, Op.DELETE])
+def test_a_key_whose_old_value_is_unknown_is_refused(op: Op) -> None:
+    """GIVEN a `key` outside the replica identity WHEN a row is updated or deleted THEN its old
+    lane is unknown, and the batch is refused before anything of it is delivered."""
+    lanes = Lanes(4, ["tenant"])
+    lanes.join([group(Op.INSERT, after=["1"])])
+    images = {"before": ["1"]} | ({"after": ["1"]} if op is Op.UPDATE else {})
+    with pytest.raises(ConfigError, match=r"`key` must be in the replica identity of s\.t"):
+        lanes.join([group(op, **images)])
+    full = table("full", ReplicaIdentity.FULL)
+    lanes.join([group(op, relation=full, **images)])
+    Lanes(4, ["id"]).join([group(op, **images)])
+
+
 @given(st.lists(st.none() | st.binary(max_size=30), max_size=30))
 def test_a_hash_depends_only_on_the_value(values: list[bytes | None]) -> None:
     alone = [int(hash_of(pa.array([value], pa.binary()))[0]) for value in values]
