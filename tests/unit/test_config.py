@@ -251,3 +251,10 @@ def test_options_that_shape_creek_excludes(given: dict[str, object], said: str) 
 def test_shape_creek_sets_avro() -> None:
     loaded = load(None, {"pipelines": {"p": {"shape": "creek", "sink": {"type": "nats"}}}})
     assert loaded.pipelines["p"].format == "avro"
+
+
+@pytest.mark.parametrize("given", [{"where": "id > 1"}, {"select": ["id"]}])
+def test_snapshots_do_not_bypass_where_and_select(given: dict[str, object]) -> None:
+    pipeline = {**given, "snapshots": {}, "sink": {"type": "nats"}}
+    with pytest.raises(ConfigError, match="`snapshots` deliver whole rows"):
+        load(None, {"pipelines": {"p": pipeline}})

@@ -358,6 +358,11 @@ class Pipeline(Section):
                 if shape.jetstream
                 else "`snapshots` need a sink on NATS JetStream"
             )
+        if self.snapshots and (self.where or self.select):
+            raise ValueError(
+                "`snapshots` deliver whole rows to anybody who may request them, also what `where` "
+                "and `select` leave out: remove one of them, and use backfills"
+            )
         if shape.jetstream and self.snapshots and self.snapshots.stream.name == "INIT":
             raise ValueError(
                 f"with shape {shape.name}, `snapshots` needs a request such as "

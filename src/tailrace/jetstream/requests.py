@@ -15,7 +15,7 @@ import orjson
 import structlog
 
 from tailrace.backoff import Backoff
-from tailrace.errors import TailraceError, UnexpectedError
+from tailrace.errors import SinkUnreachableError, TailraceError, UnexpectedError
 from tailrace.jetstream.client import connected
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _FIRST_RETRY_S, _MAX_RETRY_S = 0.5, 2.0
 _MAX_HEADER = 500
+_MAX_REQUESTS = 1000
+"""Requests that are answered at the same time. Further ones are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ class Listener:
         tasks: set[asyncio.Task[Any]] = set()
 
         async def on_message(message: Msg) -> None:
+            if len(tasks) >= _MAX_REQUESTS:
+                busy = SinkUnreachableError("too many requests at the same time")
+                await self._reply(client, message, self._responder.refusal(busy))
+                return
             # Not awaited here: a slow answer would delay the following requests.
             task = asyncio.create_task(self._serve(client, message))
             tasks.add(task)
@@ -123,6 +129,9 @@ class Listener:
             # A bug in one answer is the reply to that request, and does not stop the listener.
             self._events.exception("requests.failed", subject=message.subject)
             reply = self._responder.refusal(UnexpectedError.wrap(error))
+        await self._reply(client, message, reply)
+
+    async def _reply(self, client: Client, message: Msg, reply: Reply) -> None:
         if not message.reply:
             return
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from tailrace.config import Pipeline
 from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
 from tailrace.postgres.names import TableName
-from tailrace.snapshot.service.answers import CreekAnswers, CreekRequest
+from tailrace.snapshot.service import answers as module
+from tailrace.snapshot.service.answers import CreekAnswers, CreekRequest, PlainAnswers
+from tailrace.snapshot.service.catalog import Listing
+from tailrace.snapshot.service.record import Record
+
+if TYPE_CHECKING:
+    from tailrace.snapshot.job import FormatName
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1)
 JSON = st.recursive(
@@ -61,3 +68,48 @@ def test_a_refusal_has_one_line(text: str) -> None:
 def test_the_status_of_a_refusal(error: TailraceError, status: str) -> None:
     headers = creek().refusal(error).headers
     assert headers["Nats-Service-Error-Code"] == status
+
+
+class Tables:
+    """The published tables of one pipeline."""
+
+    def __init__(self, *names: str) -> None:
+        self._tables = frozenset(TableName("public", name) for name in names)
+
+    def listing(self) -> Listing:
+        return Listing("shop", self._tables)
+
+
+def plain(*tables: str) -> PlainAnswers:
+    sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+    pipeline = Pipeline.model_validate({"encoding": "json", "sink": sink, "snapshots": {}})
+
+    def submit(table: TableName, form: FormatName, _listing: Listing) -> Record:
+        return Record(id="snap-1", table=table, form=form, requested_at=0.0)
+
+    return PlainAnswers(pipeline, Tables(*tables), submit)  # type: ignore[arg-type]
+
+
+def test_the_pipeline_that_has_the_table_replies_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN two bridges that get every request WHEN one lacks the table THEN its refusal comes
+    after the reply of the other."""
+    replied: list[bytes] = []
+    delayed = asyncio.Event()
+
+    async def sleep(_seconds: float) -> None:
+        await delayed.wait()
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+
+    async def ask(answers: PlainAnswers) -> None:
+        replied.append((await answers.answer("snapshot.request.items", b"")).data)
+        delayed.set()
+
+    async def both() -> None:
+        await asyncio.gather(ask(plain("other")), ask(plain("items")))
+
+    asyncio.run(both())
+    assert [sorted(msgspec.json.decode(reply)) for reply in replied] == [
+        ["format", "schema", "snapshot_id", "state", "table"],
+        ["code", "error", "hint"],
+    ]
