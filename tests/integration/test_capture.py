@@ -9,6 +9,7 @@ from tailrace.capture.capture import Capture
 from tailrace.change import Op
 from tailrace.log.format.segment import list_segments, read_header
 from tailrace.log.store import LocalStore
+from tailrace.log.verify import verify
 from tailrace.testing import EmbeddedPostgres
 from tests import command
 from tests.fix_capture import Captured
@@ -167,3 +168,25 @@ def test_wal_level_replica(tmp_path: Path) -> None:
     with EmbeddedPostgres(18, settings={"wal_level": "replica"}) as server:
         result = run("--dsn", server.dsn(), "--log", str(tmp_path / "log"))
     refused(result, 22, "hint: ")
+
+
+def test_dropped_tables_are_forgotten_when_capture_connects(
+    database: Database, capture: MakeCapture
+) -> None:
+    captured = capture(database, log={"segment_bytes": 65_536})
+    for name in ("stays", "goes"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        database.execute(f"INSERT INTO {name} VALUES (1, 'a')")
+    captured.catch_up()
+    # Its last change is captured after it was dropped.
+    database.execute("UPDATE goes SET v = 'b'")
+    database.execute("DROP TABLE goes")
+    database.execute("UPDATE stays SET v = 'b'")
+    assert [change.op for change in captured.catch_up()] == [Op.UPDATE, Op.UPDATE]
+    for _ in range(2):
+        database.execute("UPDATE stays SET v = repeat('x', 100000)")
+        captured.catch_up()
+    log = captured.log
+    known = {relation.name for _, relation, _ in log.relations(log.end().position)}
+    assert known == {"stays"}
+    assert verify(LocalStore(captured.folder)).findings == []

@@ -258,3 +258,20 @@ def test_snapshots_do_not_bypass_where_and_select(given: dict[str, object]) -> N
     pipeline = {**given, "snapshots": {}, "sink": {"type": "nats"}}
     with pytest.raises(ConfigError, match="`snapshots` deliver whole rows"):
         load(None, {"pipelines": {"p": pipeline}})
+
+
+@pytest.mark.parametrize("master", ["spark://spark.example.com:7077", "yarn", "k8s://https://k"])
+def test_a_remote_spark_without_protection_is_refused(master: str) -> None:
+    """Tasks carry the passwords of sinks."""
+    with pytest.raises(ConfigError, match=r"spark\.authenticate and spark\.network\.crypto"):
+        load(None, {"spark": {"master": master}})
+    conf = {"spark.authenticate": "true"}
+    with pytest.raises(ConfigError, match=r"set spark\.network\.crypto\.enabled to true"):
+        load(None, {"spark": {"master": master, "conf": conf}})
+    conf |= {"spark.network.crypto.enabled": "true"}
+    assert load(None, {"spark": {"master": master, "conf": conf}}).spark.master == master
+
+
+@pytest.mark.parametrize("master", ["local[*]", "spark://127.0.0.1:7077", "spark://localhost:1"])
+def test_a_local_spark_needs_no_protection(master: str) -> None:
+    assert load(None, {"spark": {"master": master}}).spark.master == master

@@ -32,7 +32,7 @@ from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
 from tailrace.observe.figure import Recorder
 from tailrace.observe.figures import CaptureFigures
-from tailrace.postgres.catalog import publication_exists
+from tailrace.postgres.catalog import existing_relations, publication_exists
 from tailrace.postgres.connection import connect
 from tailrace.postgres.slot import read_slot
 from tailrace.wire.pgtime import PgTime
@@ -184,6 +184,9 @@ class _Sessions:
             # From here on no other client can advance the slot. Check again: another client may
             # have advanced it between the first check and the start.
             self._reconciled(system, sql, replication)
+            dropped = appender.forget_dropped(lambda oids: existing_relations(sql, oids))
+            if dropped:
+                self._events.info("log.dropped_tables_forgotten", count=dropped)
         self._events.info(
             "capture.streaming", slot=source.slot, database=system.database, start=str(start)
         )

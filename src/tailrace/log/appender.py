@@ -224,6 +224,17 @@ class Appender:
             self._roll()
             marks.write(self._store, self.mark)
 
+    def forget_dropped(self, existing: Callable[[set[int]], set[int]]) -> int:
+        """Leave dropped tables out of the segments to come; how many there were.
+
+        Only between sessions: PostgreSQL states a relation again before the first change of the
+        next one. `existing` returns the oids that PostgreSQL still knows.
+        """
+        known = self._schemas.relations()
+        dropped = known - existing(known) if known else set()
+        self._schemas.forget(dropped)
+        return len(dropped)
+
     def rewind(self) -> None:
         """Remove an open transaction: PostgreSQL sends it again from its first row."""
         if self._whole:

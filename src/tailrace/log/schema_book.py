@@ -15,7 +15,7 @@ from tailrace.schema import Relation, TypeName
 from tailrace.wire import pgoutput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from tailrace.position import Lsn, Position
 
@@ -38,6 +38,18 @@ class SchemaBook:
         for message in entry.schema_messages():
             self.note(message)
 
+    def relations(self) -> set[int]:
+        """The oids of all relations."""
+        return {_oid(key) for key in self._messages if key[:1] == b"R"}
+
+    def forget(self, relations: Collection[int]) -> None:
+        """Remove relations that no later change uses without stating them again."""
+        self._messages = {
+            key: raw
+            for key, raw in self._messages.items()
+            if key[:1] != b"R" or _oid(key) not in relations
+        }
+
     def copy(self) -> SchemaBook:
         """An independent book with the same messages."""
         return SchemaBook(dict(self._messages))
@@ -56,6 +68,10 @@ class SchemaBook:
             kind=Kind.SCHEMA, first=at, last=at, end_lsn=end_lsn, first_time=time, last_time=time,
             ends=ends, schemas=len(messages), epoch=epoch, offsets=offsets, body=body,
         )  # fmt: skip
+
+
+def _oid(key: bytes) -> int:
+    return int.from_bytes(key[1:_KIND_AND_OID_BYTES], "big")
 
 
 def read_relations(

@@ -21,7 +21,7 @@ from tailrace.postgres.connection import translate_error
 from tailrace.schema import Column, Relation, ReplicaIdentity, TypeName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from psycopg import Connection
 
@@ -83,6 +83,12 @@ def identity_index(table: str = "c", index: str = "i") -> str:
 def read_lsn(connection: Connection) -> Lsn:
     """The end of the WAL now."""
     return Lsn.parse(str(_rows(connection, f"SELECT {CURRENT_LSN}")[0][0]))
+
+
+def existing_relations(connection: Connection, oids: Collection[int]) -> set[int]:
+    """Those of the oids that are tables now."""
+    query = "SELECT oid FROM pg_catalog.pg_class WHERE oid = ANY(%s) AND relkind IN ('r', 'p')"
+    return {oid for (oid,) in _rows(connection, query, (list(oids),))}
 
 
 def publication_exists(connection: Connection, name: str) -> bool:

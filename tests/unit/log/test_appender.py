@@ -16,6 +16,7 @@ from tailrace.log.format.layout import Codec
 from tailrace.log.format.segment import list_segments, read_header, walk
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Log
+from tailrace.log.verify import verify
 from tailrace.position import Lsn, Position
 from tailrace.testing import MemoryStore
 from tests.fix_log import (
@@ -260,3 +261,19 @@ def test_a_stale_index_of_a_segment_that_was_taken_back_is_not_used() -> None:
 def test_the_time_of_creation_comes_from_the_given_clock() -> None:
     header = Log(TestLog().store).header(list_segments(TestLog().store)[0])
     assert header.created_at == "2026-01-31T12:00:00+00:00"
+
+
+def test_dropped_tables_are_left_out_of_later_segments() -> None:
+    """GIVEN tables that were dropped WHEN the next session begins THEN new segments do not open
+    with them, and the log is valid."""
+    made = TestLog(segment_bytes=1)
+    made.append(transaction(0, insert(relation(1), 1), insert(relation(2), 2)))
+    assert made.appender.forget_dropped(lambda oids: oids - {1}) == 1
+    made.session.sent.clear()
+    made.append(transaction(1, insert(relation(2), 3)))
+    made.append(transaction(2, insert(relation(3), 4)))
+    log = made.log()
+    known = [item.oid for _, item, _ in log.relations(log.end().position)]
+    assert known == [2, 3]
+    assert verify(made.store).findings == []
+    assert same(all_changes(made.store), made.changes())

@@ -13,6 +13,7 @@ subjects, belongs to one pipeline.
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 import secrets
 import time
@@ -31,8 +32,13 @@ from tailrace.position import Lsn, Position
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from tailrace.jetstream.connection import NatsConnection
     from tailrace.jetstream.protocol import Message
+
+    Lsns = NDArray[np.uint64]
+    Keys = pa.LargeBinaryArray
 
 _ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-[A-Za-z]+-)?([0-9]{1,19})", re.DOTALL)
 _ID_FIELD = b"Nats-Msg-Id"
@@ -57,11 +63,11 @@ def position_of(message_id: bytes) -> Position | None:
 class ReadBack:
     """The messages after a checkpoint, by subject and id, in order of LSN."""
 
-    def __init__(self, lsns: Sequence[int] = (), keys: Sequence[bytes] = ()) -> None:
-        unsorted = np.array(lsns, np.uint64)
+    def __init__(self, lsns: Sequence[int] | Lsns = (), keys: Sequence[bytes] | Keys = ()) -> None:
+        unsorted = np.asarray(lsns, np.uint64)
         order = np.argsort(unsorted, kind="stable")
         self._lsns = unsorted[order]
-        self._keys = pa.array(keys, pa.binary()).take(pa.array(order))
+        self._keys = _as_array(keys).take(pa.array(order))
 
     def beyond(self, after: Position) -> ReadBack:
         """The same without the transactions before that of `after`."""
@@ -84,7 +90,7 @@ class ReadBack:
             return batch
         keys = pc.binary_join_element_wise(
             batch.column("destination"), batch.column("id"), pa.scalar(b" ", pa.binary())
-        )
+        ).cast(pa.large_binary())
         stored = pc.is_in(keys, self._keys.slice(low, high - low))
         return batch.filter(pc.invert(stored))
 
@@ -163,15 +169,24 @@ def _forward(
     connection: NatsConnection, own: OwnSubjects, bounds: tuple[int, int], after: Position
 ) -> ReadBack:
     beyond = (int(after.lsn), after.ordinal)
-    lsns: list[int] = []
-    keys: list[bytes] = []
-    for message in _messages(connection, own.stream, *bounds, own.subjects):
-        message_id = header_value(message.header, _ID_FIELD) or b""
-        match = _ID.fullmatch(message_id)
-        if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
-            lsns.append(lsn)
-            keys.append(message.subject + b" " + message_id)
-    return ReadBack(lsns, keys)
+    # Columns take a quarter of the memory of lists. After a lost checkpoint this is a whole stream.
+    lsns: list[Lsns] = []
+    keys: list[Keys] = []
+    messages = _messages(connection, own.stream, *bounds, own.subjects)
+    while some := list(itertools.islice(messages, _PULL)):
+        found: list[tuple[int, bytes]] = []
+        for message in some:
+            message_id = header_value(message.header, _ID_FIELD) or b""
+            match = _ID.fullmatch(message_id)
+            if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
+                found.append((lsn, message.subject + b" " + message_id))
+        lsns.append(np.array([lsn for lsn, _ in found], np.uint64))
+        keys.append(pa.array([key for _, key in found], pa.large_binary()))
+    return ReadBack(np.concatenate(lsns), pa.concat_arrays(keys)) if keys else ReadBack()
+
+
+def _as_array(keys: Sequence[bytes] | Keys) -> Keys:
+    return keys if isinstance(keys, pa.Array) else pa.array(keys, pa.large_binary())
 
 
 def ids(
