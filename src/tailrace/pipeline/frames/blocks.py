@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from tailrace.encode.facts import Origin
 from tailrace.encode.shapes.registry import SHAPES
 from tailrace.message import MESSAGES
-from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, check_sizes, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.sinks.registry import SINKS
@@ -92,7 +92,8 @@ class BlockFrame:
 
     def _groups(self, part: Slice) -> Iterator[list[Group]]:
         spec = self._spec
-        return part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
+        groups = part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
+        return map(check_sizes, groups)
 
 
 def encoder_of(spec: Spec) -> GroupEncoder:

@@ -26,7 +26,7 @@ from tailrace.change import Op
 from tailrace.decode.group import Cells, Group
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.frames.changes import repeated
-from tailrace.pipeline.frames.frame import arrow_schema, in_order, wanted_by
+from tailrace.pipeline.frames.frame import arrow_schema, check_sizes, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.tables import Prefixes
@@ -90,7 +90,8 @@ class CellFrame:
 
     def _groups(self, part: Slice) -> Iterator[list[Group]]:
         spec = self._spec
-        return part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
+        groups = part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
+        return map(check_sizes, groups)
 
 
 def _batch(group: Group, lanes: Lanes, start: str, schema: pa.Schema) -> pa.RecordBatch:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace.backfill.handover import current_rows
 from tailrace.decode.decoder import Decoder
 from tailrace.decode.merge import merged
+from tailrace.errors import PoisonedError
+from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,9 +28,12 @@ if TYPE_CHECKING:
     from tailrace.backfill.spool import Page, Spool
     from tailrace.decode.group import Group
     from tailrace.log.reader import Log
-    from tailrace.position import Position
     from tailrace.schema import Relation
     from tailrace.tables import Tables
+
+
+MAX_ROW_BYTES = 64 << 20
+"""No sink takes a larger message: 64 MiB is the largest max_payload of a NATS server."""
 
 
 class Frame(Protocol):
@@ -65,6 +71,33 @@ class Slice:
             for group in current_rows(self.spool, page, self.log, self.upto):
                 if len(group):
                     yield [group]
+
+
+def check_sizes(groups: list[Group]) -> list[Group]:
+    """The same groups. Raises PoisonedError if a row is too large to be delivered.
+
+    A sink refuses a message that is too large for it. But before that the row passes through the
+    JVM that all pipelines share, in several copies, and can exhaust its memory.
+    """
+    for group in groups:
+        images = [image for image in (group.before, group.after) if image is not None]
+        columns = [cells.values for image in images for cells in image if cells is not None]
+        columns += [] if group.contents is None else [group.contents]
+        if sum(column.nbytes for column in columns) <= MAX_ROW_BYTES:
+            continue
+        sizes = np.zeros(len(group), np.int64)
+        for column in columns:
+            sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        if sizes.max(initial=0) > MAX_ROW_BYTES:
+            row = int(sizes.argmax())
+            position = Position(Lsn(int(group.lsn[row])), int(group.ordinal[row]))
+            table = "a message" if group.relation is None else group.relation.qualified_name
+            raise PoisonedError(
+                f"the change of {table} at {position} has {sizes[row]:,} bytes, the limit is "
+                f"{MAX_ROW_BYTES:,}",
+                hint="Leave the table out of the pipeline, or publish it without its large column.",
+            )
+    return groups
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
