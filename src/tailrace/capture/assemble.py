@@ -97,6 +97,9 @@ class Assembler:
             yes                I C B I C                     1 FRAGMENT (ends), 1 TRANSACTIONS
         """
         batch = Batch.of(data, ends)
+        ignored = batch.ignored()
+        if ignored.any():
+            return self._take_without(batch, ignored)
         entries: list[Entry | None] = []
         at = 0
         if self._open is not None:
@@ -113,6 +116,14 @@ class Assembler:
             entries.append(self._fragment(batch.part(boundary, len(batch))))
             boundary = len(batch)
         return [entry for entry in entries if entry is not None], boundary
+
+    def _take_without(self, batch: Batch, ignored: NDArray[np.bool_]) -> tuple[list[Entry], int]:
+        """The same as `take` if these messages were not there; they count as covered."""
+        kept = np.flatnonzero(~ignored)
+        messages = batch.only(~ignored)
+        ends = np.cumsum([len(each) for each in messages], dtype=np.uint32)
+        entries, covered = self.take(b"".join(messages), ends) if len(kept) else ([], 0)
+        return entries, int(kept[covered]) if covered < len(kept) else len(batch)
 
     def _end_of_fragment(self, batch: Batch, size_bytes: int) -> int:
         """Up to which message the open transaction gets a fragment; 0 to wait for more."""

@@ -25,6 +25,10 @@ _COUNTS_ONE = np.zeros(256, np.int64)
 _COUNTS_ONE[[ord("I"), ord("U"), ord("D"), _M]] = 1
 _SCHEMA = np.zeros(256, np.bool_)
 _SCHEMA[[_R, _Y]] = True
+# Stream Abort, Commit Prepared and Rollback Prepared. Some releases of PostgreSQL 18 send
+# them although neither streaming nor two_phase was requested, for transactions they have not sent.
+_IGNORED = np.zeros(256, np.bool_)
+_IGNORED[[ord("A"), ord("K"), ord("r")]] = True
 
 
 class Batch:
@@ -102,19 +106,24 @@ class Batch:
             counts[truncates] = self.number(truncates, 1, ">u4")
         return counts
 
-    def schemas(self) -> list[bytes]:
-        """The Relation and Type messages."""
-        return self._only(_SCHEMA[self.kinds])
+    def ignored(self) -> NDArray[np.bool_]:
+        """Which messages are about transactions that were not sent."""
+        return _IGNORED[self.kinds]
 
-    def origin(self) -> list[bytes]:
-        """The Origin message, if there is one."""
-        return self._only(self.kinds == _O)
-
-    def _only(self, mask: NDArray[np.bool_]) -> list[bytes]:
+    def only(self, mask: NDArray[np.bool_]) -> list[bytes]:
+        """The messages of a mask."""
         return [
             self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
             for index in np.flatnonzero(mask).tolist()
         ]
+
+    def schemas(self) -> list[bytes]:
+        """The Relation and Type messages."""
+        return self.only(_SCHEMA[self.kinds])
+
+    def origin(self) -> list[bytes]:
+        """The Origin message, if there is one."""
+        return self.only(self.kinds == _O)
 
     def packed(self, before: list[bytes]) -> tuple[NDArray[np.uint32], bytes, int]:
         """Offsets and body of an entry, and its number of schemas. `before` precedes the batch."""

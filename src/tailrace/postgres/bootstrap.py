@@ -104,9 +104,21 @@ def _refuse_a_gap(config: Config, slot: SlotState | None) -> None:
         )
 
 
+def allows_logical_decoding(wal_level: str, effective_wal_level: str | None) -> bool:
+    """Whether logical slots can be used. From PostgreSQL 19 on, which has `effective_wal_level`,
+    the first logical slot raises wal_level = replica by itself.
+
+    >>> allows_logical_decoding("replica", None), allows_logical_decoding("replica", "replica")
+    (False, True)
+    """
+    on_demand = wal_level == "replica" and effective_wal_level is not None
+    return wal_level == "logical" or on_demand
+
+
 def _refuse_wal_level(connection: Connection) -> None:
-    row = connection.execute("SHOW wal_level").fetchone()
-    if row is not None and row[0] != "logical":
+    query = "SELECT current_setting('wal_level'), current_setting('effective_wal_level', true)"
+    row = connection.execute(query).fetchone()
+    if row is not None and not allows_logical_decoding(*row):
         raise PostgresRefusedError(
             f"wal_level must be logical, got {row[0]}",
             hint="ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL.",

@@ -253,3 +253,24 @@ def test_any_stream_cut_anywhere_is_the_same_stream(
         assert bounds == sorted(bounds)
         if all(unit is None or set(unit) - {RELATION} for unit in units):
             assert (entry.first, entry.last) == (positions[0], positions[-1])
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 3]), max_size=12), st.integers(0, 6))
+def test_messages_about_transactions_that_were_not_sent_are_ignored(
+    places: list[int], cut: int
+) -> None:
+    """GIVEN Stream Aborts, Commit and Rollback Prepareds that nobody asked for WHEN they are
+    among the messages THEN the entries are as without them, and all that precedes is covered."""
+    strays = [b"A" + bytes(8), b"K" + bytes(30), b"r" + bytes(40), b"A" + bytes(24)]
+    plain = [*transaction(100, RELATION, INSERT), *transaction(200, INSERT)]
+    plain = plain[: len(plain) - cut]
+    mixed: list[bytes] = []
+    for number, message in enumerate(plain):
+        mixed += [strays[place] for place in places if place == number % 4]
+        mixed.append(message)
+    mixed += [strays[place] for place in places]
+    expected, covered = take(assembler(), plain)
+    entries, covered_mixed = take(assembler(), mixed)
+    assert raw(entries) == raw(expected)
+    left = [message for message in mixed[covered_mixed:] if message not in strays]
+    assert left == plain[covered:]

@@ -158,8 +158,9 @@ SELECT pg_is_in_recovery(),
 
 _SETTINGS = """
 SELECT name, setting FROM pg_settings WHERE name IN (
-    'wal_level', 'max_replication_slots', 'max_wal_senders', 'wal_sender_timeout',
-    'max_slot_wal_keep_size', 'idle_replication_slot_timeout', 'synchronized_standby_slots')
+    'wal_level', 'effective_wal_level', 'max_replication_slots', 'max_wal_senders',
+    'wal_sender_timeout', 'max_slot_wal_keep_size', 'idle_replication_slot_timeout',
+    'synchronized_standby_slots')
 """
 
 # Amazon RDS grants replication through membership in rds_replication instead of the attribute.

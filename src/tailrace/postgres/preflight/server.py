@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.finding import check, error, info, warning
+from tailrace.postgres.bootstrap import allows_logical_decoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def primary(facts: Facts) -> Iterator[Finding]:
 def wal_level(facts: Facts) -> Iterator[Finding]:
     """Logical decoding needs wal_level = logical."""
     level = facts.settings["wal_level"]
-    if level != "logical":
+    if not allows_logical_decoding(level, facts.settings.get("effective_wal_level")):
         yield error(
             f"wal_level is {level}",
             "ALTER SYSTEM SET wal_level = logical; -- then restart PostgreSQL",
