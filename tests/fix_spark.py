@@ -8,8 +8,8 @@ import pytest
 
 import tailrace
 from tailrace import config
-from tailrace.cli.java import require_java
 from tailrace.errors import ConfigError
+from tailrace.java import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

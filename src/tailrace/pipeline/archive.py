@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from typing_extensions import override
 
 from tailrace.errors import UnexpectedError
+from tailrace.java import cache_folder, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,16 +74,10 @@ def create() -> Path:
 
 
 def _file() -> Path:
-    java = shutil.which("java", path=_java_path()) or ""
+    java = find_java() or ""
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
     key = hashlib.sha256(f"{Path(java).resolve()}\0{home}".encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailrace"
-    return cache / f"spark-{pyspark.__version__}-{key}.jsa"
-
-
-def _java_path() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin" if home else None
+    return cache_folder() / f"spark-{pyspark.__version__}-{key}.jsa"
 
 
 def _train(file: Path) -> None:

@@ -7,14 +7,13 @@ stream's own Relation messages; the two agree unless a table changes in between.
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tailrace.change import Op
 from tailrace.errors import ExpressionError, TailraceError
 from tailrace.finding import Finding, Severity, error, info, warning
+from tailrace.java import find_java
 from tailrace.pipeline.expressions import cells
 from tailrace.pipeline.expressions.compile import compile as compiled
 from tailrace.pipeline.expressions.expression import Expressions, parse
@@ -109,8 +108,7 @@ def _has_sql(config: Config) -> bool:
 
 def _analyser(config: Config) -> Ask | None:
     """Spark's analyser in a session of one thread; None where Spark cannot be started."""
-    java = os.environ.get("JAVA_HOME") or shutil.which("java")
-    if importlib.util.find_spec("pyspark") is None or not java:
+    if importlib.util.find_spec("pyspark") is None or find_java() is None:
         return None
     # Imported here because these start Java.
     from tailrace.pipeline.expressions.analysis import SETTINGS, analyse, result_types  # noqa: PLC0415

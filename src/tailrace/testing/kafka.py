@@ -7,7 +7,6 @@ broker and controller (KRaft), with small settings: one replica per partition, 5
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tailrace.java import cache_folder, find_java
 from tailrace.process import die_with_parent
 from tailrace.testing.process import Server, free_port
 
@@ -222,9 +222,7 @@ class EmbeddedKafka(Server):
 
 
 def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    of_home = Path(home) / "bin" / "java" if home else None
-    java = str(of_home) if of_home is not None and of_home.exists() else shutil.which("java")
+    java = find_java()
     if java is None:
         raise RuntimeError("the embedded Kafka broker needs Java 17 on PATH")
     return java
@@ -233,7 +231,7 @@ def _java() -> str:
 def _jars() -> Path:
     """The folder of the broker's jars. Downloads them if it is missing."""
     _java()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailrace"
+    cache = cache_folder()
     folder = cache / f"kafka-{VERSION}"
     if folder.is_dir():
         return folder

@@ -67,8 +67,8 @@ def demo(
       tailrace demo
       tailrace demo --seconds 10 --rate 50
     """
-    from tailrace.cli.java import require_java
     from tailrace.cli.log.printer import close_quietly
+    from tailrace.java import require_java
 
     _require_servers()
     require_java()

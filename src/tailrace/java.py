@@ -1,4 +1,4 @@
-"""Finds Java as Spark does, and checks its version before anything starts."""
+"""Finds Java as Spark does, checks its version, and names the folder for what it is given."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 def require_java(environment: Mapping[str, str] | None = None) -> int:
     """The major version of the Java that Spark will use; ConfigError if it is unusable."""
-    java = _find(os.environ if environment is None else environment)
+    java = find_java(environment)
     if java is None:
         raise ConfigError("Spark needs Java, and `java` was not found on PATH", hint=_HINT)
     try:
@@ -44,14 +44,18 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
     return version
 
 
-def _find(environment: Mapping[str, str]) -> str | None:
+def find_java(environment: Mapping[str, str] | None = None) -> str | None:
     """JAVA_HOME first, even if it is wrong: Spark does not look at PATH then."""
-    home = environment.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else shutil.which("java", path=_path(environment))
+    variables = os.environ if environment is None else environment
+    home = variables.get("JAVA_HOME")
+    if home:
+        return str(Path(home, "bin", "java"))
+    return shutil.which("java", path=variables.get("PATH", os.defpath))
 
 
-def _path(environment: Mapping[str, str]) -> str:
-    return environment.get("PATH", os.defpath)
+def cache_folder() -> Path:
+    """Where Tailrace keeps what it can create or download again. It may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailrace"
 
 
 def major(output: str) -> int | None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.cli.java import require_java
 from tailrace.errors import ConfigError
+from tailrace.java import require_java
 
 if TYPE_CHECKING:
     from pathlib import Path
