@@ -224,7 +224,7 @@ class _Sessions:
                 time=system.now,
             )
             self._events.info("log.created", path=str(self._config.log.path), start=str(confirmed))
-        reconcile.check_log(
+        end = reconcile.check_log(
             appender.mark,
             appender.identity,
             identity,
@@ -232,7 +232,7 @@ class _Sessions:
             confirmed=confirmed,
             history=replication.timeline_history,
         )
-        appender.change_identity(identity)
+        appender.change_identity(identity, end_lsn=end)
         return appender
 
     def _pace(self, sender_timeout_s: float) -> Pace:

@@ -65,17 +65,20 @@ def check_log(
     system: System,
     confirmed: Lsn,
     history: Callable[[int], str],
-) -> None:
-    """Refuse a log that ends at `mark` and cannot continue on this server.
+) -> Lsn:
+    """Where the log that ends at `mark` continues on this server. Refuses a log that cannot.
 
     `logged` is the identity in the log and `current` that of the server. The checks, in order:
 
         system identifier or database differ         DIVERGED: another server or database
         log on a later timeline than the server      DIVERGED: a restored server
         server's timeline not a child of the log's   DIVERGED: another branch
-        log ends after the switch of timelines       DIVERGED: the new primary lacks changes
+        log has changes after the switch             DIVERGED: the new primary lacks changes
         log ends after the server's WAL              DIVERGED: the server lost changes
         slot confirmed after the log's end           GAP: the log lacks changes
+
+    A log may end after the switch of timelines without a change there: WAL that is not about rows.
+    It continues at the switch, where the new timeline begins.
     """
     if logged.system_identifier != system.identifier:
         raise DivergedError(
@@ -86,24 +89,26 @@ def check_log(
         raise DivergedError(
             f"the log holds changes of database {logged.database}, not {current.database}"
         )
-    _check_timeline(mark, logged.timeline, system, history)
-    if mark.end_lsn > system.flushed:
+    end = _end_on_timeline(mark, logged.timeline, system, history)
+    if end > system.flushed:
         raise DivergedError(
-            f"the log ends at {mark.end_lsn}, but the server's WAL ends at {system.flushed}: "
+            f"the log ends at {end}, but the server's WAL ends at {system.flushed}: "
             "the server has lost changes that the log holds"
         )
-    if confirmed > mark.end_lsn:
+    if confirmed > end:
         raise GapError(
-            f"replication slot {current.slot} is at {confirmed}, but the log ends at "
-            f"{mark.end_lsn}: the changes between them are lost"
+            f"replication slot {current.slot} is at {confirmed}, but the log ends at {end}: the "
+            "changes between them are lost"
         )
+    return end
 
 
-def _check_timeline(
+def _end_on_timeline(
     mark: Mark, timeline: int, system: System, history: Callable[[int], str]
-) -> None:
+) -> Lsn:
+    """The end of the log, or the end of its timeline if the log has no change after it."""
     if timeline == system.timeline:
-        return
+        return mark.end_lsn
     if timeline > system.timeline:
         raise DivergedError(
             f"the log is on timeline {timeline}, but the server is on the older timeline "
@@ -114,11 +119,13 @@ def _check_timeline(
         raise DivergedError(
             f"the server's timeline {system.timeline} does not descend from the log's {timeline}"
         )
-    if mark.end_lsn > switched:
+    # A timeline ends between two WAL records, so a commit that begins before the end is on both.
+    if mark.position.lsn >= switched:
         raise DivergedError(
-            f"the log ends at {mark.end_lsn}, but timeline {timeline} ended at {switched}: "
-            "the log holds changes that the new primary never received"
+            f"the log has changes up to {mark.position}, but timeline {timeline} ended at "
+            f"{switched}: the new primary never received them"
         )
+    return min(mark.end_lsn, switched)
 
 
 def switch_point(history: str, timeline: int) -> Lsn | None:

@@ -214,13 +214,18 @@ class Appender:
             self.mark = mark
         return self._open_file()
 
-    def change_identity(self, identity: Identity) -> None:
-        """Start a new segment with another identity: a new timeline, slot or publication."""
+    def change_identity(self, identity: Identity, *, end_lsn: Lsn | None = None) -> None:
+        """Start a new segment with another identity: a new timeline, slot or publication.
+
+        A new timeline may begin before the end of the log, at `end_lsn`, if no change follows it.
+        """
         if identity != self.identity:
             self._lease.check()
             if self._file is None:
                 raise LogError("the appender is closed")
             self.identity = identity
+            if end_lsn is not None:
+                self.mark = replace(self.mark, end_lsn=end_lsn)
             self._roll()
             marks.write(self._store, self.mark)
 

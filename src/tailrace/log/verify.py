@@ -181,6 +181,7 @@ class _Chain:
     time: int = 0
     epoch: int = 0
     system_identifier: str = ""
+    timeline: int = 0
     log_id: str = ""
     inside: bool = False
     """Whether a transaction has not ended yet."""
@@ -246,6 +247,9 @@ class _Segment:
         if chain.begun and header.log_id != chain.log_id:
             self._report("the segment belongs to another log than the one before it")
         if chain.begun and chain.unbroken:
+            if header.identity.timeline > chain.timeline:
+                # A new timeline may begin before the end of the old one.
+                chain.end_lsn = min(chain.end_lsn, header.base_end_lsn)
             here = (header.base, header.base_end_lsn, header.base_time)
             if here != (chain.position, chain.end_lsn, chain.time):
                 self._report(
@@ -257,7 +261,7 @@ class _Segment:
         chain.position, chain.end_lsn = header.base, header.base_end_lsn
         chain.time, chain.epoch = header.base_time, header.epoch
         chain.system_identifier = header.identity.system_identifier
-        chain.log_id = header.log_id
+        chain.log_id, chain.timeline = header.log_id, header.identity.timeline
 
     def _check_entry(self, placed: Placed, header: SegmentHeader) -> None:
         entry, chain, part = placed.entry, self._chain, self._part

@@ -36,17 +36,21 @@ WANTED = reconcile.identity(SYSTEM, slot="s", publication="p")
 HISTORY = "1\t0/258\tno recovery target specified\n"
 
 
-def mark(end: int) -> Mark:
+def mark(end: int, last: int = 1) -> Mark:
     return Mark(
-        sequence=1, offset=1, position=Position(Lsn(1), 0), end_lsn=Lsn(end), time=0, epoch=1
+        sequence=1, offset=1, position=Position(Lsn(last), 0), end_lsn=Lsn(end), time=0, epoch=1
     )
 
 
 def check_log(
-    end: int = 500, confirmed: int = 500, timeline: int = 2, history: str = HISTORY
-) -> None:
-    reconcile.check_log(
-        mark(end),
+    end: int = 500,
+    confirmed: int = 500,
+    timeline: int = 2,
+    history: str = HISTORY,
+    last: int = 1,
+) -> Lsn:
+    return reconcile.check_log(
+        mark(end, last),
         replace(WANTED, timeline=timeline),
         WANTED,
         system=SYSTEM,
@@ -106,9 +110,12 @@ def test_log_of_another_source_has_diverged(change: dict[str, str]) -> None:
 
 
 def test_failover_before_the_log_s_end_has_diverged() -> None:
-    check_log(end=0x258, timeline=1)
+    assert check_log(end=0x258, timeline=1) == 0x258
+    assert check_log(end=0x257, timeline=1) == 0x257
+    # WAL after the switch, without a change: the log continues where the new timeline begins.
+    assert check_log(end=0x300, timeline=1, last=0x257) == 0x258
     with pytest.raises(DivergedError, match="never received"):
-        check_log(end=0x259, timeline=1)
+        check_log(end=0x300, timeline=1, last=0x258)
 
 
 def test_timelines_that_do_not_descend_have_diverged() -> None:

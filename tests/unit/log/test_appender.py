@@ -277,3 +277,22 @@ def test_dropped_tables_are_left_out_of_later_segments() -> None:
     assert known == [2, 3]
     assert verify(made.store).findings == []
     assert same(all_changes(made.store), made.changes())
+
+
+def test_a_new_timeline_may_begin_before_the_end_of_the_log() -> None:
+    """GIVEN a log that ends with WAL without changes WHEN the next timeline begins before it
+    THEN the log goes back to where that begins, and is valid."""
+    made = TestLog()
+    made.append(transaction(0))
+    made.progress(0x1180)
+    made.appender.change_identity(replace(IDENTITY, timeline=2), end_lsn=Lsn(0x1150))
+    assert made.log().end().end_lsn == 0x1150
+    assert verify(made.store).findings == []
+    made.session.sent.clear()
+    made.append(transaction(1))
+    assert same(all_changes(made.store), made.changes())
+    assert verify(made.store).findings == []
+    made.close()
+    again = Appender.open(made.store, Lease.acquire(made.store), made.layout, now=lambda: NOW)
+    assert again is not None
+    assert again.mark.position == made.changes()[-1].position
