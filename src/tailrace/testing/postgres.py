@@ -48,6 +48,14 @@ _SETTINGS = {
 }
 
 
+PRIMARY = {
+    "hot_standby_feedback": "on",
+    "sync_replication_slots": "on",
+    "wal_keep_size": "256MB",
+}
+"""Settings of a server that has a standby, or becomes the primary after a failover."""
+
+
 class EmbeddedPostgres(Server):
     """One PostgreSQL server. `stop` writes a checkpoint, `kill` does not.
 
@@ -159,6 +167,41 @@ class EmbeddedPostgres(Server):
             self._process = self._spawn(command, log.fileno())
         self._wait_until_ready()
         return self
+
+    def standby(self, name: str = "standby", *, synchronous: bool = False) -> EmbeddedPostgres:
+        """A hot standby of this server, started, which also synchronises failover slots.
+
+        This server must run with the settings of `PRIMARY`. Logical walsenders wait for the
+        standby, so that nothing is sent that it lacks. `synchronous`: commits wait for it too.
+        """
+        with self.connect() as connection:
+            connection.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
+        copy = EmbeddedPostgres(self.major, settings=PRIMARY)
+        source = f"{self.dsn(tcp=False)} application_name={name}"
+        command = [
+            *(str(self.binary("pg_basebackup")), f"-D{copy.data}", f"-d{source}"),
+            *("-R", "-Xstream", f"-S{name}", "-cfast", "--no-sync"),
+        ]
+        with copy.log_file.open("ab") as log:
+            if self._spawn(command, log.fileno()).wait() != 0:
+                raise RuntimeError(f"pg_basebackup failed:\n{copy.log_file.read_text()}")
+        copy.start()
+        names = {"synchronized_standby_slots": name}
+        if synchronous:
+            names["synchronous_standby_names"] = name
+        with self.connect() as connection:
+            for setting, value in names.items():
+                connection.execute(f"ALTER SYSTEM SET {setting} TO {value}".encode())
+            connection.execute("SELECT pg_reload_conf()")
+        return copy
+
+    def promote(self) -> None:
+        """Make a standby the primary. It no longer waits for standbys of the old one."""
+        with self.connect() as connection:
+            connection.execute("SELECT pg_promote(wait => true)")
+            for setting in ("synchronized_standby_slots", "synchronous_standby_names"):
+                connection.execute(f"ALTER SYSTEM RESET {setting}".encode())
+            connection.execute("SELECT pg_reload_conf()")
 
     def _initdb(self) -> None:
         command = [

@@ -293,6 +293,6 @@ def test_a_new_timeline_may_begin_before_the_end_of_the_log() -> None:
     assert same(all_changes(made.store), made.changes())
     assert verify(made.store).findings == []
     made.close()
-    again = Appender.open(made.store, Lease.acquire(made.store), made.layout, now=lambda: NOW)
+    again = Appender.open(made.store, Lease.acquire(made.store), made.layout)
     assert again is not None
     assert again.mark.position == made.changes()[-1].position

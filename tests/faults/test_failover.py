@@ -1,0 +1,221 @@
+"""Failovers under load: a standby is promoted, and capture continues with it by itself.
+
+The new primary is the oracle: in the end its table and the log hold the same rows, each once. With
+synchronous commits that is every row that was acknowledged to a writer. Without, the writer may
+lose its last rows together with the old primary, and the log must not have them either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tailrace import config
+from tailrace.capture.capture import Capture
+from tailrace.errors import DivergedError
+from tailrace.log.changes import read_changes
+from tailrace.log.reader import Log
+from tailrace.log.store import LocalStore
+from tailrace.log.verify import verify
+from tailrace.postgres.slot import create_slot
+from tailrace.testing import EmbeddedPostgres
+from tailrace.testing.postgres import PRIMARY
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.long
+
+ROUNDS = 5
+DATABASE = "postgres"
+
+
+class Writer(threading.Thread):
+    """Inserts numbers, one transaction each, at whichever server accepts writes."""
+
+    def __init__(self, dsn: str, numbers: Iterator[int]) -> None:
+        super().__init__(daemon=True)
+        self._dsn = dsn
+        self._numbers = numbers
+        self.stopping = threading.Event()
+        self.acknowledged: list[int] = []
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            with (
+                contextlib.suppress(psycopg.Error),
+                psycopg.connect(self._dsn, autocommit=True, connect_timeout=5) as connection,
+            ):
+                while not self.stopping.is_set():
+                    number = next(self._numbers)
+                    connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
+                    self.acknowledged.append(number)
+            time.sleep(0.01)
+
+
+class Cluster:
+    """A primary and a standby; after a failover the next standby is a copy of the new primary."""
+
+    def __init__(self, owned: contextlib.ExitStack, *, synchronous: bool) -> None:
+        self._owned = owned
+        self._synchronous = synchronous
+        self._names = (f"standby_{number}" for number in itertools.count())
+        self.primary = owned.enter_context(EmbeddedPostgres(18, settings=PRIMARY))
+        self.standby = self._next_standby()
+
+    def _next_standby(self) -> EmbeddedPostgres:
+        copy = self.primary.standby(next(self._names), synchronous=self._synchronous)
+        self._owned.callback(copy.destroy)
+        return copy
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.standby.promote()
+        self.primary = self.standby
+
+    def add_standby(self) -> None:
+        self.standby = self._next_standby()
+
+    def dsn(self, *servers: EmbeddedPostgres) -> str:
+        """Of whichever of the servers is the primary."""
+        ports = ",".join(str(server.port) for server in servers)
+        hosts = ",".join("127.0.0.1" for _ in servers)
+        return (
+            f"host={hosts} port={ports} user=postgres dbname={DATABASE} "
+            "target_session_attrs=read-write"
+        )
+
+
+@contextlib.contextmanager
+def capturing(settings: config.Config) -> Iterator[list[BaseException]]:
+    """Capture on a thread; the errors that have ended it."""
+    stopping = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Capture(settings, stopping=stopping.is_set).run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def logged(folder: Path) -> list[int]:
+    log = Log.open(folder)
+    changes = read_changes(log, log.earliest(), log.end().position)
+    return [int(change.after[0]) for change in changes if change.after]  # type: ignore[arg-type]
+
+
+def rows(server: EmbeddedPostgres) -> list[int]:
+    with server.connect(DATABASE) as connection:
+        return [row[0] for row in connection.execute("SELECT n FROM numbers ORDER BY n")]
+
+
+def synchronised(standby: EmbeddedPostgres) -> bool:
+    """Whether the standby has the slot and may use it after a promotion."""
+    with standby.connect() as connection:
+        query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = 'cdc'"
+        return (True,) in connection.execute(query).fetchall()
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_capture_continues_with_the_new_primary(tmp_path: Path, synchronous: bool) -> None:
+    """GIVEN a primary under load with a standby that synchronises slots WHEN the primary is killed
+    and the standby promoted, again and again THEN the log has every row of the last primary once,
+    in order, and is one log."""
+    numbers = itertools.count()
+    with contextlib.ExitStack() as owned:
+        cluster = Cluster(owned, synchronous=synchronous)
+        prepare(cluster.primary)
+        for last in range(ROUNDS - 1, -1, -1):
+            acknowledged = fail_over_under_load(cluster, tmp_path / "log", numbers)
+            held = rows(cluster.primary)
+            assert logged(tmp_path / "log") == held
+            if synchronous:
+                assert acknowledged <= set(held)
+            if last:
+                cluster.add_standby()
+    assert verify(LocalStore(tmp_path / "log")).findings == []
+    log = Log.open(tmp_path / "log")
+    identities = [log.header(name).identity for name in log.segments()]
+    assert {each.timeline for each in identities} == set(range(1, ROUNDS + 2))
+    assert len({log.header(name).log_id for name in log.segments()}) == 1
+
+
+def fail_over_under_load(cluster: Cluster, log: Path, numbers: Iterator[int]) -> set[int]:
+    """Promote the standby while rows are written and captured; the numbers that were committed."""
+    dsn = cluster.dsn(cluster.primary, cluster.standby)
+    writer = Writer(dsn, numbers)
+    with capturing(settings(dsn, log)) as errors:
+        writer.start()
+        wait_for(lambda: len(writer.acknowledged) > 200, "the load")
+        wait_for(lambda: synchronised(cluster.standby), "the slot on the standby")
+        cluster.fail_over()
+        before = len(writer.acknowledged)
+        wait_for(lambda: len(writer.acknowledged) > before + 200, "the load to go on")
+        writer.stopping.set()
+        writer.join()
+        count = len(rows(cluster.primary))
+        wait_for(lambda: errors or len(logged(log)) >= count, "the log")
+        assert errors == []
+    return set(writer.acknowledged)
+
+
+def prepare(primary: EmbeddedPostgres) -> None:
+    with primary.connect(DATABASE) as connection:
+        connection.execute("CREATE TABLE numbers (n int PRIMARY KEY)")
+        connection.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+        create_slot(connection, "cdc")
+
+
+def settings(dsn: str, log: Path) -> config.Config:
+    return config.load(None, {"source": {"dsn": dsn, "slot": "cdc"}, "log": {"path": log}})
+
+
+def test_changes_that_the_new_primary_never_received_are_reported(tmp_path: Path) -> None:
+    """GIVEN an asynchronous standby that lags, and a primary that does not wait for it WHEN it is
+    promoted THEN capture stops with DIVERGED: the log has changes that the database has lost."""
+    with contextlib.ExitStack() as owned:
+        cluster = Cluster(owned, synchronous=False)
+        prepare(cluster.primary)
+        dsn = cluster.dsn(cluster.primary, cluster.standby)
+        with capturing(settings(dsn, tmp_path / "log")) as errors:
+            with cluster.primary.connect(DATABASE) as connection:
+                connection.execute("INSERT INTO numbers VALUES (1)")
+                wait_for(lambda: synchronised(cluster.standby), "the slot on the standby")
+                # From here on the standby receives nothing, and capture does not wait for it.
+                with cluster.standby.connect() as other:
+                    other.execute("ALTER SYSTEM SET primary_conninfo TO ''")
+                    other.execute("SELECT pg_reload_conf()")
+                wait_for(
+                    lambda: (
+                        not connection.execute(
+                            "SELECT FROM pg_stat_replication WHERE application_name LIKE 'standby%'"
+                        ).fetchall()
+                    ),
+                    "the standby to be cut off",
+                )
+                connection.execute("ALTER SYSTEM RESET synchronized_standby_slots")
+                connection.execute("SELECT pg_reload_conf()")
+                connection.execute("INSERT INTO numbers VALUES (2)")
+            wait_for(lambda: 2 in logged(tmp_path / "log"), "the lost row in the log")
+            cluster.fail_over()
+            wait_for(lambda: errors, "capture to stop")
+        assert isinstance(errors[0], DivergedError)
+        assert "never received" in str(errors[0])
+        assert rows(cluster.primary) == [1]
