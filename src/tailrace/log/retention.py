@@ -69,7 +69,9 @@ def pin(store: Store, name: str, position: Position, *, now: float) -> None:
 
 def unpin(store: Store, name: str) -> None:
     """Remove the pin of a reader."""
-    store.remove(f"pin-{name}.json")
+    file = f"pin-{name}.json"
+    if file in store.names():
+        store.remove(file)
 
 
 def pins(store: Store) -> dict[str, Position]:

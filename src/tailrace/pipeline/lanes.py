@@ -88,9 +88,6 @@ class Lanes:
         if image is not None and group.relation is not None:
             for at in self._key_columns(group.relation):
                 cells = image[at]
-                if cells is None and group.after is not None:
-                    # PostgreSQL leaves a column out of the old key if it has not changed.
-                    cells = group.after[at]
                 if cells is not None:
                     hashes = (hashes ^ hash_of(cells.values)) * _PRIME
         hashes ^= hashes >> np.uint64(32)

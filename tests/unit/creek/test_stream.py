@@ -35,7 +35,7 @@ class FakeJetStream:
     refuses: bool = False
     stored: dict[str, list[bytes]] = field(default_factory=dict)
 
-    def jetstream(self) -> FakeJetStream:
+    def jetstream(self, timeout: float) -> FakeJetStream:
         return self
 
     async def stream_info(self, _name: str) -> Any:

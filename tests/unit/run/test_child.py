@@ -106,7 +106,7 @@ def test_a_final_exit_code_is_not_restarted(run: Run) -> None:
 def test_an_unreachable_server_is_not_final(run: Run) -> None:
     run.exit(PostgresUnreachableError.exit_code)
     assert run.child.state is State.BACKING_OFF
-    assert run.child.figures().code == ""
+    assert run.child.figures().code == "UNREACHABLE"
 
 
 def test_a_reload_restarts_at_once(run: Run) -> None:

@@ -40,25 +40,24 @@ def pins(
     store = open_store(config, log)
     end, now = Log(store).end(), time.time()
     rows = [
-        {
-            "name": name,
-            "position": str(pin.position),
-            "lag_bytes": max(end.end_lsn - pin.position.lsn, 0),
-            "age_s": round(max(now - pin.renewed_at, 0)),
-        }
+        (
+            name,
+            str(pin.position),
+            max(end.end_lsn - pin.position.lsn, 0),
+            round(max(now - pin.renewed_at, 0)),
+        )
         for name, pin in sorted(retention.read_pins(store).items())
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        keys = ("name", "position", "lag_bytes", "age_s")
+        listed = [dict(zip(keys, row, strict=True)) for row in rows]
+        typer.echo(json.dumps(listed, indent=2))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("reader", "position", "WAL after it", "renewed"):
         table.add_column(heading, no_wrap=True)
-    for row in rows:
-        ago = str(timedelta(seconds=int(row["age_s"])))
-        table.add_row(
-            Text(str(row["name"])), row["position"], f"{row['lag_bytes']:,}", f"{ago} ago"
-        )
+    for name, position, lag_bytes, age_s in rows:
+        table.add_row(Text(name), position, f"{lag_bytes:,}", f"{timedelta(seconds=age_s)} ago")
     Console(highlight=False, soft_wrap=True).print(table)
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tailrace.jetstream.protocol import Message
 
     Lsns = NDArray[np.uint64]
-    Keys = pa.LargeBinaryArray
 
 _ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-[A-Za-z]+-)?([0-9]{1,19})", re.DOTALL)
 _ID_FIELD = b"Nats-Msg-Id"
@@ -63,7 +62,9 @@ def position_of(message_id: bytes) -> Position | None:
 class ReadBack:
     """The messages after a checkpoint, by subject and id, in order of LSN."""
 
-    def __init__(self, lsns: Sequence[int] | Lsns = (), keys: Sequence[bytes] | Keys = ()) -> None:
+    def __init__(
+        self, lsns: Sequence[int] | Lsns = (), keys: Sequence[bytes] | pa.Array = ()
+    ) -> None:
         unsorted = np.asarray(lsns, np.uint64)
         order = np.argsort(unsorted, kind="stable")
         self._lsns = unsorted[order]
@@ -171,7 +172,7 @@ def _forward(
     beyond = (int(after.lsn), after.ordinal)
     # Columns take a quarter of the memory of lists. After a lost checkpoint this is a whole stream.
     lsns: list[Lsns] = []
-    keys: list[Keys] = []
+    keys: list[pa.Array] = []
     messages = _messages(connection, own.stream, *bounds, own.subjects)
     while some := list(itertools.islice(messages, _PULL)):
         found: list[tuple[int, bytes]] = []
@@ -185,7 +186,7 @@ def _forward(
     return ReadBack(np.concatenate(lsns), pa.concat_arrays(keys)) if keys else ReadBack()
 
 
-def _as_array(keys: Sequence[bytes] | Keys) -> Keys:
+def _as_array(keys: Sequence[bytes] | pa.Array) -> pa.Array:
     return keys if isinstance(keys, pa.Array) else pa.array(keys, pa.large_binary())
 
 

@@ -31,6 +31,7 @@ import psycopg
 
 from tailrace.errors import ConfigError, LogMissingError, PositionLostError, SnapshotLostError
 from tailrace.log import awaited
+from tailrace.log.changes import read_changes
 from tailrace.log.reader import AtTime, Earliest, Log
 from tailrace.log.store import LocalStore
 from tailrace.position import MAX_LSN, Lsn, Position
@@ -102,10 +103,9 @@ def bound_in(log: Log, table: Relation, snapshot: Exported, start: Position | No
 
 
 def _commit_time(log: Log, lsn: Lsn) -> datetime:
-    """When the transaction that committed at an LSN was committed, or a little earlier."""
-    entries = log.read(Position(Lsn(lsn - 1), MAX_LSN))
-    micros = next(entry.first_time for entry in entries if entry.changes)
-    return PgTime(micros).to_datetime()
+    """When the transaction that committed at an LSN was committed."""
+    before = Position(Lsn(lsn - 1), MAX_LSN)
+    return next(read_changes(log, before, log.end().position)).committed_at
 
 
 def _wait_for_log(log: Log, folder: Path, lsn: Lsn, stopping: threading.Event) -> None:

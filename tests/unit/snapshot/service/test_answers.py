@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tailrace.config import Pipeline
 from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
 from tailrace.postgres.names import TableName
-from tailrace.snapshot.service import answers as module
 from tailrace.snapshot.service.answers import CreekAnswers, CreekRequest, PlainAnswers
 from tailrace.snapshot.service.catalog import Listing
 from tailrace.snapshot.service.record import Record
@@ -99,7 +98,7 @@ def test_the_pipeline_that_has_the_table_replies_first(monkeypatch: pytest.Monke
     async def sleep(_seconds: float) -> None:
         await delayed.wait()
 
-    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
 
     async def ask(answers: PlainAnswers) -> None:
         replied.append((await answers.answer("snapshot.request.items", b"")).data)
