@@ -14,8 +14,8 @@ from tailrace.config.sections import (
     Pipeline,
     Snapshots,
     Source,
-    Spark,
 )
+from tailrace.config.spark import Spark
 
 __all__ = [
     "Backfill",

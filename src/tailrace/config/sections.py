@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from tailrace.config.spark import Spark
 from tailrace.encode.shapes.registry import SHAPES
 from tailrace.encode.shapes.shape_type import Encoding  # noqa: TC001 - pydantic reads it
 from tailrace.errors import ConfigError
@@ -139,45 +140,6 @@ class Capture(Section):
         ge=1,
         description="Seconds to wait for a connection, unless the DSN sets connect_timeout.",
     )
-
-
-class Spark(Section):
-    """The Spark application that runs the pipelines."""
-
-    master: str = Field(
-        default="local[*]",
-        description="Where Spark runs: local[*], local[4], spark://host:7077, yarn, k8s://...",
-    )
-    conf: dict[str, str] = Field(
-        default={},
-        description="Any Spark setting. It overrides Tailrace's own.",
-    )
-
-    @model_validator(mode="after")
-    def _remote_is_protected(self) -> Self:
-        """Tasks carry DSNs and passwords of sinks to the executors."""
-        missing = [key for key in _PROTECTION if self.conf.get(key, "").lower() != "true"]
-        if missing and not _on_this_machine(self.master):
-            raise ValueError(
-                f"master {self.master} sends passwords over the network: set "
-                f"{' and '.join(missing)} to true in `conf`, and spark.authenticate.secret unless "
-                "the cluster manager creates it"
-            )
-        return self
-
-
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
-_PROTECTION = ("spark.authenticate", "spark.network.crypto.enabled")
-
-
-def _on_this_machine(master: str) -> bool:
-    """Whether the executors run here.
-
-    >>> [_on_this_machine(master) for master in ("local[4]", "spark://127.0.0.1:7077", "yarn")]
-    [True, True, False]
-    """
-    hosts = re.sub(r":\d+(?=,|$)", "", master.removeprefix("spark://")).split(",")
-    return master.startswith("local") or all(host in _LOOPBACK for host in hosts)
 
 
 class Http(Section):
