@@ -44,6 +44,20 @@ def reset(delivery: Delivery) -> None:
     )
 
 
+def delivered_once(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> tuple[Captured, Delivery]:
+    """A pipeline that has delivered the row 1."""
+    database.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured)
+    delivery.pipeline["sink"]["stream"] |= SHORT_WINDOW
+    database.execute("INSERT INTO users VALUES (1)")
+    captured.catch_up()
+    assert delivery.run().events == 1
+    return captured, delivery
+
+
 def numbers(delivery: Delivery) -> list[int]:
     return [message.json["data"]["id"] for message in delivery.received()]
 
@@ -53,13 +67,7 @@ def test_a_new_log_is_delivered_after_a_reset(
 ) -> None:
     """GIVEN a pipeline whose log was replaced WHEN it starts THEN it is DIVERGED, and after
     `tailrace reset` it delivers the new log."""
-    database.execute("CREATE TABLE users (id int PRIMARY KEY)")
-    captured = capture(database)
-    delivery = deliver(captured)
-    delivery.pipeline["sink"]["stream"] |= SHORT_WINDOW
-    database.execute("INSERT INTO users VALUES (1)")
-    captured.catch_up()
-    assert delivery.run().events == 1
+    captured, delivery = delivered_once(database, capture, deliver)
     replace_log(captured)
     database.execute("INSERT INTO users VALUES (2), (3)")
     captured.catch_up()
@@ -84,13 +92,7 @@ def test_a_stream_of_another_log_is_refused(
 ) -> None:
     """GIVEN a data folder that was lost together with its log WHEN the pipeline begins anew
     THEN it does not take the stream's messages for its own."""
-    database.execute("CREATE TABLE users (id int PRIMARY KEY)")
-    captured = capture(database)
-    delivery = deliver(captured)
-    delivery.pipeline["sink"]["stream"] |= SHORT_WINDOW
-    database.execute("INSERT INTO users VALUES (1)")
-    captured.catch_up()
-    delivery.run()
+    captured, delivery = delivered_once(database, capture, deliver)
     replace_log(captured)
     shutil.rmtree(delivery.data)
     database.execute("INSERT INTO users VALUES (2)")

@@ -85,6 +85,8 @@ class Filler:
         """What the pipeline had delivered when each backfill began. Commits before that do not
         count as delivered: the pipeline may have had other tables then."""
         self._delivered_at: dict[int, float] = {}
+        self._counted = 0
+        """The last page whose rows are counted as delivered."""
         self._last_reason = ""
 
     def run(self, order: Order, record: Record) -> bool:
@@ -244,10 +246,14 @@ class Filler:
         for number in self._spool.numbers():
             if number > delivered:
                 break
-            if number not in self._delivered_at:
+            if number > self._counted:
+                self._counted = number
                 page = self._spool.page(number)
                 if page.backfill == record.id:
                     record.delivered = page.read
+        if delivered >= record.number:
+            # Its pages may have been removed while it was paused.
+            record.delivered = record.read
         self._tidy(delivered)
         return delivered
 

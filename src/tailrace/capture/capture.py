@@ -244,7 +244,7 @@ class _Sessions:
         )
 
     def _housekeeping(self) -> None:
-        """Delete expired segments, and warn about pins that nobody renews."""
+        """Delete expired segments, and warn about pins that are not renewed."""
         try:
             self._delete_expired()
             self._warn_of_stale_pins()

@@ -266,6 +266,18 @@ def test_the_log_is_kept_until_the_pages_of_a_cancelled_backfill_are_delivered(
     assert retention.pins(LocalStore(system.config.log.path)) == {}
 
 
+def test_pages_that_are_delivered_during_a_pause_are_counted(system: System) -> None:
+    system.rows, system.delivering, system.max_waits = 350, False, 50
+    assert not system.run()
+    assert (system.record.read, system.record.delivered) == (350, 0)
+    system.delivering, system.max_waits = True, 10_000
+    system.deliver()
+    system.tidy()
+    assert system.pages() == []
+    assert system.run()
+    assert system.record.delivered == 350
+
+
 def test_the_rate_is_kept(system: System) -> None:
     system.rows = 300
     assert system.run(rate=50.0)

@@ -184,7 +184,7 @@ def test_configured_readers_without_a_pin_need_everything_from_their_start(
     assert kept(a=Earliest()) == 1
 
 
-def test_pins_that_nobody_renews_are_stale(segmented: TestLog) -> None:
+def test_pins_that_are_not_renewed_are_stale(segmented: TestLog) -> None:
     position = segmented.changes()[0].position
     retention.pin(segmented.store, "gone", position, now=1000)
     retention.pin(segmented.store, "busy", position, now=4000)
