@@ -2,11 +2,12 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 LOOPS ?= 500
-KILLS ?= 40
 FUZZ ?= 1000000
 BIN := .venv/bin
-PATH_FAULTS := tests/faults/test_pipelines.py
+# Faults of one process, without Spark; the others are of the whole path.
+PART_FAULTS := $(addprefix tests/faults/test_,kill.py broker.py failover.py)
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+SOAK = TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0
 TEST_ARGS ?=
 # Disks of small machines stall for seconds, which tests of timeouts notice: tests use memory if
 # there is enough. Benchmarks and long random runs use the disk.
@@ -56,9 +57,15 @@ format: setup ## rewrite the code in house format
 bench: setup ## all benchmarks, with their references, one after another
 	$(BIN)/python -m benchmarks all
 
-soak: setup ## random runs of hours: make soak LOOPS=500 KILLS=40 FUZZ=1000000
-	TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0 tests/faults --ignore=$(PATH_FAULTS)
-	TAILRACE_LOOPS=$(KILLS) $(BIN)/python -m pytest -m soak -s --timeout=0 $(PATH_FAULTS)
+soak: soak-parts soak-path soak-fuzz ## random runs of hours: make -j2 soak LOOPS=500 FUZZ=1000000
+
+soak-parts: setup
+	$(SOAK) $(PART_FAULTS)
+
+soak-path: setup
+	$(SOAK) tests/faults $(addprefix --ignore=,$(PART_FAULTS))
+
+soak-fuzz: setup
 	TAILRACE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -m "not soak" -s tests/fuzz
 
 docs: setup ## write the reference pages that come from code
@@ -72,4 +79,4 @@ lock: setup ## resolve and pin the dependencies again
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
-.PHONY: help setup demo quick test test-long check format bench soak docs lock clean
+.PHONY: help setup demo quick test test-long check format bench soak soak-parts soak-path soak-fuzz docs lock clean

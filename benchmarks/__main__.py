@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [--json FILE] [--quick]`."""
+"""`python -m benchmarks NAME [--case CASE] [--json FILE] [--quick]`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from benchmarks import (
     latency,
     mirror,
     snapshot,
+    startup,
 )
+from benchmarks.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "beside": beside.run,
@@ -42,7 +42,13 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "latency": latency.run,
     "mirror": mirror.run,
     "snapshot": snapshot.run,
+    "startup": startup.run,
 }
+CASES: dict[str, dict[str, Callable[[Report, bool], None]]] = {
+    "deliver": deliver.CASES,
+    "latency": latency.CASES,
+}
+"""The parts of a benchmark that can run alone."""
 
 
 def main(
@@ -54,12 +60,17 @@ def main(
     shape: Annotated[
         str, typer.Option(help="For deliver: the backlog in this shape alone, such as creek.")
     ] = "",
+    case: Annotated[
+        str, typer.Option(help="For deliver and latency: this case alone, such as catchup or sql.")
+    ] = "",
 ) -> None:
     """Run a benchmark with embedded servers and print its figures."""
     if name != "all" and name not in BENCHMARKS:
         raise typer.BadParameter(f"there is no benchmark {name}; there are {', '.join(BENCHMARKS)}")
     if shape and name != "deliver":
         raise typer.BadParameter("--shape is for the benchmark deliver")
+    if case and case not in (cases := CASES.get(name, {})):
+        raise typer.BadParameter(f"the cases of {name} are: {', '.join(cases) or 'none'}")
     console = Console()
     names = list(BENCHMARKS) if name == "all" else [name]
     console.print(
@@ -67,11 +78,21 @@ def main(
     )
     results = []
     for each in names:
-        report = deliver.run_shape(shape, quick) if shape else BENCHMARKS[each](quick)
+        report = _run(each, quick, shape=shape, case=case)
         console.print(report.table())
         results.append({"name": each, "figures": report.figures})
     if json_file is not None:
         json_file.write_text(json.dumps(results if name == "all" else results[0], indent=2) + "\n")
+
+
+def _run(name: str, quick: bool, *, shape: str, case: str) -> Report:
+    if shape:
+        return deliver.run_shape(shape, quick)
+    if not case:
+        return BENCHMARKS[name](quick)
+    report = Report(f"{name}: {case} alone")
+    CASES[name][case](report, quick)
+    return report
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.deliver import WRITE
 from benchmarks.delivery import Pipelines, to_nats
-from benchmarks.latency import measure
+from benchmarks.latency import from_nats, measure
 from benchmarks.report import Report
 from benchmarks.snapshot import request
 from benchmarks.source import capture, log_folder, source
@@ -58,7 +58,7 @@ def run(quick: bool) -> Report:
 
 def _measured(report: Report, made: Source, url: str, quick: bool, name: str) -> float:
     seconds, warm = (5, 5) if quick else (_SECONDS, _WARM_S)
-    delays = measure(made, url, rate=1_000, rows=1, seconds=seconds, warm=warm)
+    delays = measure(made, from_nats(url), rate=1_000, rows=1, seconds=seconds, warm=warm)
     p50, p99 = np.percentile(delays, (50, 99))
     report.figure(f"p50_{name}_ms", float(p50))
     report.figure(f"p99_{name}_ms", float(p99))

@@ -8,7 +8,9 @@ broker, as the machine's speed changes. A real Kafka, where there is one, gets t
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 
     import psycopg
 
-_RECORDS, _ROUNDS, _CONNECTIONS = 200_000, 3, 1000
+_RECORDS, _ROUNDS = 200_000, 3
+_CONNECTIONS, _MANY_CONNECTIONS = 1000, 10_000
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""A request that every client sends first."""
 _BATCH, _PIECE = 100, 1000
 _VALUE = (b"0123456789abcdef" * 64)[:1000]
 
@@ -46,6 +51,7 @@ def run(quick: bool) -> Report:
         _measure(server, count, report, quick=quick)
         with _broker(server.dsn("postgres")) as (bootstrap, pid):
             _idle(bootstrap, pid, report)
+            _idle_many(bootstrap, pid, report)
     if (reason := EmbeddedKafka.unavailable()) is None:
         _compare(count, report)
     else:
@@ -235,3 +241,16 @@ def _idle(bootstrap: str, pid: int, report: Report) -> None:
         time.sleep(1)
         size = psutil.Process(pid).memory_info().rss / 2**20
     report.figure("idle_mb", size, f"the broker, with {_CONNECTIONS:,} idle connections")
+
+
+def _idle_many(bootstrap: str, pid: int, report: Report) -> None:
+    """Connections that have sent a request and got its response, as those of real clients."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_MANY_CONNECTIONS + 1000, hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(_MANY_CONNECTIONS):
+            connection = stack.enter_context(_connection(bootstrap))
+            connection.sendall(_API_VERSIONS)
+            assert connection.recv(1 << 16)
+        size = psutil.Process(pid).memory_info().rss / 2**20
+    report.figure("idle_10k_mb", size, f"the same with {_MANY_CONNECTIONS:,}, each after a request")

@@ -72,7 +72,7 @@ def _sizes(dsn: str, keeper: Connection, name: TableName, rows: int) -> dict[str
     try:
         with imported(dsn, snapshot) as connection:
             table = read_table(connection, name)
-            form = Rows(id="bench", table=name, encoding="json", chunk_rows=rows)
+            form = Rows(id="bench", table=name, pipeline="bench", encoding="json", chunk_rows=rows)
             job = SnapshotJob(
                 dsn=dsn, snapshot=snapshot, table=table, sink=NatsSink(type="nats"), format=form
             )

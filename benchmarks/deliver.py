@@ -6,6 +6,9 @@ reference reads the same changes from the server and throws them away. Runs come
 
 Live: PostgreSQL, capture, Spark and JetStream share the machine while rows are written at a rate;
 the highest rate held without growing lag for a minute is the figure.
+
+Catch-up: capture and pipelines run, are warm and then paused (SIGSTOP) while changes are written,
+which the reference reads meanwhile. The time is from SIGCONT to the last message in the stream.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psycopg
 
-from benchmarks.delivery import Pipelines, memory_mb, stream_state, to_nats
+from benchmarks.delivery import Pipelines, memory_mb, paused, running, stream_state, to_nats
 from benchmarks.report import Report
 from benchmarks.source import Source, capture, log_folder, recvlogical, source
 from tailrace.testing import EmbeddedNats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.synchronize import Event
     from pathlib import Path
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 _ROWS = 100
 _TRANSACTIONS = 10_000
+_MISSED_TRANSACTIONS = 3_000
 _REPETITIONS = 3
 _PROBE_S, _HELD_S = 20, 60
 _TICK_S = 0.02
@@ -42,28 +47,30 @@ SELECT %s + g, 'name ' || g, 'user' || g || '@example.com', g, g * 1.25,
        mod(g, 2) = 0, jsonb_build_object('a', g, 'b', 'text'), now()
 FROM generate_series(1, %s) g
 """
-
-
+_WALSENDER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'catchup'"
 _BRIDGE = {name: {"shape": "bridge", "encoding": name} for name in ("json", "msgpack")}
 
 
 def run(quick: bool) -> Report:
-    """`ratio_json`, `ratio_msgpack`, `live_events_per_s`, `rss_total_mb`."""
+    """The figures of all cases.
+
+    Backlog: `ratio_json`, `ratio_msgpack`. Live: `live_events_per_s`, `rss_total_mb`. Catch-up:
+    `catchup_events_per_s`, `ratio_catchup`.
+    """
     report = Report("deliver: events/s from the log through Spark into JetStream")
-    _backlog(report, _BRIDGE, quick)
-    with source() as made, log_folder() as folder:
-        _live(made, folder, report, quick)
+    for case in CASES.values():
+        case(report, quick)
     return report
 
 
 def run_shape(shape: str, quick: bool) -> Report:
     """`ratio_SHAPE`: the backlog alone, in one shape."""
     report = Report(f"deliver: events/s in shape {shape}")
-    _backlog(report, {shape: {"shape": shape}}, quick)
+    _backlog(report, quick, {shape: {"shape": shape}})
     return report
 
 
-def _backlog(report: Report, forms: dict[str, dict[str, str]], quick: bool) -> None:
+def _backlog(report: Report, quick: bool, forms: dict[str, dict[str, str]] = _BRIDGE) -> None:
     with source() as made, log_folder() as folder:
         _compare(made, folder, report, forms, quick=quick)
 
@@ -118,15 +125,14 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(f"{head}+00:00").timestamp() + float(f"0.{digits or 0}")
 
 
-def _live(made: Source, folder: Path, report: Report, quick: bool) -> None:
-    made.create_slot("live")
-    with EmbeddedNats() as server:
-        child = capture(made, "live", folder)
-        child.wait_until_streaming()
-        pipelines = Pipelines(folder, bench=to_nats(server.url, encoding="msgpack"))
-        live = _Live(made, server.url, pipelines, child)
-        made.connection.execute("CALL fill(10, 100)")
-        pipelines.wait(lambda: pipelines.events("bench") >= 1000)
+def _live(report: Report, quick: bool) -> None:
+    with (
+        source() as made,
+        log_folder() as folder,
+        EmbeddedNats() as server,
+        running(made, "live", folder, to_nats(server.url, encoding="msgpack")) as system,
+    ):
+        live = _Live(made, server.url, *system)
         live.hold(10_000, 5 if quick else 20)
         rate = 20_000
         while live.hold(rate, 5 if quick else _PROBE_S) and not quick:
@@ -136,13 +142,61 @@ def _live(made: Source, folder: Path, report: Report, quick: bool) -> None:
             if live.hold(rate, _HELD_S):
                 break
         memory = live.memory
-        pipelines.stop()
-        child.process.terminate()
-        child.finish()
     report.figure("live_events_per_s", rate, f"held for {_HELD_S} s")
     for name, size in memory.items():
         report.add(f"memory of {name}", f"{size:,.0f} MB")
     report.figure("rss_total_mb", sum(memory.values()), "capture, Spark and its workers")
+
+
+def _catch_up(report: Report, quick: bool) -> None:
+    transactions = _MISSED_TRANSACTIONS // 10 if quick else _MISSED_TRANSACTIONS
+    with (
+        source() as made,
+        log_folder() as folder,
+        EmbeddedNats() as server,
+        running(made, "catchup", folder, to_nats(server.url, encoding="json")) as system,
+    ):
+        _Live(made, server.url, *system).hold(10_000, 5 if quick else 20)
+        taken = [
+            _pause(made, server.url, *system, transactions)
+            for _ in range(1 if quick else _REPETITIONS)
+        ]
+    reference, rate = (median(column) for column in zip(*taken, strict=True))
+    ratio = median(ours / theirs for theirs, ours in taken)
+    report.add("pg_recvlogical, TCP", f"{reference:,.0f} rows/s")
+    report.figure("catchup_events_per_s", rate, f"after {transactions * _ROWS:,} missed changes")
+    report.figure("ratio_catchup", ratio, "÷ pg_recvlogical")
+
+
+def _pause(
+    made: Source, url: str, pipelines: Pipelines, child: Streaming, transactions: int
+) -> tuple[float, float]:
+    """Changes a second of what was written during a pause: the reference, and Tailrace."""
+    rows = transactions * _ROWS
+    total = stream_state(url)["messages"] + rows
+    walsender = made.value(_WALSENDER)
+    made.create_slot("base")
+    with paused(child.process.pid, pipelines.process.pid):
+        last = made.value("SELECT max(id) FROM item")
+        made.connection.execute("CALL fill(%s, %s, %s)", (transactions, _ROWS, last))
+        reference = rows / _reference(made, made.end())
+        resumed = time.time()
+    # Not the stream: to ask it ten times a second takes CPU from what is measured.
+    pipelines.wait(lambda: pipelines.events("bench") >= total)
+    state = stream_state(url)
+    made.drop_slot("base")
+    if made.value(_WALSENDER) != walsender:
+        raise RuntimeError("capture had to connect again: the pause exceeded wal_sender_timeout")
+    if state["messages"] != total:
+        raise RuntimeError(f"{total} changes, {state['messages']} messages")
+    return reference, rows / (_seconds(state["last_ts"]) - resumed)
+
+
+CASES: dict[str, Callable[[Report, bool], None]] = {
+    "backlog": _backlog,
+    "live": _live,
+    "catchup": _catch_up,
+}
 
 
 class _Live:

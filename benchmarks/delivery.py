@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import json
 import signal
 import subprocess
@@ -15,9 +16,13 @@ import nats
 import psutil
 import yaml
 
+from benchmarks.source import capture
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from benchmarks.source import Source, Streaming
 
 STREAM = "CDC"
 
@@ -88,6 +93,50 @@ class Pipelines:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
         self._output.close()
+
+
+@contextlib.contextmanager
+def running(
+    made: Source, slot: str, folder: Path, pipeline: dict[str, Any]
+) -> Iterator[tuple[Pipelines, Streaming]]:
+    """The pipeline `bench`, which has delivered its first 1,000 changes, and its capture."""
+    made.create_slot(slot)
+    child = capture(made, slot, folder)
+    try:
+        child.wait_until_streaming()
+        pipelines = Pipelines(folder, bench=pipeline)
+        try:
+            made.connection.execute("CALL fill(10, 100)")
+            pipelines.wait(lambda: pipelines.events("bench") >= 1000)
+            yield pipelines, child
+        finally:
+            pipelines.stop()
+    finally:
+        child.process.terminate()
+        child.finish()
+
+
+@contextlib.contextmanager
+def paused(*roots: int) -> Iterator[None]:
+    """SIGSTOP to these processes and all they started, SIGCONT at the end of the block."""
+    stopped: list[psutil.Process] = []
+    try:
+        for root in roots:
+            _suspend(psutil.Process(root), stopped)
+        yield
+    finally:
+        for process in reversed(stopped):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def _suspend(process: psutil.Process, stopped: list[psutil.Process]) -> None:
+    """A parent before its children: a stopped process starts no further ones."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.suspend()
+        stopped.append(process)
+        for child in process.children():
+            _suspend(child, stopped)
 
 
 def stream_state(url: str, stream: str = STREAM) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.deliver import WRITE
 from benchmarks.delivery import Pipelines, stream_state, to_nats
-from benchmarks.latency import measure
+from benchmarks.latency import from_nats, measure
 from benchmarks.report import Report
 from benchmarks.source import Source, capture, log_folder, source
 from tailrace.testing import EmbeddedNats
@@ -64,7 +64,7 @@ def _phase(
 ) -> None:
     seconds, warm, burst = (3, 3, 10_000) if quick else (_SECONDS, _WARM_S, _BURST)
     delays = [
-        measure(made, server.url, rate=_RATE, rows=1, seconds=seconds, warm=warm, stream=stream)
+        measure(made, from_nats(server.url, stream), rate=_RATE, rows=1, seconds=seconds, warm=warm)
         for stream in _STREAMS
     ]
     p50, p99 = np.percentile(np.concatenate(delays), (50, 99))

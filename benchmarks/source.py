@@ -29,12 +29,12 @@ CREATE TABLE item (
     price numeric(12, 2), active bool, detail jsonb, changed_at timestamptz
 );
 CREATE PUBLICATION tailrace FOR TABLE item;
-CREATE PROCEDURE fill(transactions int, rows int) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE fill(transactions int, rows int, start bigint DEFAULT 0) LANGUAGE plpgsql AS $$
 BEGIN
     FOR i IN 0 .. transactions - 1 LOOP
         INSERT INTO item
-        SELECT i::bigint * rows + g, 'name ' || g, 'user' || g || '@example.com', g, g * 1.25,
-               g % 2 = 0, jsonb_build_object('a', g, 'b', 'text'), now()
+        SELECT start + i::bigint * rows + g, 'name ' || g, 'user' || g || '@example.com', g,
+               g * 1.25, g % 2 = 0, jsonb_build_object('a', g, 'b', 'text'), now()
         FROM generate_series(1, rows) g;
         COMMIT;
     END LOOP;

@@ -62,6 +62,7 @@ def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str
     words = ["tailrace", *map(str, arguments)]
     output, errors = io.StringIO(), io.StringIO()
     code: object = 0
+    umask = os.umask(0o022)
     with (
         mock.patch.dict(os.environ, _environment(None), clear=True),
         mock.patch.object(sys, "argv", words),
@@ -73,6 +74,8 @@ def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str
             main()
         except SystemExit as ended:
             code = ended.code or 0
+        finally:
+            os.umask(umask)
     assert isinstance(code, int), code
     return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.testing.process import Server
 from tests.chance import register_profiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 # A plugin that others import stands before them: pytest rewrites its assertions as it loads it.
 pytest_plugins = [
@@ -34,12 +35,15 @@ register_profiles()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need Spark's JVM: starting it takes longer than most unit tests together.
 
-    Give long tests more time: other work may slow a machine down several times.
+    Give long tests more time: other work may slow a machine down several times. A soak takes as
+    long as it takes.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(0), append=False)
+        elif item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
 
 
@@ -55,6 +59,16 @@ def seed() -> int:
     chosen = int(os.environ.get("TAILRACE_SEED") or random.randrange(2**32))
     print(f"seed {chosen}: repeat with TAILRACE_SEED={chosen}")
     return chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the logs of the servers with a failure."""
+    report = yield
+    if report.failed:
+        for server in Server.known:
+            report.sections.append((f"{type(server).__name__} log", server.recent_log()))
+    return report
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_SETTINGS = """\
+# Tests need not wait long for members that are gone.
+group.min.session.timeout.ms=1000
+# Nobody kills this broker. On a starved machine heartbeats are late by many seconds, and a broker
+# whose session has expired leads no partition.
+broker.session.timeout.ms=300000
+"""
+
+
 @pytest.fixture(scope="session")
 def kafka_available() -> None:
     """Skips tests of Kafka on a machine that cannot run it."""
@@ -25,8 +34,7 @@ def kafka_available() -> None:
 @pytest.fixture(scope="session")
 def kafka_server(kafka_available: None) -> Iterator[EmbeddedKafka]:
     """A broker, shared: every test has topics and pipelines of its own."""
-    # So that tests need not wait long for members that are gone.
-    with EmbeddedKafka(config="group.min.session.timeout.ms=1000") as server:
+    with EmbeddedKafka(config=_SETTINGS) as server:
         yield server
         end_clients()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,15 @@ def postgres16() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgres15() -> Iterator[EmbeddedPostgres]:
+    """PostgreSQL 15, where it is installed."""
+    if not EmbeddedPostgres.installed(15):
+        pytest.skip("PostgreSQL 15 is not installed: apt-get install postgresql-15")
+    with EmbeddedPostgres(15) as server:
+        yield server
+
+
 @pytest.fixture
 def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """An empty database on PostgreSQL 18; it goes away with its slots."""
@@ -75,6 +85,12 @@ def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
 def database16(postgres16: EmbeddedPostgres) -> Iterator[Database]:
     """An empty database on PostgreSQL 16; it goes away with its slots."""
     yield from _database(postgres16)
+
+
+@pytest.fixture
+def database15(postgres15: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database on PostgreSQL 15; it goes away with its slots."""
+    yield from _database(postgres15)
 
 
 def _database(server: EmbeddedPostgres) -> Iterator[Database]:
@@ -96,13 +112,29 @@ def hanging(database: Database) -> Iterator[None]:
             connection.execute("SELECT pg_reload_conf()")
 
     setting("ALTER SYSTEM SET synchronous_standby_names TO nobody")
-    wait_for(
-        lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting"
-    )
     try:
+        # Sessions know the setting before the checkpointer, which makes commits wait.
+        wait_for(lambda: _commit_hangs(database), "commits to wait for a standby")
         yield
     finally:
         setting("ALTER SYSTEM RESET synchronous_standby_names")
+
+
+_COMMITS = "CREATE TEMP TABLE probe () ON COMMIT DROP"
+
+
+def _commit_hangs(database: Database) -> bool:
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+    with database.connect() as connection:
+        pid = connection.info.backend_pid
+        commit = threading.Thread(target=connection.execute, args=(_COMMITS,))
+        commit.start()
+        while commit.is_alive() and not database.query(waiting, pid):
+            pass
+        hangs = commit.is_alive()
+        connection.cancel()
+        commit.join()
+    return hangs
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def connected(url: str, what: Callable[[Client], Awaitable[T]]) -> T:
     """The result of `what`, called with a connection that is closed afterwards."""
 
     async def run() -> T:
-        client = await nats.connect(url)
+        client = await nats.connect(url.split(","))
         try:
             return await what(client)
         finally:

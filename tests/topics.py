@@ -10,13 +10,14 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from tests.waiting import LONG_S
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from confluent_kafka import Message
 
 _SETTLE_S = 2.0
-_SILENCE_S = 30.0
 
 
 def messages(
@@ -38,7 +39,7 @@ def messages(
         }
     )
     try:
-        numbers = consumer.list_topics(topic, _SILENCE_S).topics[topic].partitions
+        numbers = consumer.list_topics(topic, LONG_S).topics[topic].partitions
         places = [TopicPartition(topic, one, 0) for one in numbers if partition in {None, one}]
         if committed:
             _settle(bootstrap, places)
@@ -52,11 +53,11 @@ def end(bootstrap: str, place: TopicPartition, *, committed: bool = True) -> int
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    deadline = time.monotonic() + _SILENCE_S
+    deadline = time.monotonic() + LONG_S
     while True:
         asked = admin.list_offsets({place: latest}, isolation_level=level)
         try:
-            return int(asked[place].result(_SILENCE_S).offset)
+            return int(asked[place].result(LONG_S).offset)
         except KafkaException as error:
             # A broker that has just come back has no leaders yet.
             if error.args[0].code() != KafkaError._NOENT or time.monotonic() > deadline:
@@ -86,5 +87,5 @@ def _to_the_end(consumer: Consumer, places: Sequence[TopicPartition]) -> list[Me
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 open_ends.discard(message.partition() or 0)
         heard = time.monotonic() if got else heard
-        assert time.monotonic() < heard + _SILENCE_S, f"no answer from partitions {open_ends}"
+        assert time.monotonic() < heard + LONG_S, f"no answer from partitions {open_ends}"
     return sorted(found, key=lambda one: (one.partition() or 0, one.offset() or 0))

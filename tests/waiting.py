@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LONG_S = 400
+"""Far more than anything takes: machines that are busy with other work stall for minutes."""
 _PAUSE_S = 0.02
 
 
 def wait_for(
-    condition: Callable[[], object], what: str | Callable[[], object] = "", timeout_s: float = 120
+    condition: Callable[[], object],
+    what: str | Callable[[], object] = "",
+    timeout_s: float = LONG_S,
 ) -> None:
     """Until it holds; a test that waits too long fails and says for what.
 

@@ -9,6 +9,8 @@ Positions are of one log. The start record therefore names the history that they
 of the log, and after a `tailrace reset` also an id of the reset, `ID+RESET`. Every offset repeats
 it.
 
+The offset of an open batch names the batch, and `tailrace.open_batch` knows where it ended.
+
 Spark does not fsync these files. After a power cut the newest files may be empty, and Spark then
 refuses the whole checkpoint. `repair` removes them: their batches are replayed, and sinks skip what
 they already hold. It also removes the temporary file of a write that a crash interrupted: Spark
@@ -25,7 +27,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace import private
-from tailrace.errors import DivergedError
+from tailrace.errors import CorruptError, DivergedError
+from tailrace.open_batch import OpenBatch, OpenBatches
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -37,12 +40,23 @@ if TYPE_CHECKING:
 
 RESET = "See what is delivered again or skipped, then decide: tailrace reset PIPELINE --from ..."
 # Offsets go last: they show that a reset is not finished.
-_SPARK_FILES = ("commits", "sources", "state", "metadata", "offsets")
+_OPEN = "tailrace-open"
+_BATCH_FILES = (_OPEN, "commits", "sources", "state", "metadata", "offsets")
 
 
 def folder_of(data: Path, pipeline: str) -> Path:
     """The checkpoint of a pipeline."""
     return data / "checkpoints" / pipeline
+
+
+def open_folder(folder: Path) -> Path:
+    """The folder with the records of open batches."""
+    return folder / _OPEN
+
+
+def open_batches(folder: Path) -> OpenBatches:
+    """The open batches of a checkpoint."""
+    return OpenBatches(open_folder(folder))
 
 
 class LogEnd(Protocol):
@@ -110,7 +124,42 @@ def check_history(folder: Path, record: StartRecord, log: LogEnd) -> None:
 def delivered(folder: Path) -> Position | None:
     """The position up to which every change is delivered; None before the first batch."""
     offset = _offset(folder)
-    return None if offset is None else Position.parse(str(offset["position"]))
+    position = None if offset is None else Position.parse(str(offset["position"]))
+    batch = running(folder)
+    if batch is not None:
+        reached = open_batches(folder).begin(batch)
+        return reached if position is None else max(position, reached)
+    return position
+
+
+def running(folder: Path) -> OpenBatch | None:
+    """The open batch that is planned and not committed."""
+    planned, done = _batches(folder / "offsets"), _batches(folder / "commits")
+    newest = max(planned, default=-1)
+    if newest <= max(done, default=-1):
+        return None
+    offset = _read_offset(planned[newest])
+    if offset is None or _precedes_reset(offset, read_start(folder)):
+        return None
+    return _open_batch(offset)
+
+
+def _open_batch(offset: dict[str, Any]) -> OpenBatch | None:
+    """The open batch that an offset names; None if its end is a position."""
+    if not offset.get("open"):
+        return None
+    return OpenBatch(int(offset["opened"]), Position.parse(str(offset["position"])))
+
+
+def _resolve(folder: Path, offset: dict[str, Any]) -> dict[str, Any]:
+    """The offset of a committed batch, with the position where the batch ended."""
+    batch = _open_batch(offset)
+    if batch is None:
+        return offset
+    upto = open_batches(folder).closed(batch)
+    if upto is None:
+        raise CorruptError(f"{folder} has no record of where batch {batch} ended", hint=RESET)
+    return offset | {"position": str(upto)}
 
 
 def delivered_page(folder: Path) -> int:
@@ -124,7 +173,8 @@ def _offset(folder: Path) -> dict[str, Any] | None:
     for batch in sorted(_batches(folder / "commits"), reverse=True):
         offset = _read_offset(folder / "offsets" / str(batch))
         if offset is not None:
-            return None if _precedes_reset(offset, read_start(folder)) else offset
+            reset = _precedes_reset(offset, read_start(folder))
+            return None if reset else _resolve(folder, offset)
     return None
 
 
@@ -159,11 +209,14 @@ def start(folder: Path) -> Position | None:
 
 
 def read_start(folder: Path) -> StartRecord | None:
-    """The start record; None if the query has never started."""
+    """The start record; None if the query has never started. CorruptError if it is damaged."""
+    path = folder / "tailrace-start"
     try:
-        return StartRecord.parse((folder / "tailrace-start").read_text())
+        return StartRecord.parse(path.read_text())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise CorruptError(f"{path} is not a start record: {error}", hint=RESET) from error
 
 
 def write_start(folder: Path, record: StartRecord) -> None:
@@ -184,7 +237,7 @@ def reset(folder: Path, record: StartRecord) -> None:
 
 
 def _remove_batches(folder: Path) -> None:
-    for name in _SPARK_FILES:
+    for name in _BATCH_FILES:
         path = folder / name
         if path.is_dir():
             shutil.rmtree(path)

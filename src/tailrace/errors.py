@@ -107,7 +107,7 @@ class MalformedError(TailraceError):
 
 
 class ExpressionError(TailraceError):
-    """An SQL expression of a pipeline is invalid, or no longer fits its table."""
+    """An SQL expression of a pipeline is invalid, does not fit its table, or fails for a row."""
 
     code = "BAD_EXPRESSION"
     exit_code = 4

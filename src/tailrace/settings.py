@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -37,6 +38,18 @@ Bytes = Annotated[int, BeforeValidator(_size)]
 """A number of bytes, also written as 64MiB or 10GiB."""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own.
+
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("10.0.0.7"), is_loopback("")
+    (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 class Section(BaseModel):
     """Base of all settings models: frozen, unknown keys are errors."""
 
@@ -57,6 +70,8 @@ class Flag:
     """`--name`; without it, the name of the field."""
     env: str = ""
     """The environment variable to read."""
+    env_aliases: tuple[str, ...] = ()
+    """Other variables, read in this order if the first is not set."""
     metavar: str = ""
     """What stands for the value in `--help`."""
     switch: bool = False

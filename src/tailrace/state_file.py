@@ -6,6 +6,7 @@ formats are in `tailrace.log.format`), nor for Spark's checkpoints.
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -34,7 +35,8 @@ class StateFile(Generic[T]):
 
     `write` is durable when it returns, leaves the old value or the new one after a crash, and
     writes nothing when the value has not changed since the last write. With `durable=False` it
-    does not sync, does not create the folder, and the value may be gone after a power cut.
+    does not sync, does not create the folder, and the value may be gone after a power cut. On a
+    full disk it overwrites the old value in place.
     """
 
     def __init__(self, path: Path, kind: type[T], *, durable: bool = True) -> None:
@@ -80,8 +82,22 @@ class StateFile(Generic[T]):
     def _replace(self, content: bytes) -> None:
         # With the process id: two processes may write the same file at the same time.
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(content)
-        temporary.replace(self.path)
+        try:
+            temporary.write_bytes(content)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if error.errno != errno.ENOSPC:
+                raise
+            self._overwrite(content)
+        else:
+            temporary.replace(self.path)
+
+    def _overwrite(self, content: bytes) -> None:
+        """Use the space that the file has. A reader may see a mixture, which is invalid JSON."""
+        with self.path.open("r+b", buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, len(content))
+            file.write(content)
+            file.truncate()
 
     def remove(self) -> None:
         """Remove the file, if there is one."""

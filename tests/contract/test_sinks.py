@@ -16,6 +16,7 @@ import nats
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
+from pydantic import SecretStr
 
 from tailrace.errors import SinkError
 from tailrace.message import MESSAGES
@@ -62,7 +63,7 @@ class NatsBench:
         self._url = url
 
     def make(self) -> Sink:
-        return JetStream(NatsSink(type="nats", url=self._url), Lane(pipeline="contract"))
+        return JetStream(NatsSink(type="nats", url=SecretStr(self._url)), Lane(pipeline="contract"))
 
     def delivered(self) -> list[Delivered]:
         return asyncio.run(self._read())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.testing import EmbeddedPostgres
+from tailrace.testing import EmbeddedKafka, EmbeddedNats, EmbeddedPostgres
 from tests.faults.harness import Rig
 from tests.fix_postgres import Database
 
@@ -28,6 +28,20 @@ def victim_database(victim: EmbeddedPostgres) -> Iterator[Database]:
         yield Database(name=name, server=victim)
     finally:
         victim.drop_database(name)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedNats]:
+    """A NATS server of the test's own."""
+    with EmbeddedNats(data=tmp_path / "jetstream") as started:
+        yield started
+
+
+@pytest.fixture
+def kafka(kafka_available: None) -> Iterator[EmbeddedKafka]:
+    """A Kafka of the test's own."""
+    with EmbeddedKafka() as started:
+        yield started
 
 
 @pytest.fixture

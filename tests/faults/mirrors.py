@@ -32,6 +32,7 @@ class Copy(ABC):
         self._folder = folder
         self._name = name
         self._process: Service | None = None
+        self._said = 0
 
     @property
     @abstractmethod
@@ -47,6 +48,7 @@ class Copy(ABC):
         """The sum of all accounts; None before the copy exists."""
 
     def start(self, *, fresh: bool = False) -> None:
+        self._said = len(self.output) if self._process is not None else 0
         tables = [argument for table in self._tables for argument in ("--table", table)]
         self._process = Service(
             *("mirror", "--from", self._url, *tables, "--to", self.target),
@@ -58,6 +60,23 @@ class Copy(ABC):
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None while it runs."""
+        assert self._process is not None
+        return self._process.exit_code
+
+    @property
+    def output(self) -> str:
+        """All output so far."""
+        assert self._process is not None
+        return self._process.output
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the process has found another history for one of its tables."""
+        return "stopped: DIVERGED" in self.output[self._said :]
 
     def check(self) -> None:
         """Fail if the process has ended."""

@@ -37,11 +37,11 @@ from tests.faults.source import Source
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.fix_postgres import Database
 
-LONG_S = 180.0
-"""Longer than anything takes on a machine that is busy with other things."""
-WORKERS = "pyspark.daemon pyspark.worker"
+WORKERS = "tailrace.pipeline.daemon pyspark.worker"
 """The process that forks the workers of tasks, and the workers themselves."""
 
 
@@ -64,24 +64,37 @@ class Supervisor(Service):
 
 
 class System(Source):
-    """A database with tables, a settings file, and `tailrace run` over it."""
+    """A database with tables, a settings file, and `tailrace run` over it.
 
-    def __init__(self, database: Database, folder: Path, pipelines: dict[str, Any]) -> None:
+    `log` are further settings of the log; `env` are variables of the processes.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        pipelines: dict[str, Any],
+        *,
+        log: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(database, TABLES)
         self.folder = folder
         self.data = folder / "data"
         self.port = free_port()
         self.pipelines = pipelines
-        self.process = Supervisor("run", folder / "tailrace.yml", folder=folder, file="run.log")
+        self.process = Supervisor(
+            "run", folder / "tailrace.yml", folder=folder, env=env, file="run.log"
+        )
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
         self._committed: list[str] = []
         self._consumers = {name: Consumer(name, each) for name, each in pipelines.items()}
-        self._prepare()
+        self._prepare(log or {})
 
-    def _prepare(self) -> None:
+    def _prepare(self, log: dict[str, Any]) -> None:
         settings = {
             "source": {"dsn": self.database.socket_dsn, "slot": self.slot},
-            "log": {"path": str(self.data / "log"), "segment_bytes": "4MiB"},
+            "log": {"path": str(self.data / "log"), "segment_bytes": "4MiB", **log},
             "data": str(self.data),
             "http": {"port": self.port},
             "pipelines": {
@@ -152,7 +165,7 @@ class System(Source):
     def acknowledged(self) -> None:
         """Wait until PostgreSQL is told that all that is committed by now is safe."""
         end = self.server_end()
-        wait_for(lambda: self.confirmed() >= end, f"the slot to reach {end}", LONG_S)
+        wait_for(lambda: self.confirmed() >= end, f"the slot to reach {end}")
 
     def captured(self) -> Position:
         """Wait until the log holds all that is committed by now; the position of its end."""
@@ -160,7 +173,6 @@ class System(Source):
         wait_for(
             lambda: log_exists(self.data / "log") and self.log.end().end_lsn >= end,
             f"the log to reach {end}",
-            LONG_S,
         )
         return self.log.end().position
 
@@ -169,9 +181,10 @@ class System(Source):
         end = self.captured()
         for name in names or self.pipelines:
             what = f"{name} to reach {end}, it was {self.progress(name)}"
-            wait_for(partial(self._reached, name, end), what, LONG_S)
+            wait_for(partial(self.reached, name, end), what)
 
-    def _reached(self, name: str, end: Position) -> bool:
+    def reached(self, name: str, end: Position) -> bool:
+        """Whether a pipeline has delivered everything up to a position."""
         return (self.delivered(name) or ORIGIN) >= end
 
     def flowing(self, name: str) -> None:
@@ -180,7 +193,6 @@ class System(Source):
         wait_for(
             lambda: self.stored(name) > before,
             lambda: f"{name} to move: {self.progress(name)}",
-            LONG_S,
         )
 
     def committed(self) -> list[str]:
@@ -204,9 +216,38 @@ class System(Source):
         return found
 
 
+def two_ways(
+    database: Database,
+    folder: Path,
+    url: str,
+    *,
+    max_open_s: float = 3,
+    lanes: int = 2,
+    **more: Any,
+) -> System:
+    """Two ways through: encoded at the source in one lane, and SQL stages in `lanes` lanes.
+
+    A window of a second: it is reading back what was stored that keeps messages from coming twice.
+    Open batches end every few seconds, so that faults hit their ends too.
+    """
+    short = {"duplicate_window_s": 1}
+    pipelines = {
+        "total": {"max_open_s": max_open_s, "sink": sink(url, "TOTAL", stream=short)},
+        "lanes": {
+            "lanes": lanes,
+            "max_open_s": max_open_s,
+            "where": "xid IS NOT NULL",
+            "sink": sink(url, "LANES", stream=short),
+        },
+    }
+    return System(database, folder, pipelines, **more)
+
+
 async def _last_sequence(url: str, stream: str) -> int:
     try:
-        client = await nats.connect(url, connect_timeout=2, allow_reconnect=False)
+        client = await nats.connect(
+            url.split(","), connect_timeout=2, allow_reconnect=False, max_reconnect_attempts=1
+        )
     except (TimeoutError, OSError, nats.errors.Error):
         return 0
     try:
@@ -219,8 +260,24 @@ async def _last_sequence(url: str, stream: str) -> int:
 
 def kill(pid: int) -> None:
     """kill -9; one that has just ended is no matter."""
+    _signal(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def paused(*pids: int) -> Iterator[None]:
+    """SIGSTOP now and SIGCONT at the end of the block; one that has ended is no matter."""
+    try:
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            _signal(pid, signal.SIGCONT)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def parents() -> dict[int, int]:

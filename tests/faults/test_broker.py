@@ -1,4 +1,4 @@
-"""Producers and a consumer group while the broker and PostgreSQL are killed.
+"""Producers and a consumer group while the broker and PostgreSQL are killed or paused.
 
 Idempotent producers write numbers; members of one group join, leave and commit what they have
 read. In the end the table is checked: it has every acknowledged record once, those of a producer in
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import random
 import threading
 import time
@@ -22,8 +21,12 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tailrace.errors import AlreadyRunningError
+from tests.command import Service
+from tests.faults import soak
+from tests.faults.path import paused
 from tests.fix_broker import BrokerProcess
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +38,12 @@ pytestmark = pytest.mark.long
 
 PARTITIONS, PRODUCERS, CONSUMERS = 4, 8, 4
 TOPIC = "ledger"
-LONG_S = 120
+KILLS = ("broker", "postgres", "member")
+PAUSES = ("pause", "pause", "member")
+SHORT_S = (0.5, 4.0)
+LONGER_S = (7.0, 12.0)
+"""Longer than the session of a member of the group lasts."""
+SOAK_S = (5.0, 90.0)
 
 
 class Producing(threading.Thread):
@@ -68,9 +76,13 @@ class Producing(threading.Thread):
         while not self.stopping.wait(0.005):
             for _ in range(5):
                 value = b"%d:%d" % (self._name, number)
-                self._client.produce(
-                    TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered
-                )
+                try:
+                    self._client.produce(
+                        TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered
+                    )
+                except BufferError:
+                    # The broker is paused, and the queue of the client is full.
+                    break
                 number += 1
             self._client.poll(0)
         assert self._client.flush(LONG_S) == 0
@@ -165,7 +177,14 @@ def check(database: Database, producers: list[Producing], readings: Readings) ->
     return len(held)
 
 
-def run(process: BrokerProcess, seed: int, loops: int) -> int:
+def run(
+    process: BrokerProcess,
+    seed: int,
+    loops: int,
+    *,
+    kinds: tuple[str, ...] = KILLS,
+    pause_s: tuple[float, float] = SHORT_S,
+) -> int:
     rng = random.Random(seed)
     database = process.database
     producers = [Producing(process.bootstrap, name) for name in range(PRODUCERS)]
@@ -176,7 +195,10 @@ def run(process: BrokerProcess, seed: int, loops: int) -> int:
         thread.start()
     for _ in range(loops):
         time.sleep(rng.uniform(0.5, 3))
-        match rng.choice(("broker", "postgres", "member")):
+        match rng.choice(kinds):
+            case "pause":
+                with paused(process.pid):
+                    time.sleep(rng.uniform(*pause_s))
             case "broker":
                 process.kill()
                 process.start()
@@ -195,7 +217,7 @@ def run(process: BrokerProcess, seed: int, loops: int) -> int:
         producer.join(LONG_S)
         assert not producer.is_alive()
     written = {(partition, offset) for partition, offset, _ in rows(database)}
-    wait_for(lambda: readings.seen >= written, "the group to read every record", LONG_S)
+    wait_for(lambda: readings.seen >= written, "the group to read every record")
     for consumer in consumers:
         consumer.stopping.set()
     for consumer in (*consumers, *gone):
@@ -211,6 +233,87 @@ def test_killed_at_random(process: BrokerProcess, seed: int) -> None:
 
 @pytest.mark.soak
 def test_killed_at_random_for_long(process: BrokerProcess, seed: int) -> None:
-    records = run(process, seed, int(os.environ.get("TAILRACE_LOOPS", "40")))
+    records = run(process, seed, soak.rounds(every=5))
     print(f"{records} records, each once, in order")
     assert records > 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("pause_s", [SHORT_S, LONGER_S], ids=["short", "longer"])
+def test_paused_at_random(process: BrokerProcess, seed: int, pause_s: tuple[float, float]) -> None:
+    assert run(process, seed, 3, kinds=PAUSES, pause_s=pause_s) > 0
+
+
+@pytest.mark.soak
+def test_paused_at_random_for_long(process: BrokerProcess, seed: int) -> None:
+    loops = soak.rounds(every=100)
+    records = run(process, seed, loops, kinds=PAUSES, pause_s=SOAK_S)
+    print(f"{records} records, each once, in order")
+    assert records > 0
+
+
+class One:
+    """A producer that sends one record at a time."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._client = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "message.timeout.ms": 300_000,
+                "log_level": 0,
+            }
+        )
+        self.errors: list[str | None] = []
+
+    def send(self, value: bytes) -> None:
+        """Send it, without waiting for the answer."""
+        self._client.produce(TOPIC, value, partition=0, on_delivery=self._answered)
+        self._client.poll(0)
+
+    def _answered(self, error: Any, _message: Any) -> None:
+        self.errors.append(None if error is None else str(error))
+
+    def flush(self) -> None:
+        assert self._client.flush(LONG_S) == 0
+        assert set(self.errors) == {None}
+
+
+def test_a_broker_that_wakes_after_its_successor_started_writes_nothing(
+    process: BrokerProcess, tmp_path: Path
+) -> None:
+    """GIVEN a paused broker with a request that it has not read WHEN a second one starts THEN it is
+    refused; and WHEN the lock's connection is terminated and a successor serves THEN the first one
+    wakes up, writes nothing, and waits until it has the lock again."""
+    database = process.database
+    (tmp_path / "second").mkdir()
+    second = BrokerProcess(database, tmp_path / "second")
+    early, late = One(process.bootstrap), One(second.bootstrap)
+
+    def values() -> list[bytes]:
+        return [value for _, _, value in rows(database)]
+
+    early.send(b"before")
+    early.flush()
+    with second:
+        with paused(process.pid):
+            early.send(b"while paused")
+            assert Service.start(second).wait(60) == AlreadyRunningError.exit_code
+            database.query(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'tailrace broker listener' AND datname = %s",
+                database.name,
+            )
+            second.start()
+            late.send(b"successor")
+            late.flush()
+        process.wait_until(
+            lambda: "another broker serves this database" in process.output, "the first to wait"
+        )
+        assert values() == [b"before", b"successor"]
+        late.send(b"successor again")
+        late.flush()
+        assert values() == [b"before", b"successor", b"successor again"]
+        assert second.stop() == 0, second.output[-3000:]
+    early.flush()
+    assert values() == [b"before", b"successor", b"successor again", b"while paused"]

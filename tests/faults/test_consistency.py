@@ -7,7 +7,6 @@ mirror never sees half a transfer.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from typing import TYPE_CHECKING
@@ -15,14 +14,14 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tailrace.testing import EmbeddedNats
 from tests import http
+from tests.faults import soak
 from tests.faults.load import KEYS, Load
 from tests.faults.mirrors import Auditor, Copy, PostgresCopy, Rows, SqliteCopy
-from tests.faults.path import LONG_S, System
+from tests.faults.path import System
 from tests.faults.writing import Writing
 from tests.fix_postgres import Database
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from tailrace.testing import EmbeddedPostgres
+    from tailrace.testing import EmbeddedNats, EmbeddedPostgres
 
 pytestmark = pytest.mark.long
 
@@ -66,12 +65,6 @@ class Transfers(Writing):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedNats]:
-    with EmbeddedNats(data=tmp_path / "jetstream") as started:
-        yield started
-
-
-@pytest.fixture
 def system(victim_database: Database, server: EmbeddedNats, tmp_path: Path) -> Iterator[System]:
     stream = {"name": "CDC", "subjects": ["cdc.>"], "atomic": True}
     sink = {"type": "nats", "url": server.url, "stream": stream, "atomic": "transaction"}
@@ -103,7 +96,7 @@ def copies(
 def rounds(system: System, copies: list[Copy], seed: int, count: int) -> None:
     rng = random.Random(seed)
     system.start()
-    wait_for(lambda: "requests.listening" in system.output(), "snapshots to be served", LONG_S)
+    wait_for(lambda: "requests.listening" in system.output(), "snapshots to be served")
     for copy in copies:
         copy.start()
     auditor = Auditor(copies, TOTAL)
@@ -145,8 +138,9 @@ def _disturb(system: System, copies: list[Copy], rng: random.Random) -> str:
             while True:
                 try:
                     url = f"http://127.0.0.1:{system.port}/backfills"
-                    http.post(url, json=request).raise_for_status()
-                except httpx.TransportError:
+                    headers = http.authorization(system.data)
+                    http.post(url, json=request, headers=headers).raise_for_status()
+                except (httpx.TransportError, FileNotFoundError):
                     assert time.monotonic() < deadline
                     time.sleep(0.2)
                 else:
@@ -194,5 +188,5 @@ def test_copies_are_equal(system: System, copies: list[Copy], seed: int) -> None
 
 @pytest.mark.soak
 def test_copies_are_equal_for_long(system: System, copies: list[Copy], seed: int) -> None:
-    rounds(system, copies, seed, int(os.environ.get("TAILRACE_LOOPS", "40")))
+    rounds(system, copies, seed, soak.rounds(every=50))
     assert system.stop() == 0

@@ -26,6 +26,7 @@ from tailrace.log.verify import verify
 from tailrace.postgres.slot import create_slot
 from tailrace.testing import EmbeddedPostgres
 from tailrace.testing.postgres import PRIMARY
+from tests.faults import soak
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 
-ROUNDS = 5
+ROUNDS = 3
 DATABASE = "postgres"
 
 
@@ -133,28 +134,39 @@ def synchronised(standby: EmbeddedPostgres) -> bool:
         return (True,) in connection.execute(query).fetchall()
 
 
+def fail_over_repeatedly(log: Path, rounds: int, *, synchronous: bool) -> None:
+    """Each time the log must hold every row of the new primary once, in order."""
+    numbers = itertools.count()
+    with contextlib.ExitStack() as owned:
+        cluster = Cluster(owned, synchronous=synchronous)
+        prepare(cluster.primary)
+        for last in range(rounds - 1, -1, -1):
+            acknowledged = fail_over_under_load(cluster, log, numbers)
+            held = rows(cluster.primary)
+            assert logged(log) == held
+            if synchronous:
+                assert acknowledged <= set(held)
+            print(f"{len(held)} rows, {len(acknowledged - set(held))} lost by the primary")
+            if last:
+                cluster.add_standby()
+    assert verify(LocalStore(log)).findings == []
+    headers = [Log.open(log).header(name) for name in Log.open(log).segments()]
+    assert {each.identity.timeline for each in headers} == set(range(1, rounds + 2))
+    assert len({each.log_id for each in headers}) == 1
+
+
 @pytest.mark.parametrize("synchronous", [True, False])
 def test_capture_continues_with_the_new_primary(tmp_path: Path, synchronous: bool) -> None:
     """GIVEN a primary under load with a standby that synchronises slots WHEN the primary is killed
     and the standby promoted, again and again THEN the log has every row of the last primary once,
     in order, and is one log."""
-    numbers = itertools.count()
-    with contextlib.ExitStack() as owned:
-        cluster = Cluster(owned, synchronous=synchronous)
-        prepare(cluster.primary)
-        for last in range(ROUNDS - 1, -1, -1):
-            acknowledged = fail_over_under_load(cluster, tmp_path / "log", numbers)
-            held = rows(cluster.primary)
-            assert logged(tmp_path / "log") == held
-            if synchronous:
-                assert acknowledged <= set(held)
-            if last:
-                cluster.add_standby()
-    assert verify(LocalStore(tmp_path / "log")).findings == []
-    log = Log.open(tmp_path / "log")
-    identities = [log.header(name).identity for name in log.segments()]
-    assert {each.timeline for each in identities} == set(range(1, ROUNDS + 2))
-    assert len({log.header(name).log_id for name in log.segments()}) == 1
+    fail_over_repeatedly(tmp_path / "log", ROUNDS, synchronous=synchronous)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_capture_continues_with_the_new_primary_for_long(tmp_path: Path, synchronous: bool) -> None:
+    fail_over_repeatedly(tmp_path / "log", soak.rounds(every=100), synchronous=synchronous)
 
 
 def fail_over_under_load(cluster: Cluster, log: Path, numbers: Iterator[int]) -> set[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.faults import soak
 from tests.faults.harness import Rig, Writers
 from tests.waiting import wait_for
 
@@ -100,6 +100,6 @@ def test_killed_at_random_moments(rig: Rig, seed: int) -> None:
 
 @pytest.mark.soak
 def test_killed_at_random_moments_for_long(rig: Rig, seed: int) -> None:
-    loops = int(os.environ.get("TAILRACE_LOOPS", "500"))
+    loops = soak.rounds()
     rows = random_kills(rig, rig.database, seed, loops)
     print(f"{loops} kills, {rows} rows: each once, in commit order")

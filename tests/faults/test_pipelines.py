@@ -6,7 +6,6 @@ and connections that write all the time. In the end the streams are read as a co
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.testing import EmbeddedNats, TcpProxy
+from tests.faults import soak
 from tests.faults.load import Load
-from tests.faults.path import LONG_S, System, command, descendants, kill, sink, victims
+from tests.faults.path import System, command, descendants, kill, sink, two_ways, victims
 from tests.fix_postgres import Database
 from tests.waiting import wait_for
 
@@ -34,30 +34,11 @@ KINDS = (*SERVERS, "capture", "driver", "jvm", "worker", "source")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedNats]:
-    with EmbeddedNats(data=tmp_path / "jetstream") as started:
-        yield started
-
-
-@pytest.fixture
-def killed(victim_database: Database, server: EmbeddedNats, tmp_path: Path) -> Iterator[System]:
-    """Two ways through: encoded at the source in one lane, and SQL stages in two lanes.
-
-    A window of a second: it is reading back what was stored that keeps messages from coming twice.
-    """
-    short = {"duplicate_window_s": 1}
-    system = System(
-        victim_database,
-        tmp_path,
-        {
-            "total": {"sink": sink(server.url, "TOTAL", stream=short)},
-            "lanes": {
-                "lanes": 2,
-                "where": "xid IS NOT NULL",
-                "sink": sink(server.url, "LANES", stream=short),
-            },
-        },
-    )
+def killed(
+    victim_database: Database, server: EmbeddedNats, tmp_path: Path, seed: int
+) -> Iterator[System]:
+    # With one lane the batches of SQL stages are open, with two they are closed.
+    system = two_ways(victim_database, tmp_path, server.url, lanes=1 + seed % 2)
     yield system
     system.kill()
 
@@ -123,7 +104,7 @@ def test_killed_at_random(killed: System, server: EmbeddedNats, seed: int) -> No
 
 @pytest.mark.soak
 def test_killed_at_random_for_long(killed: System, server: EmbeddedNats, seed: int) -> None:
-    loops = int(os.environ.get("TAILRACE_LOOPS", "40"))
+    loops = soak.rounds(every=20)
     assert random_kills(killed, server, seed, loops) > 0
     assert killed.stop() == 0
 
@@ -158,8 +139,8 @@ class Steady:
             return (said.get("state"), said.get("code")) == ("retrying", "SINK_UNREACHABLE")
 
         system = self.system
-        wait_for(lambda: fails({name: system.progress(name)}), f"{name} to fail", LONG_S)
-        wait_for(lambda: fails(system.told().get("pipelines", {})), f"/status of {name}", LONG_S)
+        wait_for(lambda: fails({name: system.progress(name)}), f"{name} to fail")
+        wait_for(lambda: fails(system.told().get("pipelines", {})), f"/status of {name}")
 
     def keeps_delivering(self, *names: str) -> None:
         """Three times over: whatever the log ends with at a moment, they deliver it."""
@@ -288,7 +269,7 @@ def test_a_spoiled_checkpoint_ends_nobody_else(steady: Steady, seed: int) -> Non
         content = spoiled.read_bytes()
         spoiled.write_bytes(b"spoiled")
         system.start()
-        wait_for(lambda: system.state("refused") == "retrying", "the pipeline to fail", LONG_S)
+        wait_for(lambda: system.state("refused") == "retrying", "the pipeline to fail")
         steady.keeps_delivering("left", "right")
         assert system.state("refused") == "retrying"
         assert system.told()["processes"]["pipelines"]["restarts"] == 0

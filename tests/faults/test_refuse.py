@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +12,12 @@ from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
+from tests.faults.disk import mounted
 from tests.faults.harness import Rig
 from tests.fix_postgres import Database
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 GAP, SLOT_LOST, DIVERGED, DISK_FULL, CORRUPT, FENCED, STORAGE = 10, 11, 12, 13, 14, 15, 17
@@ -136,31 +135,16 @@ def test_disk_full_for_real(used: Rig) -> None:
     used.check_log(complete=True)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-    )
-    if mount.returncode != 0:
-        pytest.skip(f"cannot mount a small file system here: {mount.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_disk_full_on_a_small_file_system(rig: Rig, small_disk: Path) -> None:
-    rig.log_folder.symlink_to(small_disk)
-    insert(rig, 1, rows=20_000)
-    assert rig.start().wait(60) == DISK_FULL, rig.output()[-3000:]
-    assert "No space left" in rig.output()
-    assert rig.check_log() == 0
-    rig.check_acknowledged()
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    rig.catch_up()
-    assert rig.check_log(complete=True) == 20_000
+def test_disk_full_on_a_small_file_system(rig: Rig) -> None:
+    with mounted(rig.log_folder, "512k") as disk:
+        insert(rig, 1, rows=20_000)
+        assert rig.start().wait(60) == DISK_FULL, rig.output()[-3000:]
+        assert "No space left" in rig.output()
+        assert rig.check_log() == 0
+        rig.check_acknowledged()
+        disk.resize("64m")
+        rig.catch_up()
+        assert rig.check_log(complete=True) == 20_000
 
 
 def test_failed_fsync_ends_the_process(used: Rig) -> None:

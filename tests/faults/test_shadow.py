@@ -8,6 +8,7 @@ last record that it read from the broker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
@@ -20,18 +21,18 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tailrace.testing import EmbeddedKafka
 from tests import topics
 from tests.command import run
 from tests.faults.path import Supervisor, kill, victims
 from tests.fix_broker import BrokerProcess
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tailrace.testing import EmbeddedKafka
     from tailrace.testing.process import Server
     from tests.fix_postgres import Database
 
@@ -40,7 +41,6 @@ pytestmark = pytest.mark.long
 TOPIC, PARTITIONS = "orders", 4
 OLD, NEW, READ = 60_000, 140_000, 50_000
 KILLS = ("capture", "kafka", "postgres", "driver", "worker", "jvm")
-LONG_S = 240
 
 
 class Shadowing(Supervisor):
@@ -63,29 +63,34 @@ class Shadowing(Supervisor):
         return name in victims(self.data)
 
 
-@pytest.fixture
-def kafka(kafka_available: None) -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka() as server:
-        yield server
+@contextlib.contextmanager
+def running_broker(database: Database, folder: Path) -> Iterator[BrokerProcess]:
+    """A broker on a database, with the topic."""
+    made = BrokerProcess(database, folder)
+    made.init()
+    made.start()
+    create_topic(made.bootstrap)
+    yield made
+    made.kill()
 
 
 @pytest.fixture
 def broker(victim_database: Database, tmp_path: Path) -> Iterator[BrokerProcess]:
-    made = BrokerProcess(victim_database, tmp_path)
-    made.init()
-    made.start()
-    admin = AdminClient({"bootstrap.servers": made.bootstrap})
-    # The timestamps are of 2023: the default retention would delete the records.
-    wanted = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
-    admin.create_topics([wanted])[TOPIC].result(30)
-    yield made
-    made.kill()
+    with running_broker(victim_database, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
 def shadow(broker: BrokerProcess, kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Shadowing]:
     with Shadowing(broker.database, tmp_path, kafka.bootstrap) as made:
         yield made
+
+
+def create_topic(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    # The timestamps are of 2023: the default retention would delete the records.
+    wanted = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
+    admin.create_topics([wanted])[TOPIC].result(30)
 
 
 def produce(bootstrap: str, numbers: range, *, pause_s: float = 0.0) -> None:
@@ -171,7 +176,7 @@ def test_records_are_copied_once_while_processes_are_killed(
     produce(broker.bootstrap, range(OLD))
     first = consume(broker.bootstrap, "readers", READ)
     shadow.start()
-    wait_for(partial(shadow.has, "worker"), "Spark to run", LONG_S)
+    wait_for(partial(shadow.has, "worker"), "Spark to run")
     writing = threading.Thread(
         target=produce, args=(broker.bootstrap, range(OLD, OLD + NEW)), kwargs={"pause_s": 0.1}
     )
@@ -183,7 +188,7 @@ def test_records_are_copied_once_while_processes_are_killed(
             server.kill()
             server.start()
             continue
-        wait_for(partial(shadow.has, name), f"a {name} to run", LONG_S)
+        wait_for(partial(shadow.has, name), f"a {name} to run")
         kill(rng.choice(victims(shadow.data)[name]))
     writing.join(LONG_S)
     assert not writing.is_alive()

@@ -139,9 +139,11 @@ def test_entries(codec: Codec) -> None:
 
 @pytest.mark.timeout(60 + COUNT // 1_000)
 def test_segment_headers() -> None:
-    store = corpus(Codec.NONE)[0].store
+    stores = [corpus(Codec.NONE)[0].store, TestLog(log_id="5f0c2a9e" * 4).store]
     headers = [
-        store.read(name.file, 0, read_header(store, name)[1]) for name in list_segments(store)
+        store.read(name.file, 0, read_header(store, name)[1])
+        for store in stores
+        for name in list_segments(store)
     ]
 
     def survives(data: bytes, reseal: bool) -> bool:
@@ -153,7 +155,8 @@ def test_segment_headers() -> None:
             header = decode_segment_header(data[: segment_header_bytes(data)])
         except MalformedError:
             return False
-        header.encode()
+        again = header.encode()
+        assert decode_segment_header(again) == header
         return True
 
     fuzz("segment headers", headers, COUNT, survives)

@@ -81,6 +81,23 @@ def test_expressions_must_fit_every_table(shop: Database) -> None:
     assert "pipelines.p.where, line 1, column 1: rand() is not allowed" in str(report.findings)
 
 
+def test_a_column_named_like_a_field_of_the_change(shop: Database) -> None:
+    """GIVEN a table with a column op WHEN a filter over all tables says op THEN check refuses it
+    for that table: it would mean the operation in the others."""
+    shop.execute(
+        "CREATE TABLE txlog (id bigint PRIMARY KEY, op bigint);"
+        "ALTER PUBLICATION shop ADD TABLE txlog"
+    )
+    report = checked(shop, where="op <> 'delete'")
+    ((severity, finding),) = said(report, "expression")
+    assert severity == "error"
+    assert "op is a column of public.txlog and a field of the change" in finding
+    assert finding.endswith("write after.op or change.op")
+    assert checked(shop, where="change.op <> 'delete'").healthy
+    one = checked(shop, tables=["txlog"], where="row.op > 1")
+    assert "reads op of the old row" in said(one, "expression-old-row")[0][1]
+
+
 def test_values_that_may_be_missing(shop: Database) -> None:
     report = checked(shop, tables=["orders"], where="note = 'x'")
     assert [severity for severity, _ in said(report, "expression-unchanged")] == ["info"]
@@ -213,6 +230,18 @@ def test_the_command_with_errors(shop: Database, nats: EmbeddedNats, tmp_path: P
     assert "must be a condition, got a value of type decimal" in " ".join(done.stdout.split())
     assert "paid: 1 table" in done.stdout
     assert run(file, "--no-spark", "--no-sinks").returncode == 0
+
+
+def test_the_command_with_a_number_and_a_text(
+    shop: Database, nats: EmbeddedNats, tmp_path: Path
+) -> None:
+    done = run(write(tmp_path, shop, nats, "after.id <> 'nothing'"), "--no-sinks", "--json")
+    assert done.returncode == 1
+    (finding,) = [
+        row["finding"] for row in json.loads(done.stdout)["findings"] if row["severity"] == "error"
+    ]
+    assert "pipelines.paid.where: Spark refuses it for public.orders" in finding
+    assert "'nothing'" in finding
 
 
 def test_the_command_without_a_server(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_pipeline_on_two_workers(
     database: Database,
     capture: Callable[..., Captured],
@@ -107,7 +107,7 @@ def test_pipeline_on_two_workers(
         "data": str(tmp_path / "data"),
         "spark": {
             "master": cluster,
-            "conf": {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"},
+            "conf": {"spark.executor.memory": "512m"},
         },
         "pipelines": {
             "clustered": {

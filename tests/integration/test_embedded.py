@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from tailrace.testing.postgres import Major
 
 
-@pytest.mark.parametrize("major", [18, 16])
+@pytest.mark.parametrize("major", [18, 16, pytest.param(15, marks=pytest.mark.long)])
 def test_postgres_keeps_its_data_and_leaves_nothing(major: Major) -> None:
+    if not EmbeddedPostgres.installed(major):
+        pytest.skip(f"PostgreSQL {major} is not installed")
     with EmbeddedPostgres(major) as server:
         name = server.create_database("kept")
         with server.connect(name) as connection:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import stat
 from typing import TYPE_CHECKING, Self
 
 import httpx
@@ -105,9 +107,58 @@ def test_the_slot_is_monitored(served: Served, database: Database) -> None:
 
 def test_shutdown_without_a_supervisor_is_refused(served: Served) -> None:
     served.start()
-    answer = http.post(f"{served.url}/shutdown")
+    token = http.authorization(served.folder)
+    answer = http.post(f"{served.url}/shutdown", headers=token)
     assert answer.status_code == 409
     assert served.answers()
+
+
+def test_the_token_is_for_the_owner_and_stays(served: Served) -> None:
+    """GIVEN no token in the settings WHEN the server starts THEN it creates a private one, once."""
+    served.start()
+    file = served.folder / "http.token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    token = file.read_text()
+    answer = http.post(f"{served.url}/shutdown")
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    served.stop()
+    served.start()
+    assert file.read_text() == token
+
+
+def test_another_host_is_refused(served: Served) -> None:
+    served.start()
+    answer = http.get(f"{served.url}/status", headers={"host": "evil.example:9090"})
+    assert answer.status_code == 421
+    assert "http.hosts" in answer.json()["error"]
+    port = served.url.rpartition(":")[2]
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "[::1]"):
+        assert http.get(f"{served.url}/health", headers={"host": host}).status_code == 200
+
+
+def test_a_large_body_is_refused(served: Served) -> None:
+    served.start()
+    token = http.authorization(served.folder)
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 1024
+
+    for body in (b" " * 100_000, parts()):
+        answer = http.post(f"{served.url}/backfills", content=body, headers=token)
+        assert answer.status_code == 413
+    assert served.answers()
+
+
+def test_services_run_while_the_port_is_in_use(served: Served) -> None:
+    """GIVEN a port in use WHEN the process starts THEN its services run; HTTP starts later."""
+    address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    with socket.create_server(address):
+        Service.start(served)
+        served.wait_until(lambda: "cannot listen" in served.output, "the port is in use")
+        served.wait_until(lambda: "monitor.slot_missing" in served.output, "the monitor runs")
+    served.wait_until(served.answers, "HTTP answers")
 
 
 def test_openmetrics_on_request(served: Served) -> None:

@@ -105,7 +105,7 @@ def test_no_query_is_started_while_the_sink_is_unreachable(
         start.assert_not_called()
         server.start()
         wait_for(lambda: progress.figures.events == 1, "the change to arrive")
-        assert progress.figures.state == "running"
+        wait_for(lambda: progress.figures.state == "running", "the pipeline to run")
     start.assert_called_once()
 
 
@@ -185,6 +185,21 @@ def test_reading_a_value_that_was_not_sent_stops_the_pipeline(
     assert progress.state == "failed"
     assert progress.code == "POISONED"
     assert "region" in progress.message
+
+
+def test_a_row_that_an_expression_cannot_compute_stops_the_pipeline(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    """GIVEN a text column WHEN a row in it is no number and a filter reads it as one THEN the
+    pipeline fails and does not retry: the same row would fail again."""
+    database.execute("CREATE TABLE orders (id bigint PRIMARY KEY, code text)")
+    captured = capture(database)
+    database.execute("INSERT INTO orders VALUES (1, '17'), (2, 'seventeen')")
+    captured.catch_up()
+    progress = deliver(captured, where="after.code > 3").run()
+    assert progress.state == "failed"
+    assert progress.code == "BAD_EXPRESSION"
+    assert "'seventeen'" in progress.message
 
 
 def test_where_select_and_route_with_full_old_rows(

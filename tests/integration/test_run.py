@@ -104,8 +104,9 @@ def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
     assert running.capture()["restarts"] == 1
     wait_for(lambda: running.rows() == 20)
 
-    answer = http.post(f"{running.url}/shutdown")
-    assert answer.status_code == 202
+    assert http.post(f"{running.url}/shutdown").status_code == 401
+    token = http.authorization(running.folder / "data")
+    assert http.post(f"{running.url}/shutdown", headers=token).status_code == 202
     assert running.wait() == 0
     assert running.rows() == 20
     assert not _slot_is_read(running)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ from pyspark.errors import PySparkException
 
 import tailrace
 from tailrace.change import Op
+from tailrace.errors import CorruptError
 from tailrace.log.reader import Earliest, Log
+from tailrace.open_batch import OpenBatches, OpenProgress
 from tailrace.pipeline.frames.changes import SCHEMA
+from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
-from tailrace.pipeline.source.stream import TailraceReader
+from tailrace.pipeline.source.stream import OpenRange, Range, TailraceReader
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -261,6 +265,49 @@ def test_an_idle_query_sends_a_heartbeat(shop: Captured) -> None:
     assert reader.latestOffset(beat, limit) == beat
     (part,) = reader.partitions(end, beat)
     assert list(reader.read(part)) == []
+
+
+def test_an_open_batch_is_planned_once_and_replayed_as_it_ended(
+    shop: Captured, tmp_path: Path
+) -> None:
+    """GIVEN an open batch WHEN it is replayed THEN it is open until its end is recorded, then a
+    range up to there."""
+    records = OpenBatches(tmp_path)
+    options = Options(log=shop.folder, max_open_s=45, open_batches=tmp_path)
+    reader = TailraceReader(options, SCHEMA)
+    start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    planned = reader.latestOffset(start, limit)
+    batch = Offset.parse(planned).open_batch
+    assert planned == start | {"history": shop.log.id, "opened": 1, "open": True}
+    (part,) = reader.partitions(start, planned)
+    assert isinstance(part, OpenRange)
+    with pytest.raises(CorruptError, match="no record"):
+        reader.latestOffset(planned, limit)
+    end = shop.log.end().position
+    records.close(batch, end)
+    (part,) = reader.partitions(start, planned)
+    assert isinstance(part, Range)
+    assert (part.after, part.upto) == (str(batch.after), str(end))
+    following = Offset.parse(reader.latestOffset(planned, limit))
+    assert (following.open_batch.number, following.open_batch.after) == (2, end)
+    records.request_close()
+    assert reader.latestOffset(planned, limit) == planned
+
+
+def test_an_interrupted_open_batch_ends_with_what_it_delivered(
+    shop: Captured, tmp_path: Path
+) -> None:
+    """GIVEN settings without open batches by now."""
+    records = OpenBatches(tmp_path)
+    options = Options(log=shop.folder, open_batches=tmp_path)
+    opening = TailraceReader(replace(options, max_open_s=45), SCHEMA)
+    start = opening.initialOffset()
+    planned = opening.latestOffset(start, opening.getDefaultReadLimit())
+    end = shop.log.end().position
+    records.note(Offset.parse(planned).open_batch, OpenProgress(reached=str(end)))
+    (part,) = TailraceReader(options, SCHEMA).partitions(start, planned)
+    assert isinstance(part, Range)
+    assert (part.after, part.upto) == (str(end), str(end))
 
 
 @pytest.mark.long

@@ -49,10 +49,9 @@ CREATE SCHEMA whole; CREATE TABLE whole.part (id int PRIMARY KEY);
 """
 
 
-@pytest.fixture(params=["18", "16"])
+@pytest.fixture(params=["", "16", pytest.param("15", marks=pytest.mark.long)])
 def shop(request: pytest.FixtureRequest) -> Database:
-    name = "database" if request.param == "18" else "database16"
-    database: Database = request.getfixturevalue(name)
+    database: Database = request.getfixturevalue(f"database{request.param}")
     database.execute(TABLES)
     database.execute(
         "CREATE PUBLICATION tailrace FOR TABLE users, p WITH (publish_via_partition_root = true)"
@@ -332,7 +331,7 @@ def engine(tmp_path: Path, database: Database) -> Iterator[Engine]:
             started.stop(90)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.long
 def test_a_running_engine_takes_a_table_up(engine: Engine) -> None:
     """GIVEN a running engine WHEN a table joins and leaves THEN nothing is started again, and

@@ -13,8 +13,9 @@ from hypothesis import strategies as some
 
 from tailrace import checkpoint
 from tailrace.checkpoint import StartRecord
-from tailrace.errors import DivergedError
+from tailrace.errors import CorruptError, DivergedError
 from tailrace.log.format.mark import Mark
+from tailrace.open_batch import OpenBatch, OpenBatches, OpenProgress
 from tailrace.position import Lsn, Position
 
 KNOWN = Position(Lsn(7))
@@ -195,3 +196,53 @@ def test_an_interrupted_reset_is_finished_by_the_repair(tmp_path: Path) -> None:
 def test_records_without_a_history_are_read(tmp_path: Path) -> None:
     (tmp_path / "tailrace-start").write_text("0/7.0\n")
     assert checkpoint.read_start(tmp_path) == StartRecord(KNOWN)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", b"\xff", b"0/1A.x\nid\n", b"tomorrow\n"])
+def test_a_damaged_start_record_is_corrupt(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tailrace-start").write_bytes(content)
+    with pytest.raises(CorruptError, match="tailrace-start is not a start record") as caught:
+        checkpoint.read_start(tmp_path)
+    assert "tailrace reset" in caught.value.hint
+
+
+OPEN = OpenBatch(2, Position(Lsn(50)))
+
+
+def with_open_batch(folder: Path, *, committed: bool) -> OpenBatches:
+    """A checkpoint whose second batch is open and begins where the first one ended."""
+    write_checkpoint(folder, {0: True, 1: True}, {0: True, 1: True} if committed else {0: True})
+    text = f'v1\n{{}}\n{{"position":"{OPEN.after}","opened":{OPEN.number},"open":true}}'
+    (folder / "offsets" / "1").write_text(text)
+    (folder / "offsets" / "0").write_text(f'v1\n{{}}\n{{"position":"{OPEN.after}"}}')
+    records = checkpoint.open_batches(folder)
+    records.start_query()
+    return records
+
+
+def test_an_open_batch_ended_where_its_record_says(tmp_path: Path) -> None:
+    records = with_open_batch(tmp_path, committed=True)
+    with pytest.raises(CorruptError, match="no record of where batch 2@0/32"):
+        checkpoint.delivered(tmp_path)
+    records.close(OPEN, KNOWN)
+    assert checkpoint.delivered(tmp_path) == KNOWN
+    assert checkpoint.running(tmp_path) is None
+
+
+def test_a_running_open_batch_has_delivered_what_it_has_noted(tmp_path: Path) -> None:
+    records = with_open_batch(tmp_path, committed=False)
+    assert checkpoint.running(tmp_path) == OPEN
+    assert checkpoint.delivered(tmp_path) == OPEN.after
+    reached = Position(Lsn(60), 3)
+    records.note(OPEN, OpenProgress(reached=str(reached)))
+    assert checkpoint.delivered(tmp_path) == reached
+    records.note(OpenBatch(1, Position(Lsn(10))), OpenProgress(reached="0/FFFF.0"))
+    assert checkpoint.delivered(tmp_path) == OPEN.after
+
+
+def test_a_reset_forgets_open_batches(tmp_path: Path) -> None:
+    records = with_open_batch(tmp_path, committed=False)
+    records.note(OPEN, OpenProgress(reached="0/60.0"))
+    checkpoint.reset(tmp_path, StartRecord.after_reset("a1", KNOWN))
+    assert (checkpoint.running(tmp_path), records.progress()) == (None, None)
+    assert checkpoint.delivered(tmp_path) is None

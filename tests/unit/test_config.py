@@ -241,11 +241,21 @@ def test_every_key_is_described() -> None:
         ({"shape": "creek", "select": ["id"]}, "delivers whole rows"),
         ({"shape": "creek", "namespace": "a.b"}, "namespace"),
         ({"shape": "creek", "snapshots": {}}, "CREEK._snapshot"),
+        ({"shape": "creek", "layout": "database"}, "must be named CREEK_wal_DATABASE"),
+        (
+            {
+                "shape": "creek",
+                "layout": "database",
+                "snapshots": {"request": "CREEK._snapshot"},
+                "sink": {"type": "nats", "stream": {"name": "CREEK_wal_shop"}},
+            },
+            "a request such as CREEK_snap_shop",
+        ),
     ],
 )
 def test_options_that_shape_creek_excludes(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        load(None, {"pipelines": {"p": {**given, "sink": {"type": "nats"}}}})
+        load(None, {"pipelines": {"p": {"sink": {"type": "nats"}, **given}}})
 
 
 def test_shape_creek_sets_avro() -> None:
@@ -275,3 +285,7 @@ def test_a_remote_spark_without_protection_is_refused(master: str) -> None:
 @pytest.mark.parametrize("master", ["local[*]", "spark://127.0.0.1:7077", "spark://localhost:1"])
 def test_a_local_spark_needs_no_protection(master: str) -> None:
     assert load(None, {"spark": {"master": master}}).spark.master == master
+
+
+def test_the_endpoints_listen_on_loopback_by_default() -> None:
+    assert load().http.host == "127.0.0.1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,8 +42,11 @@ def test_the_log(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "var" / "log", create=True)
     store.append_to("0.seg").close()
     store.write_atomic("durable", b"x")
-    assert modes(tmp_path) == {
+    with store.lock("lock"):
+        found = modes(tmp_path)
+    assert found == {
         "var": "0o700", "var/log": "0o700", "var/log/0.seg": "0o600", "var/log/durable": "0o600",
+        "var/log/lock": "0o600",
     }  # fmt: skip
 
 
@@ -71,3 +75,18 @@ def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):
         private.create_folder(tmp_path / "file")
+
+
+def test_new_files_of_a_process_and_its_children(tmp_path: Path) -> None:
+    """Spark's files have the mode that the umask allows."""
+    private.restrict_new_files()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "own").touch()
+    subprocess.run(["touch", tmp_path / "child"], check=True)
+    assert modes(tmp_path) == {"folder": "0o700", "own": "0o600", "child": "0o600"}
+
+
+def test_a_stricter_umask_stays() -> None:
+    os.umask(0o177)
+    private.restrict_new_files()
+    assert os.umask(0) == 0o177

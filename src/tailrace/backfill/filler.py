@@ -29,6 +29,7 @@ from tailrace.postgres.connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from psycopg import Connection
@@ -77,7 +78,7 @@ class Filler:
         self._spool = Spool(spool_of(config.data, name))
         self._pin = retention.backfill_pin(name)
         self._pinned: tuple[Position | None, float] | None = None
-        """The position of the pin, and when it was renewed. None: not known yet."""
+        """The position of the pin, and when it was renewed by `clock`. None: not known yet."""
         self._since: dict[int, Position] = {}
         """Where the log must begin for each page in the spool."""
         self._events = structlog.get_logger().bind(pipeline=name)
@@ -163,8 +164,7 @@ class Filler:
         self, connection: Connection, order: Order, record: Record
     ) -> tuple[PageSnapshot, Page | None]:
         """Read the next page into the spool's folder; no page if the table's key has changed."""
-        publication = self._config.source.publication
-        with pages.snapshot(connection, publication, order.table) as snapshot:
+        with self._snapshot(connection, order) as snapshot:
             if not record.expected:
                 if order.where:
                     pages.check(connection, snapshot, order.where)
@@ -281,16 +281,16 @@ class Filler:
 
     def _keep_log(self) -> None:
         """Move the pin to the oldest change that handover may read for a page in the spool."""
-        oldest, now = min(self._since.values(), default=None), self._now()
+        oldest, now_s = min(self._since.values(), default=None), self._clock()
         if self._pinned is not None:
-            position, renewed_at = self._pinned
-            if position == oldest and (oldest is None or now - renewed_at < _RENEW_PIN_S):
+            position, renewed_s = self._pinned
+            if position == oldest and (oldest is None or now_s - renewed_s < _RENEW_PIN_S):
                 return
         if oldest is None:
             retention.unpin(self._store, self._pin)
         else:
-            retention.pin(self._store, self._pin, oldest, now=now)
-        self._pinned = (oldest, now)
+            retention.pin(self._store, self._pin, oldest, now=self._now())
+        self._pinned = (oldest, now_s)
 
     def _wait_for_log(self, log: Log, lsn: Lsn) -> bool:
         """Wait until the log holds everything that a page sees."""
@@ -307,12 +307,19 @@ class Filler:
         self._last_reason = reason
 
     def _has_same_key(self, order: Order, record: Record) -> bool:
-        source = self._config.source
         with (
-            closing(connect(source.dsn.get_secret_value())) as connection,
-            pages.snapshot(connection, source.publication, order.table) as snapshot,
+            closing(connect(self._config.source.dsn.get_secret_value())) as connection,
+            self._snapshot(connection, order) as snapshot,
         ):
             return snapshot.key == record.key
+
+    def _snapshot(
+        self, connection: Connection, order: Order
+    ) -> AbstractContextManager[PageSnapshot]:
+        return pages.snapshot(
+            connection, self._config.source.publication, order.table,
+            timeout_s=self._settings.statement_timeout_s,
+        )  # fmt: skip
 
 
 def next_page_rows(rows: int, read_s: float, *, target_s: float, max_rows: int) -> int:

@@ -39,7 +39,7 @@ class Order:
     id: str
     table: TableName
     where: str = ""
-    """A condition in PostgreSQL's SQL; empty selects all rows."""
+    """A condition as the operator wrote it (`tailrace.postgres.condition`); empty: all rows."""
     rate: float = 0.0
     """Rows per second, at most; 0 means no limit."""
     desired_state: Annotated[
@@ -98,7 +98,7 @@ class Record:
             bytes=self.bytes,
             page_rows=self.page_rows,
             share=1.0 if self.state == "complete" else min(share, 0.99),
-            seconds=(self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
+            seconds=max((self.ended_at or now) - self.begun_at, 0.0) if self.begun_at else 0.0,
             error=self.error,
         )
 

@@ -3,6 +3,9 @@
 Short transactions do not hold back vacuum. After a crash, reading resumes after the last key of the
 previous page. A table without a key is one page. Where the pages go is not this module's concern:
 `tailrace.backfill.filler` writes them to the spool.
+
+The condition of a backfill may come from an HTTP request: it enters a query only as
+`tailrace.postgres.condition` has checked it, in a read-only transaction with a time limit.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tailrace.errors import ConfigError, PostgresRefusedError
+from tailrace.errors import ConfigError, PostgresRefusedError, PostgresUnreachableError
 from tailrace.position import Lsn
 from tailrace.postgres.catalog import CURRENT_LSN, read_key
+from tailrace.postgres.condition import checked
 from tailrace.postgres.connection import VALUES_SQL, translate_error
 from tailrace.postgres.names import quote_ident, quote_literal
 from tailrace.postgres.publication import read_publication
@@ -36,6 +40,11 @@ if TYPE_CHECKING:
     from tailrace.snapshot.table import Table
 
 _TAKE = f"SELECT pg_current_snapshot()::text, {CURRENT_LSN}, extract(epoch FROM now())::float8"  # noqa: S608 - a constant
+_LIMIT = """
+SELECT set_config('statement_timeout', %(ms)s::text, false)
+WHERE (SELECT setting FROM pg_settings WHERE name = 'statement_timeout')::bigint
+      NOT BETWEEN 1 AND %(ms)s
+"""
 _PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s"
 
 
@@ -55,14 +64,13 @@ class PageSnapshot:
     """Every change it does not see was committed after this time; None if that is unknown."""
 
     def select(self, *, where: str = "", cursor: tuple[str, ...] = (), limit: int = 0) -> str:
-        """The query for the rows after a key, in key order. `check` has accepted `where`."""
+        """The query for the rows after a key, in key order."""
         columns = ", ".join(quote_ident(column.name) for column in self.table.relation.columns)
         only = "" if self.partitioned else "ONLY "
         text = f"SELECT {columns} FROM {only}{self.table.name.quoted}"  # noqa: S608 - quoted
         conditions = [f"({self.condition})"] if self.condition else []
-        if where:
-            # The closing bracket is on its own line: `where` may end in a comment.
-            conditions.append(f"({where}\n)")
+        if where := checked(where):
+            conditions.append(f"({where})")
         key = ", ".join(map(quote_ident, self.key))
         if cursor:
             conditions.append(f"({key}) > ({', '.join(map(quote_literal, cursor))})")
@@ -74,10 +82,18 @@ class PageSnapshot:
 
 
 @contextmanager
-def snapshot(connection: Connection, publication: str, name: TableName) -> Iterator[PageSnapshot]:
-    """Open a transaction on a published table; it is rolled back at the end."""
+def snapshot(
+    connection: Connection, publication: str, name: TableName, *, timeout_s: int = 0
+) -> Iterator[PageSnapshot]:
+    """Open a transaction on a published table; it is rolled back at the end.
+
+    `timeout_s` limits each statement; 0 sets no limit. A shorter limit of the role stays.
+    """
+    reading = False
     try:
         connection.execute(VALUES_SQL)
+        if timeout_s:
+            connection.execute(_LIMIT, {"ms": timeout_s * 1000})
         since = oldest_writer(connection)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
@@ -89,6 +105,7 @@ def snapshot(connection: Connection, publication: str, name: TableName) -> Itera
             table, condition = _published(connection, publication, name)
             oid = table.relation.oid
             partitioned = connection.execute(_PARTITIONED, (oid,)).fetchone()
+            reading = True
             yield PageSnapshot(
                 table=table,
                 key=_key(connection, table),
@@ -102,8 +119,21 @@ def snapshot(connection: Connection, publication: str, name: TableName) -> Itera
         finally:
             if not connection.broken:
                 connection.execute("ROLLBACK")
-    except psycopg.Error as refusal:
-        raise translate_error(connection, refusal) from refusal
+    except (psycopg.Error, PostgresUnreachableError) as error:
+        if reading and "statement timeout" in str(error):
+            # Not transient: the same query would time out again. A wait for the lock would not.
+            raise _timeout(name) from error
+        if isinstance(error, PostgresUnreachableError):
+            raise
+        raise translate_error(connection, error) from error
+
+
+def _timeout(name: TableName) -> PostgresRefusedError:
+    return PostgresRefusedError(
+        f"a query on {name} took longer than its statement timeout",
+        hint="Raise the pipeline's backfill.statement_timeout_s or the role's statement_timeout, "
+        "lower backfill.page_rows, or create an index for the condition.",
+    )
 
 
 def _published(
@@ -145,13 +175,13 @@ def estimate(connection: Connection, snapshot: PageSnapshot, where: str) -> int:
 
 
 def check(connection: Connection, snapshot: PageSnapshot, where: str) -> None:
-    """Refuse text that is not exactly one SQL condition."""
-    bare = f"SELECT FROM {snapshot.table.name.quoted} WHERE {where}\nLIMIT 0"
+    """Refuse a condition that PostgreSQL cannot evaluate on the table."""
     try:
-        # Prepared: PostgreSQL then accepts one statement only. Once without brackets and once with
-        # them: `true) OR (true` is valid only inside brackets.
-        for text in (bare, snapshot.select(where=where, limit=1)):
-            connection.execute(text.encode(), prepare=True)
+        # Prepared: PostgreSQL then accepts one statement only.
+        connection.execute(snapshot.select(where=where, limit=1).encode(), prepare=True)
+    except psycopg.OperationalError:
+        # The connection or a timeout, not the condition: `snapshot` translates it.
+        raise
     except psycopg.Error as refusal:
         raise ConfigError(
             f"PostgreSQL refuses the condition {where!r}: {refusal.diag.message_primary}",

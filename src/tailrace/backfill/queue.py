@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.errors import ConfigError
 from tailrace.observe.figure import document
+from tailrace.postgres.condition import checked
 from tailrace.postgres.names import TableName
 from tailrace.tables import Tables
 
@@ -40,8 +42,9 @@ def submit(
     `again` is a reason to read the rows again: it always creates a new order.
     """
     name = _table(config, pipeline, table)
-    if rate < 0:
+    if not 0 <= rate < math.inf:
         raise ConfigError(f"rate must be 0 or more rows per second, got {rate}")
+    checked(where)
     folder = folder_of(config, pipeline)
     records = Record.load(folder)
     for order in Order.load(folder):

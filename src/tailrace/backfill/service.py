@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from tailrace.backfill import queue
 from tailrace.backfill.filler import Filler
 from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.backoff import Backoff
-from tailrace.errors import TailraceError, UnexpectedError
+from tailrace.errors import DiskFullError, TailraceError, UnexpectedError
 from tailrace.postgres.joining import JoinedTables
 
 if TYPE_CHECKING:
@@ -137,8 +138,13 @@ class BackfillService:
     def _pause(self, record: Record) -> None:
         if record.state != "paused":
             record.state = "paused"
-            record.save(self._folder)
+            self._save(record)
             self._events.info("backfill.paused", id=record.id)
+
+    def _save(self, record: Record) -> None:
+        """Save the state. On a full disk the last one stays: a restart continues from there."""
+        with contextlib.suppress(DiskFullError):
+            record.save(self._folder)
 
     def _fill(self, order: Order, record: Record) -> None:
         """Run a backfill until it finishes or stops; transient errors are retried."""
@@ -159,7 +165,7 @@ class BackfillService:
                     backoff.reset()
                 delay_s = backoff.next_s()
                 record.state, record.error = "retrying", str(error)
-                record.save(self._folder)
+                self._save(record)
                 self._events.warning(
                     "backfill.retrying", id=order.id, code=error.code, reason=str(error),
                     retry_in_s=delay_s,
@@ -170,7 +176,7 @@ class BackfillService:
     def _finish(self, record: Record, state: str, error: TailraceError | None = None) -> None:
         record.state, record.ended_at = state, self._now()
         record.error = "" if error is None else str(error)
-        record.save(self._folder)
+        self._save(record)
         events = self._events.bind(
             id=record.id, table=str(record.table), rows=record.delivered,
             seconds=round(record.ended_at - (record.begun_at or record.ended_at), 1),

@@ -154,6 +154,8 @@ class Spool:
                 os.fsync(file.fileno())
                 return count, file.tell()
         except OSError as error:
+            # Half a page would use the space that others need until it is written again.
+            self._rows(number).unlink(missing_ok=True)
             raise_translated(error, f"cannot write a page to {self._folder}")
 
     def add(self, page: Page) -> None:

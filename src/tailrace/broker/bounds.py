@@ -2,6 +2,9 @@
 
 `kio` allocates as many elements as a request claims to have: a request of a few bytes could use up
 all memory. So every request is first walked along its schema, reading only counts and lengths.
+
+A request may have 10,000 elements (topics, groups, members), and 100,000 with all that they
+contain.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from typing import Any
 
 from tailrace.errors import MalformedError
 
-_MAX_ELEMENTS = 100_000
+_MAX_ELEMENTS = 10_000
+_MAX_ALL_ELEMENTS = 100_000
 _FIXED = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uuid": 16, "timedelta_i32": 4,
     "timedelta_i64": 8,
@@ -27,38 +31,53 @@ _MAX_VARINT = 5
 def check(frame: bytes, at: int, kind: Any) -> None:
     """An error if a request of this kind claims more elements or bytes than the frame has."""
     try:
-        _walk(frame, at, kind)
+        _Walk(frame).walk(at, kind, max_count=_MAX_ELEMENTS)
     except (IndexError, struct.error) as error:
         raise MalformedError("request is truncated") from error
 
 
-def _walk(data: bytes, at: int, kind: Any) -> int:
-    flexible: bool = kind.__flexible__
-    for inner, is_array, nullable in _steps(kind):
-        if is_array:
-            count, at = _length(data, at, flexible=flexible, short=False)
-            if count > min(len(data) - at, _MAX_ELEMENTS) or (count < 0 and not nullable):
-                raise MalformedError(
-                    f"request claims {count:,} elements in {len(data) - at:,} bytes"
-                )
-            for _ in range(count):
-                at = _skip(data, at, inner, flexible=flexible)
-        else:
-            at = _skip(data, at, inner, flexible=flexible, nullable=nullable)
-        if at > len(data):
-            raise MalformedError("request is truncated")
-    return _skip_tags(data, at) if flexible else at
+class _Walk:
+    """A walk through a request, which counts its elements."""
 
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = _MAX_ALL_ELEMENTS
 
-def _skip(data: bytes, at: int, inner: Any, *, flexible: bool, nullable: bool = False) -> int:
-    if not isinstance(inner, str):
-        return _walk(data, at, inner)
-    if inner in _FIXED:
-        return at + _FIXED[inner]
-    size, at = _length(data, at, flexible=flexible, short=inner == "string")
-    if size < 0 and not nullable:
-        raise MalformedError("request has null in a field that cannot be null")
-    return at + max(size, 0)
+    def walk(self, at: int, kind: Any, *, max_count: int) -> int:
+        """The offset after an entity that begins at `at`."""
+        data, flexible = self._data, bool(kind.__flexible__)
+        for inner, is_array, nullable in _steps(kind):
+            if is_array:
+                count, at = _length(data, at, flexible=flexible, short=False)
+                if count < 0 and not nullable:
+                    raise MalformedError("request has null in a field that cannot be null")
+                self._check_count(count, len(data) - at, max_count)
+                for _ in range(count):
+                    at = self._skip(at, inner, flexible=flexible)
+            else:
+                at = self._skip(at, inner, flexible=flexible, nullable=nullable)
+            if at > len(data):
+                raise MalformedError("request is truncated")
+        return _skip_tags(data, at) if flexible else at
+
+    def _check_count(self, count: int, size: int, max_count: int) -> None:
+        self._left -= max(count, 0)
+        if count > size:
+            raise MalformedError(f"request claims {count:,} elements in {size:,} bytes")
+        if count > max_count:
+            raise MalformedError(f"request has {count:,} elements, max is {max_count:,}")
+        if self._left < 0:
+            raise MalformedError(f"request has more than {_MAX_ALL_ELEMENTS:,} elements in all")
+
+    def _skip(self, at: int, inner: Any, *, flexible: bool, nullable: bool = False) -> int:
+        if not isinstance(inner, str):
+            return self.walk(at, inner, max_count=_MAX_ALL_ELEMENTS)
+        if inner in _FIXED:
+            return at + _FIXED[inner]
+        size, at = _length(self._data, at, flexible=flexible, short=inner == "string")
+        if size < 0 and not nullable:
+            raise MalformedError("request has null in a field that cannot be null")
+        return at + max(size, 0)
 
 
 def _skip_tags(data: bytes, at: int) -> int:

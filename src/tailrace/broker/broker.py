@@ -2,7 +2,7 @@
 
     catalog   the topics
     access    users and their ACLs
-    memory    the budget that all requests share
+    memory    the budgets that all requests share
     writer    producing
     reader    consuming, with `tails` in memory
     groups    consumer groups
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import defaultdict
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from tailrace.backoff import Backoff
 from tailrace.broker.auth.access import Access
 from tailrace.broker.groups import Coordinator
 from tailrace.broker.limits import Limits, MemoryBudget
-from tailrace.broker.tables import retention
+from tailrace.broker.tables import expiry, history, retention
 from tailrace.broker.tables.catalog import Topic, TopicCatalog
 from tailrace.broker.tables.pool import Pool, connect
 from tailrace.broker.tables.reader import Reader, Tails
@@ -40,14 +41,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tailrace.broker.settings import BrokerSettings
+    from tailrace.broker.tables.pending import PartitionKey, PendingBatch
     from tailrace.broker.tables.pool import Connection
-    from tailrace.broker.tables.writer import PartitionKey, PendingBatch
 
 _CHANNEL = "tailrace_kafka"
 _LOCK = 0x7461696C_6B61666B
 _MAX_RETRY_S = 2.0
 _EXPIRE_INTERVAL_S = 0.2
-_INSTALLED = "SELECT to_regclass('kafka.secrets')"
+_RETENTION_PER_EXPIRY = 10
+"""Producers and offsets are searched as a whole, and so less often than records."""
+_INSTALLED = "SELECT to_regclass('kafka.clusters')"
 """The table that was added to the schema last."""
 
 
@@ -91,14 +94,17 @@ class Broker:
         self.limits = limits or settings.limits
         self.catalog = TopicCatalog()
         self.access = Access()
-        self.memory = MemoryBudget(self.limits.memory_bytes)
+        large, small = self.limits.response_bytes, self.limits.small_response_bytes
+        self.memory = MemoryBudget(self.limits.memory_bytes - large - small)
+        self.response_memory = MemoryBudget(large)
+        self.small_response_memory = MemoryBudget(small)
         self.tally = Tally()
         self.signals = Signals()
-        self.groups = Coordinator()
+        self.groups = Coordinator(self.limits, on_size=self.memory.keep)
         self.pool = Pool(dsn, settings.connections)
         self.tails = Tails(settings.tail_bytes)
         self.reader = Reader(self.pool, self.tails)
-        self.writer = Writer(dsn, self._on_written)
+        self.writer = Writer(dsn, self._on_written, max_blocked_bytes=self.limits.kept_bytes)
         self.cluster = ""
         self.connected = False
         """Whether PostgreSQL is reachable and this broker holds its lock."""
@@ -109,13 +115,27 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._events = structlog.get_logger()
 
+    @property
+    def memory_used(self) -> int:
+        """Bytes of requests and responses in progress."""
+        return sum(budget.used for budget in self._budgets)
+
+    @property
+    def memory_waiting(self) -> int:
+        """Number of requests that wait for memory."""
+        return sum(budget.waiting for budget in self._budgets)
+
+    @property
+    def _budgets(self) -> tuple[MemoryBudget, ...]:
+        return self.memory, self.response_memory, self.small_response_memory
+
     async def start(self) -> None:
         """Take the lock, read the topics, and start the background tasks."""
         listener = await self._listen()
         tasks = {
             "writer": self.writer.run(),
             "listener": self._handle_notifications(listener),
-            "expiry of members": self._expire_members(),
+            "expiry of members": self._expire_waiting(),
             "retention": self._apply_retention(),
         }
         self._tasks = [asyncio.create_task(task, name=name) for name, task in tasks.items()]
@@ -134,6 +154,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.writer.close()
         await self.pool.close()
+        self.groups.clear()
 
     def _on_written(self, pending: PendingBatch, offset: int) -> None:
         count = len(pending.batch.records)
@@ -150,8 +171,7 @@ class Broker:
         try:
             await _take_lock(listener)
             await listener.execute(f"LISTEN {_CHANNEL}")
-            row = await listener.execute("SELECT system_identifier FROM pg_control_system()")
-            (self.cluster,) = map(str, await row.fetchone() or ("",))
+            self.cluster = await history.identify(listener)
             await self.catalog.refresh(listener)
             await self._refresh_access(listener)
             self.connected = True
@@ -223,20 +243,28 @@ class Broker:
         await self.access.refresh(connection)
         self.on_access()
 
+    async def know(self, names: Iterable[str]) -> None:
+        """Read the tables once if one of these topics is unknown: it may have been created."""
+        if any(name not in self.catalog.topics for name in names):
+            await self.refresh()
+
     async def topic(self, name: str) -> Topic | None:
         """A topic, or None. Reads the tables before it reports that a topic does not exist."""
         if name not in self.catalog.topics:
             await self.refresh()
         return self.catalog.topics.get(name)
 
-    async def _expire_members(self) -> None:
+    async def _expire_waiting(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRE_INTERVAL_S)
             self.groups.expire()
+            self.writer.expire()
 
     async def _apply_retention(self) -> None:
-        while True:
+        for number in itertools.count():
             await asyncio.sleep(self.settings.retention_check_s)
+            if number % _RETENTION_PER_EXPIRY == 0:
+                await self._expire_rows()
             for topic in list(self.catalog.topics.values()):
                 try:
                     await retention.apply(self.pool, topic)
@@ -244,6 +272,19 @@ class Broker:
                     self._events.warning(
                         "broker.retention_failed", topic=topic.name, reason=str(error)
                     )
+
+    async def _expire_rows(self) -> None:
+        """Delete the state of producers and groups that are gone."""
+        settings = self.settings
+        active = [group.id for group in self.groups.all() if group.members]
+        try:
+            producers = await expiry.expire_producers(self.pool, settings.producer_id_expiration_s)
+            offsets = await expiry.expire_offsets(self.pool, settings.offsets_retention_s, active)
+        except TailraceError as error:
+            self._events.warning("broker.expiry_failed", reason=str(error))
+            return
+        if producers or offsets:
+            self._events.info("broker.expired", producers=producers, offsets=offsets)
 
 
 async def _take_lock(connection: Connection) -> None:
@@ -258,8 +299,8 @@ async def _take_lock(connection: Connection) -> None:
     row = await (await connection.execute(_INSTALLED)).fetchone()
     if row is None or row[0] is None:
         raise ConfigError(
-            "the tables of the broker are missing in this database",
-            hint="Create them: tailrace broker --init",
+            "the tables of the broker are missing in this database, or of an older version",
+            hint="Create or upgrade them: tailrace broker --init",
         )
 
 

@@ -65,7 +65,7 @@ class _Request:
     earlier_answered: asyncio.Event
 
     def abandon(self) -> None:
-        """The client is gone. Batches of a producer hold their memory until they are written."""
+        """The client is gone. Batches hold their memory until they are written or time out."""
         if self.head.api != PRODUCE:
             self.task.cancel()
         self.task.add_done_callback(self._ended)
@@ -100,6 +100,7 @@ class Connection:
         self.login = Login(broker.access, encrypted=encrypted)
         self._responses: asyncio.Queue[_Request] = asyncio.Queue(_MAX_IN_FLIGHT)
         self._in_progress: set[_Request] = set()
+        self._producing = asyncio.Lock()
         self._opened_at = self._active_at = clock()
         self._reading_since: float | None = None
         """When the request that is being read began."""
@@ -127,7 +128,7 @@ class Connection:
             return RejectedError("login", f"no login within {limits.login_s:g} s")
         if self._reading_since is not None and now > self._reading_since + limits.request_s:
             return RejectedError("slow", f"request incomplete after {limits.request_s:g} s")
-        if stalled_s > limits.stalled_s and self._broker.memory.waiting:
+        if stalled_s > limits.stalled_s and self._broker.memory_waiting:
             return RejectedError("slow", "client does not read responses while others need memory")
         idle = not self._in_progress and now > self._active_at + limits.idle_s
         if idle or stalled_s > limits.idle_s:
@@ -209,6 +210,8 @@ class Connection:
             if answer is not None:
                 body = wire.response(*answer)
                 del answer
+                if len(body) > max(_SMALL, request.memory.size):
+                    request.memory.resize(len(body))
                 self._writer.writelines((_LENGTH.pack(len(body)), body))
                 del body
                 await self._writer.drain()
@@ -229,7 +232,7 @@ class Connection:
             call = self._call(head, frame, memory, earlier_answered)
             del frame
             if api.may_wait:
-                memory.release()
+                memory.move(self._broker.response_memory)
             values = await api.answer(call)
             if not api.may_wait:
                 # The request is done; its memory must not wait for earlier responses.
@@ -263,6 +266,7 @@ class Connection:
             user=self._broker.access.users.get(self.login.user or ""),
             memory=memory,
             earlier_answered=earlier_answered,
+            producing=self._producing,
         )
 
     @staticmethod

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tailrace.broker.broker import Broker
     from tailrace.broker.server import Server
+    from tailrace.observe.hosts import AllowedHosts
 
 _ENDPOINTS = {
     "GET /health": "200 while the process runs",
@@ -34,8 +35,8 @@ _ENDPOINTS = {
 class Endpoints(uvicorn.Server):
     """The HTTP server of the broker."""
 
-    def __init__(self, broker: Broker, server: Server) -> None:
-        super().__init__(settings(self._application()))
+    def __init__(self, broker: Broker, server: Server, hosts: AllowedHosts) -> None:
+        super().__init__(settings(self._application(hosts)))
         self._broker, self._listener = broker, server
 
     @contextlib.contextmanager
@@ -47,14 +48,14 @@ class Endpoints(uvicorn.Server):
         """Serve until `should_exit` is set."""
         await self.serve(sockets=[listener])
 
-    def _application(self) -> Starlette:
+    def _application(self, hosts: AllowedHosts) -> Starlette:
         routes = [
             Route("/health", self._health),
             Route("/ready", self._ready),
             Route("/status", self._status),
             Route("/metrics", self._metrics),
         ]
-        return application(routes, _ENDPOINTS)
+        return application(routes, _ENDPOINTS, hosts)
 
     async def _health(self, _request: Request) -> Response:
         return reply({"status": "ok"})

@@ -41,8 +41,8 @@ def document(broker: Broker, server: Server) -> dict[str, Any]:
             group.id: {"state": group.state.value, "members": len(group.members)}
             for group in broker.groups.all()
         },
-        "request_memory_bytes": broker.memory.used,
-        "request_memory_waiting": broker.memory.waiting,
+        "request_memory_bytes": broker.memory_used,
+        "request_memory_waiting": broker.memory_waiting,
         "produced_records": broker.tally.produced_records,
         "produced_bytes": broker.tally.produced_bytes,
         "fetched_bytes": broker.tally.fetched_bytes,
@@ -82,8 +82,15 @@ class Collector(Base):
                 "Members of all consumer groups.",
                 sum(len(group.members) for group in broker.groups.all()),
             ),
-            "request_memory_bytes": ("Memory of requests in progress.", broker.memory.used),
-            "request_memory_waiting": ("Requests that wait for memory.", broker.memory.waiting),
+            "request_memory_bytes": (
+                "Memory of requests and responses in progress.",
+                broker.memory_used,
+            ),
+            "request_memory_waiting": (
+                "Requests that wait for memory.",
+                broker.memory_waiting,
+            ),
+            "group_memory_bytes": ("Memory of consumer groups.", broker.memory.kept),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(_PREFIX + name, text, value)

@@ -8,6 +8,9 @@ Membership is in memory and is lost when the broker restarts: members then get `
 join again and resume from their committed offsets. Offsets are not here: `api.offsets` stores them
 in a table and asks `check_commit` first.
 
+Members stay in memory between requests, so their number and size are limited. The memory of all
+groups is counted anew whenever sessions are checked, and between these checks with each new member.
+
 The coordinator reads time and new ids from its arguments only, so it can be tested without waiting.
 """
 
@@ -19,6 +22,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tailrace.broker.limits import Limits
 from tailrace.broker.membership import (
     Group,
     GroupError,
@@ -43,10 +47,16 @@ class Coordinator:
 
     def __init__(
         self,
+        limits: Limits | None = None,
         *,
+        on_size: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         new_suffix: Callable[[], str] = _random_suffix,
     ) -> None:
+        self._limits = limits or Limits()
+        self._on_size = on_size
+        self._size = 0
+        """Memory of all groups."""
         self._clock = clock
         self._new_suffix = new_suffix
         self._groups: dict[str, Group] = {}
@@ -62,6 +72,7 @@ class Coordinator:
     def clear(self) -> None:
         """Forget all members. Their next request gets `unknown_member_id`."""
         self._groups.clear()
+        self._resize(0)
 
     def delete(self, name: str) -> None:
         """Delete a group. An error if it has members."""
@@ -91,6 +102,7 @@ class Coordinator:
         `can_skip_assignment`: from v9 on (KIP-814) a leader understands that nothing changed.
         """
         group = self._group_to_join(name, member)
+        self._admit(group, member)
         restarted = member.instance if not member.id else None
         replaced = group.static_member(restarted) if restarted else None
         known = self._identify(group, member, require_member_id=require_member_id)
@@ -116,6 +128,28 @@ class Coordinator:
             raise GroupError("inconsistent_group_protocol")
         return group
 
+    def _admit(self, group: Group, member: Member) -> None:
+        """Count the memory of a joining member. An error if it is too large, or one too many."""
+        limits, ids = self._limits, {**group.members, **group.pending_ids}
+        known = group.members.get(member.id) or group.static_member(member.instance)
+        if member.id and member.id not in ids:
+            return  # `_identify` refuses it.
+        full = not member.id and known is None and len(ids) >= limits.group_members
+        if full or member.metadata_bytes > limits.member_bytes:
+            raise GroupError("group_max_size_reached")
+        self._count(member.memory_bytes - (known.memory_bytes if known is not None else 0))
+
+    def _count(self, more: int) -> None:
+        """Count more memory. An error if all groups together would have too much."""
+        if more > 0 and self._size + more > self._limits.kept_bytes:
+            raise GroupError("group_max_size_reached")
+        self._resize(self._size + more)
+
+    def _resize(self, size: int) -> None:
+        if size != self._size:
+            self._size = size
+            self._on_size(size)
+
     def _identify(self, group: Group, member: Member, *, require_member_id: bool) -> Member | None:
         """Give a new member its id. Returns the member as the group knows it, None for a new one.
 
@@ -131,7 +165,7 @@ class Coordinator:
             group.pending_ids[new_id] = self._clock() + member.session_s
             raise MemberIdRequiredError(new_id)
         member.id = new_id
-        replaced = group.static_member(member.instance) if member.instance is not None else None
+        replaced = group.static_member(member.instance)
         if replaced is not None:
             replaced.fail("fenced_instance_id")
             del group.members[replaced.id]
@@ -217,6 +251,11 @@ class Coordinator:
             raise GroupError("rebalance_in_progress")
         if group.state is State.STABLE:
             return member.assignment
+        if member_id == group.leader:
+            self._count(sum(len(assignments.get(one, b"")) for one in group.members))
+        elif assignments:
+            # Only the leader assigns; a request that waits must not hold memory.
+            raise GroupError("invalid_request")
         syncing: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         member.syncing = syncing
         if member_id == group.leader:
@@ -305,6 +344,7 @@ class Coordinator:
             self._complete(group, now=now)
             if group.state is State.EMPTY and not group.pending_ids:
                 del self._groups[group.id]
+        self._resize(sum(group.memory_bytes for group in self._groups.values()))
 
 
 def _keeps_generation(group: Group, known: Member, member: Member) -> bool:

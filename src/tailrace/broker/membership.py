@@ -28,6 +28,10 @@ class State(enum.Enum):
     DEAD = "Dead"
 
 
+_OVERHEAD_BYTES = 1000
+"""Memory of a group, a member or a pending id, beside its texts and metadata."""
+
+
 class GroupError(Exception):
     """A request of a member that fails. The message is the name of Kafka's error code."""
 
@@ -60,6 +64,19 @@ class Member:
     """The response to a JoinGroup request that waits for the other members."""
     syncing: asyncio.Future[bytes] | None = None
     """The response to a SyncGroup request that waits for the leader."""
+    metadata_bytes: int = field(init=False)
+    """Size of all that the member has sent to join."""
+
+    def __post_init__(self) -> None:
+        texts = (self.id, self.instance or "", self.client, self.protocol_type)
+        self.metadata_bytes = sum(map(len, texts)) + sum(
+            len(name) + len(metadata) for name, metadata in self.protocols
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that it uses."""
+        return _OVERHEAD_BYTES + self.metadata_bytes + len(self.assignment)
 
     def fail(self, error: str) -> None:
         """Answer the requests of this member that wait with an error."""
@@ -104,6 +121,16 @@ class Group:
     rebalance_deadline: float = 0.0
     """When members that have not joined again are removed."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that it uses, with its members."""
+        return (
+            _OVERHEAD_BYTES
+            + len(self.id)
+            + sum(_OVERHEAD_BYTES + len(pending) for pending in self.pending_ids)
+            + sum(member.memory_bytes for member in self.members.values())
+        )
+
     def member(self, member_id: str, instance: str | None = None) -> Member:
         """The member with this id. An error if it is unknown, or its instance was taken over."""
         if instance is not None:
@@ -114,8 +141,10 @@ class Group:
             raise GroupError("unknown_member_id")
         return self.members[member_id]
 
-    def static_member(self, instance: str) -> Member | None:
+    def static_member(self, instance: str | None) -> Member | None:
         """The member with this `group.instance.id`."""
+        if instance is None:
+            return None
         return next((m for m in self.members.values() if m.instance == instance), None)
 
     def supports(self, member: Member) -> bool:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _BACKLOG = 512
 _BUFFER = 1 << 16
 _CHECK_INTERVAL_S = 1.0
+_CHECKED_AT_ONCE = 500
+"""Connections that are checked before other tasks run again."""
 _LOG_INTERVAL_S = 1.0
 _MAX_REASON = 200
 
@@ -196,7 +198,9 @@ class Server:
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             now = self._clock()
-            for task, connection in list(self._clients.items()):
+            for number, (task, connection) in enumerate(list(self._clients.items()), 1):
+                if number % _CHECKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 overdue = connection.overdue(now) if connection is not None else None
                 if connection is not None and overdue is not None:
                     if overdue.reason == "idle":

@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.broker.auth.tls import Certificate
+from tailrace.broker.auth.tls import Certificate, limit_buffers
 from tailrace.broker.broker import Broker
+from tailrace.broker.descriptors import raise_limit
 from tailrace.broker.endpoints import Endpoints
 from tailrace.broker.server import Server
 from tailrace.errors import ConfigError
 from tailrace.observe.endpoints import listening as listening_socket
+from tailrace.observe.hosts import AllowedHosts
 
 if TYPE_CHECKING:
     from tailrace.broker.settings import BrokerSettings
+    from tailrace.config import Http
 
 
-async def serve(dsn: str, settings: BrokerSettings, *, http_host: str) -> None:
-    """Serve Kafka's clients until a signal arrives."""
+async def serve(dsn: str, settings: BrokerSettings, http: Http) -> None:
+    """Serve Kafka's clients until a signal arrives. The endpoints have the port of `settings`."""
     certificate = _certificate(settings)
     _check_encryption(settings)
+    raise_limit(settings.max_connections)
+    limit_buffers()
     events = structlog.get_logger()
     stop = asyncio.Event()
     broker = Broker(dsn, settings)
@@ -44,7 +49,8 @@ async def serve(dsn: str, settings: BrokerSettings, *, http_host: str) -> None:
         _handle_signals(stop, server)
         address = await _listen(server, settings)
         if settings.port:
-            await _serve_http((http_host, settings.port), Endpoints(broker, server), stack)
+            endpoints = Endpoints(broker, server, AllowedHosts(http.host, http.hosts))
+            await _serve_http((http.host, settings.port), endpoints, stack)
         if not settings.loopback and certificate is None:
             events.warning("broker.unencrypted", reason="clients connect without TLS")
         events.info(

@@ -6,14 +6,13 @@ change (`tailrace.broker.limits`).
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from tailrace.broker.limits import Limits
-from tailrace.settings import Flag, Section
+from tailrace.settings import Flag, Section, is_loopback
 
 _LIMITS = Limits()
 
@@ -96,6 +95,22 @@ class BrokerSettings(Section):
     retention_check_s: Annotated[float, Flag(name="--retention-check", metavar="SECONDS")] = Field(
         default=60.0, ge=0.1, description="Interval of the search for old records to delete."
     )
+    producer_id_expiration_s: Annotated[
+        float, Flag(name="--producer-id-expiration", metavar="SECONDS")
+    ] = Field(
+        default=86_400.0,
+        ge=1,
+        description="Forget idempotent producers that have not written to a partition for this "
+        "long, as Kafka's producer.id.expiration.ms.",
+    )
+    offsets_retention_s: Annotated[float, Flag(name="--offsets-retention", metavar="SECONDS")] = (
+        Field(
+            default=604_800.0,
+            ge=1,
+            description="Delete offsets of consumer groups that have had no members for this long, "
+            "as Kafka's offsets.retention.minutes.",
+        )
+    )
     max_connections: int = Field(
         default=_LIMITS.connections,
         ge=1,
@@ -138,11 +153,7 @@ class BrokerSettings(Section):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can connect."""
-        host = self.address[0]
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(self.address[0])
 
     @property
     def limits(self) -> Limits:

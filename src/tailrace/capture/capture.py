@@ -12,7 +12,6 @@ import contextlib
 import math
 import time
 import uuid
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,11 +22,18 @@ from tailrace.capture.flusher import Flusher
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
 from tailrace.capture.session import Pace, Session
-from tailrace.errors import CorruptError, LogError, SlotBusyError, TailraceError
+from tailrace.errors import (
+    CorruptError,
+    DiskFullError,
+    LogError,
+    SlotBusyError,
+    TailraceError,
+)
 from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
 from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
+from tailrace.log.reader import Log
 from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
 from tailrace.observe.figure import Recorder
@@ -35,7 +41,6 @@ from tailrace.observe.figures import CaptureFigures
 from tailrace.postgres.catalog import existing_relations, publication_exists
 from tailrace.postgres.connection import connect
 from tailrace.postgres.slot import read_slot
-from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,15 +79,44 @@ class Capture:
         """Capture until `stopping` is true or everything up to `until` is durable."""
         store = LocalStore(self._config.log.path, create=True)
         with contextlib.ExitStack() as owned:
-            lease = Lease.acquire(store)
-            owned.callback(lease.release)
-            sessions = _Sessions(
-                self._config, self._dsn, store, lease, stopping=self._stopping, clock=self._clock
-            )
-            owned.callback(sessions.close)
-            sessions.recover()
+            sessions = self._open_log(store, owned)
             owned.callback(self._start_heartbeat().stop)
             self._run_sessions(sessions, until)
+
+    def _open_log(self, store: LocalStore, owned: contextlib.ExitStack) -> _Sessions:
+        """Acquire the lease and recover the log; if the disk is full, after retention has run.
+
+        Otherwise a log that has filled its disk would never run retention again, though its readers
+        have delivered everything.
+        """
+        try:
+            return self._try_to_open_log(store, owned)
+        except DiskFullError:
+            if not self._free_space(store):
+                raise
+            return self._try_to_open_log(store, owned)
+
+    def _try_to_open_log(self, store: LocalStore, owned: contextlib.ExitStack) -> _Sessions:
+        with contextlib.ExitStack() as opened:
+            lease = Lease.acquire(store)
+            opened.callback(lease.release)
+            sessions = _Sessions(
+                *(self._config, self._dsn, store, lease),
+                stopping=self._stopping,
+                clock=self._clock,
+            )
+            opened.callback(sessions.close)
+            sessions.recover()
+            owned.push(opened.pop_all())
+        return sessions
+
+    def _free_space(self, store: LocalStore) -> bool:
+        """Delete expired segments. False if there are none."""
+        # There may be no log yet, or a damaged one; the full disk is what is reported.
+        with contextlib.suppress(TailraceError):
+            # PostgreSQL is not connected yet: the last commit is a lower bound of its time.
+            return _delete_expired(store, self._config, now_micros=Log(store).end().time)
+        return False
 
     def _start_heartbeat(self) -> Heartbeat:
         settings = self._config.capture
@@ -157,8 +191,12 @@ class _Sessions:
         self._appender: Appender | None = None
         self._flusher: Flusher | None = None
         self._replication: Replication | None = None
+        self._server_time: tuple[int, float] = (0, 0.0)
+        """The server's time when the session was opened, and this process's clock then."""
         self._warned: dict[str, float] = {}
         """When each stale pin was last warned about."""
+        self._stale: dict[str, retention.Pin] = {}
+        """The pins that were stale at the last look."""
         self._events = structlog.get_logger()
 
     def recover(self) -> None:
@@ -176,6 +214,7 @@ class _Sessions:
             self._dsn, timeout_s=settings.connect_timeout_s, stopping=self._stopping
         )
         system = replication.identify()
+        self._server_time = (system.now, self._clock())
         pace = self._pace(replication.sender_timeout_s())
         with connect(self._dsn, connect_timeout_s=settings.connect_timeout_s) as sql:
             appender = self._reconciled(system, sql, replication)
@@ -207,12 +246,23 @@ class _Sessions:
     def _reconciled(self, system: System, sql: Connection, replication: Replication) -> Appender:
         """The appender of a log that fits the slot. Creates the log if there is none."""
         source, appender = self._config.source, self._appender
+        identity = reconcile.identity(system, slot=source.slot, publication=source.publication)
         slot = read_slot(sql, source.slot)
+        # A successor may have moved the slot: that is no gap, and its lease tells.
+        self._lease.check()
+        end = None
+        if appender is not None:
+            end = reconcile.check_history(
+                appender.mark,
+                appender.identity,
+                identity,
+                system=system,
+                history=replication.timeline_history,
+            )
         confirmed = reconcile.check_slot(source.slot, slot, system, log_exists=appender is not None)
         reconcile.check_publication(
             source.publication, exists=publication_exists(sql, source.publication)
         )
-        identity = reconcile.identity(system, slot=source.slot, publication=source.publication)
         if appender is None:
             appender = self._appender = Appender.create(
                 self._store,
@@ -224,14 +274,8 @@ class _Sessions:
                 time=system.now,
             )
             self._events.info("log.created", path=str(self._config.log.path), start=str(confirmed))
-        end = reconcile.check_log(
-            appender.mark,
-            appender.identity,
-            identity,
-            system=system,
-            confirmed=confirmed,
-            history=replication.timeline_history,
-        )
+        end = appender.mark.end_lsn if end is None else end
+        reconcile.check_gap(source.slot, confirmed, end)
         appender.change_identity(identity, end_lsn=end)
         return appender
 
@@ -246,15 +290,19 @@ class _Sessions:
     def _housekeeping(self) -> None:
         """Delete expired segments, and warn about pins that are not renewed."""
         try:
-            self._delete_expired()
+            _delete_expired(self._store, self._config, now_micros=self._now_micros())
             self._warn_of_stale_pins()
         except CorruptError as error:
             # Nothing is deleted while it is unknown what readers need.
             self._events.error("log.retention_failed", code=error.code, reason=str(error))
 
     def _warn_of_stale_pins(self) -> None:
-        now = time.time()
-        for name, pin in retention.stale(self._store, now=now).items():
+        now, before = time.time(), self._stale
+        self._stale = retention.stale(self._store, now=now)
+        for name, pin in self._stale.items():
+            if before.get(name) != pin:
+                # After a jump of this machine's clock every pin looks old until it is renewed.
+                continue
             warned_s = self._warned.get(name, -math.inf)
             if self._clock() - warned_s > _WARN_INTERVAL_S:
                 self._warned[name] = self._clock()
@@ -266,19 +314,13 @@ class _Sessions:
                     fix=f"Start its reader, or give it up: tailrace log unpin {name}",
                 )
 
-    def _delete_expired(self) -> None:
-        limits = retention.Limits(
-            keep_hours=self._config.log.keep_hours, keep_bytes=self._config.log.keep_bytes
-        )
-        now = PgTime.of(datetime.now(UTC))
-        pipelines = self._config.pipelines.items()
-        readers = {name: parse_start(pipeline.start) for name, pipeline in pipelines}
-        expired = retention.expired(self._store, limits, now_micros=now, readers=readers)
-        if expired:
-            # This runs between two reads of the stream: the rest has time until the next run.
-            expired = expired[:_MAX_DELETED]
-            retention.delete(self._store, expired)
-            self._events.info("log.segments_deleted", count=len(expired), upto=expired[-1].file)
+    def _now_micros(self) -> int:
+        """The server's time, in which commit times are; a jump of this machine's clock is no age.
+
+        It counts from 2000-01-01 UTC.
+        """
+        server_micros, opened_at = self._server_time
+        return server_micros + int((self._clock() - opened_at) * 1_000_000)
 
     def end(self) -> None:
         """Disconnect from PostgreSQL."""
@@ -293,3 +335,18 @@ class _Sessions:
             self._flusher.close()
         if self._appender is not None:
             self._appender.close()
+
+
+def _delete_expired(store: LocalStore, config: Config, *, now_micros: int) -> bool:
+    """Delete what retention allows, a part at a time. Whether there was anything."""
+    limits = retention.Limits(keep_hours=config.log.keep_hours, keep_bytes=config.log.keep_bytes)
+    readers = {name: parse_start(pipeline.start) for name, pipeline in config.pipelines.items()}
+    expired = retention.expired(store, limits, now_micros=now_micros, readers=readers)
+    if expired:
+        # This runs between two reads of the stream: the rest has time until the next run.
+        expired = expired[:_MAX_DELETED]
+        retention.delete(store, expired)
+        structlog.get_logger().info(
+            "log.segments_deleted", count=len(expired), upto=expired[-1].file
+        )
+    return bool(expired)

@@ -57,25 +57,25 @@ def check_publication(name: str, *, exists: bool) -> None:
         )
 
 
-def check_log(
+def check_history(
     mark: Mark,
     logged: Identity,
     current: Identity,
     *,
     system: System,
-    confirmed: Lsn,
     history: Callable[[int], str],
 ) -> Lsn:
     """Where the log that ends at `mark` continues on this server. Refuses a log that cannot.
 
-    `logged` is the identity in the log and `current` that of the server. The checks, in order:
+    It comes before the slot: a restored server has lost its slots too, and a new slot would not
+    help. `logged` is the identity in the log and `current` that of the server. The checks, in
+    order:
 
         system identifier or database differ         DIVERGED: another server or database
         log on a later timeline than the server      DIVERGED: a restored server
         server's timeline not a child of the log's   DIVERGED: another branch
         log has changes after the switch             DIVERGED: the new primary lacks changes
         log ends after the server's WAL              DIVERGED: the server lost changes
-        slot confirmed after the log's end           GAP: the log lacks changes
 
     A log may end after the switch of timelines without a change there: WAL that is not about rows.
     It continues at the switch, where the new timeline begins.
@@ -95,12 +95,16 @@ def check_log(
             f"the log ends at {end}, but the server's WAL ends at {system.flushed}: "
             "the server has lost changes that the log holds"
         )
+    return end
+
+
+def check_gap(slot: str, confirmed: Lsn, end: Lsn) -> None:
+    """Refuse a slot that has been confirmed after the end of the log."""
     if confirmed > end:
         raise GapError(
-            f"replication slot {current.slot} is at {confirmed}, but the log ends at {end}: the "
-            "changes between them are lost"
+            f"replication slot {slot} is at {confirmed}, but the log ends at {end}: the changes "
+            "between them are lost"
         )
-    return end
 
 
 def _end_on_timeline(
@@ -123,7 +127,8 @@ def _end_on_timeline(
     if mark.position.lsn >= switched:
         raise DivergedError(
             f"the log has changes up to {mark.position}, but timeline {timeline} ended at "
-            f"{switched}: the new primary never received them"
+            f"{switched}: the new primary never received them, or the server was restored to an "
+            "earlier time"
         )
     return min(mark.end_lsn, switched)
 

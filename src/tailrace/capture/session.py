@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tailrace.observe.figures import CaptureFigures
 
 _XLOG_DATA = ord("w")
+_COMMIT = ord("C")
 _HEADER_BYTES = 25
 _BUFFERS = 4
 # The walsender sends every message by itself. To wake up for each costs both sides more than the
@@ -136,7 +137,7 @@ class Session:
             now = self._clock()
             self._note_reception(now, received=received, reading=reading)
             self._flusher.check()
-            self._submit(now)
+            self._submit(now, paused=not received and self._ends_with_commit())
             self._make_progress(now, until)
             self._report_status(now)
             self._keep_house(now)
@@ -217,12 +218,16 @@ class Session:
                 f"PostgreSQL sent nothing for {self._pace.silence_s:g} s"
             )
 
-    def _submit(self, now: float, *, everything: bool = False) -> None:
-        """Submit what is due to the flusher, if it is idle."""
+    def _submit(self, now: float, *, paused: bool) -> None:
+        """Submit what is due to the flusher, if it is idle.
+
+        A transaction is due when the stream pauses: what comes during its fsync shares the next
+        one. A stream without pauses is flushed every `flush_s`.
+        """
         if not self._ends or not self._flusher.idle:
             return
         due = now - self._pending_since >= self._pace.flush_s
-        if not due and len(self._buffer) < self._pace.flush_bytes and not everything:
+        if not due and not paused and len(self._buffer) < self._pace.flush_bytes:
             return
         failpoint.hit("capture.before-append")
         ends = np.frombuffer(self._ends, np.uint32)
@@ -234,6 +239,12 @@ class Session:
         if entries:
             self._count(entries)
             self._flusher.submit(entries)
+
+    def _ends_with_commit(self) -> bool:
+        if not self._ends:
+            return False
+        last = self._ends[-2] if len(self._ends) > 1 else 0
+        return self._buffer[last] == _COMMIT
 
     def _count(self, entries: list[Entry]) -> None:
         self._counts.add(
@@ -320,7 +331,7 @@ class Session:
         del self._ends[messages:]
         del self._buffer[self._ends[-1] if self._ends else 0 :]
         if self._flusher.wait(_SAVE_TIMEOUT_S):
-            self._submit(self._clock(), everything=True)
+            self._submit(self._clock(), paused=True)
             self._flusher.wait(_SAVE_TIMEOUT_S)
 
 

@@ -34,7 +34,7 @@ def backfill(
     table: Annotated[str, typer.Argument(help="Table name as in SQL: orders, sales.orders.")],
     *,
     where: Annotated[
-        str, typer.Option(help="Read only rows that match this condition, in PostgreSQL's SQL.")
+        str, typer.Option(help="Read only rows that match this condition on the table's columns.")
     ] = "",
     rate: Annotated[float, typer.Option(min=0, help="Max rows per second. 0: no limit.")] = 0.0,
     wait: Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from tailrace import private
 from tailrace.cli.model_options import with_options
 from tailrace.cli.preset import launch
 from tailrace.run.presets.options import BridgeOptions
@@ -18,8 +19,9 @@ from tailrace.run.presets.options import BridgeOptions
 def bridge(options: BridgeOptions) -> None:
     """Stream the tables of a publication to NATS JetStream, as a preset.
 
-    Every INSERT, UPDATE and DELETE becomes a message on cdc.TABLE.OPERATION in the stream CDC,
-    which is created if it is missing. The key-value bucket `schemas` has the columns of each
+    Every INSERT, UPDATE, DELETE and TRUNCATE becomes a message on cdc.TABLE.OPERATION in the stream
+    CDC. A request on snapshot.request.TABLE publishes all rows of a table in the stream INIT. Both
+    streams are created if they are missing. The key-value bucket `schemas` has the columns of each
     table. The first start creates the slot. After that no change is lost, whatever fails.
 
     \b
@@ -43,12 +45,14 @@ def bridge(options: BridgeOptions) -> None:
     Examples:
       tailrace bridge --slot my_slot --pub my_pub
       tailrace bridge --slot my_slot --pub my_pub --port 9091 --json
+      tailrace bridge --slot my_slot --pub my_pub --host 0.0.0.0 --hosts bridge
       curl localhost:9090/status
-      curl -X POST localhost:9090/shutdown
+      curl -X POST -H "Authorization: Bearer $(cat DATA/http.token)" localhost:9090/shutdown
     """
     from tailrace.observe import logs
     from tailrace.run.presets.bridge import prepare, secrets, settings, write
 
+    private.restrict_new_files()
     logs.configure()
     file = write(settings(options, os.environ), options.folder)
     os.environ.update(secrets(os.environ))

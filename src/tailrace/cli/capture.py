@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace import private
 from tailrace.cli import options
 
 
@@ -58,6 +59,7 @@ def capture(
     from tailrace.position import Lsn
     from tailrace.run.capturing import run_capture
 
+    private.restrict_new_files()
     logs.configure(log_format, verbose=verbose)
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from tailrace import private
 from tailrace.cli.model_options import with_options
 from tailrace.cli.preset import launch
 from tailrace.errors import ConfigError
@@ -24,7 +25,8 @@ def creek(options: CreekOptions) -> None:
     where NS is the namespace. A request on NS._schema returns the schema of a message, the newest
     schema of a table is on NS.DATABASE.schema.SCHEMA.TABLE, and a request on NS._snapshot publishes
     all rows of a table. The first start creates the publication, the schema `_creek` and the slot.
-    After that no change is lost, whatever fails.
+    After that no change is lost, whatever fails. Creek's clients of 2025 need --layout database,
+    with other names: NS_wal_DATABASE.SCHEMA.TABLE, NS_schema_DATABASE, NS_snap_DATABASE.
 
     Durations are as in Go: 500ms, 30s, 1h30m.
 
@@ -47,6 +49,7 @@ def creek(options: CreekOptions) -> None:
     from tailrace.run.presets.creek import prepare, tables_of, write
 
     os.environ["TAILRACE_LOG_LEVEL"] = options.level
+    private.restrict_new_files()
     logs.configure()
     pg_uri = options.pg_uri.get_secret_value()
     if not pg_uri:

@@ -74,7 +74,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     kind, default = _kind(field.annotation), _default(field)
     option = typer.Option(
         *([spelled] if kind is not bool or flag.switch else [f"{spelled}/--no-{spelled[2:]}"]),
-        envvar=flag.env or None,
+        envvar=[flag.env, *flag.env_aliases] if flag.env else None,
         metavar=flag.metavar or None,
         help=field.description,
         show_default=default not in ("", None, (), []),

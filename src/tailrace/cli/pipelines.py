@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from tailrace import private
 from tailrace.cli import options
 
 
@@ -28,5 +29,6 @@ def pipelines(
     from tailrace.observe import logs
     from tailrace.run.pipelines import run_pipelines
 
+    private.restrict_new_files()
     logs.configure(log_format, verbose=verbose)
     run_pipelines(options.settings(config, log=log))

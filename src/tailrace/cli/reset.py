@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace import private
 from tailrace.cli import options
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def reset(
     from tailrace.log.start import parse_start
     from tailrace.run.reset import carry_out, plan
 
+    private.restrict_new_files()
     settings = options.settings(config, log=log)
     planned = plan(settings, pipeline, parse_start("latest" if start == "now" else start))
     for line in _lines(planned):

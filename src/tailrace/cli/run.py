@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace import private
 from tailrace.cli import options
 
 VARIABLES = ("TAILRACE_DSN", "TAILRACE_SLOT", "TAILRACE_PUBLICATION", "TAILRACE_LOG")
@@ -38,18 +39,20 @@ def run(
 
     SIGTERM, Ctrl-C or `POST /shutdown` stops the processes in order: capture, pipelines, HTTP. No
     change is lost: captured changes are in the log, and every pipeline resumes at its checkpoint.
+    POST requests need a token, which is in the file http.token of the data folder.
 
     \b
     Examples:
       tailrace run tailrace.yml
       kill -HUP PID
       curl localhost:9090/status
-      curl -X POST localhost:9090/shutdown
+      curl -X POST -H "Authorization: Bearer $(cat DATA/http.token)" localhost:9090/shutdown
     """
     from tailrace.observe import logs
     from tailrace.run.processes import processes
     from tailrace.run.supervisor import supervise
 
+    private.restrict_new_files()
     logs.configure()
     settings = options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
     # Passed on in the environment: other users can read a command line, and the DSN may hold a

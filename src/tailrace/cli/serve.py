@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace import private
 from tailrace.cli import options
 
 
@@ -38,6 +39,7 @@ def serve(
     from tailrace.observe import logs
     from tailrace.run.serving import run_serve
 
+    private.restrict_new_files()
     logs.configure()
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     run_serve(settings, supervised=supervised, metrics_lines=metrics_lines)

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tailrace import private
 from tailrace.cli import options
 from tailrace.cli.model_options import with_options
 from tailrace.errors import ConfigError
@@ -76,6 +77,7 @@ def shadow(context: typer.Context, settings: ShadowSettings, *, dsn: options.Dsn
     from tailrace.observe import logs
     from tailrace.run.presets.shadow import DSN, config_file, prepare, write
 
+    private.restrict_new_files()
     logs.configure()
     folder = settings.data.absolute()
     # In the environment of the processes: every user of the machine can read a command line.

@@ -14,6 +14,7 @@ readers/           messages of a stream in order, across reconnects
 iteration          the base class of everything that `async for` iterates over
 change             one change
 snapshots/         snapshots on request: complete, or chunk by chunk while they are written
+identity           what identifies a stream, and the history of its messages
 follow             changes of a table from a start position
 replica            a snapshot, then the changes that it does not contain
 transactions       the same changes, in whole transactions
@@ -28,6 +29,7 @@ from tailrace.client import creek
 from tailrace.client.change import Change
 from tailrace.client.client import Client, connect
 from tailrace.client.follow import Follow
+from tailrace.client.identity import StreamIdentity
 from tailrace.client.replica import Replica, State
 from tailrace.client.schemas import Column, Schema
 from tailrace.client.snapshots.chunks import Chunks
@@ -49,6 +51,7 @@ __all__ = [
     "Schema",
     "Snapshot",
     "State",
+    "StreamIdentity",
     "Transactions",
     "connect",
     "creek",

@@ -13,6 +13,7 @@ import nats.js.errors
 import zstandard
 
 from tailrace.client.connection import MissingStreamError, translate_errors
+from tailrace.client.identity import StreamIdentity
 from tailrace.client.payload import decode
 from tailrace.client.schemas import RowTyper, Schema
 from tailrace.errors import PositionLostError, SinkError, SinkRefusedError
@@ -48,10 +49,10 @@ class Access:
         """The subject filter of a table's changes."""
         return self.subjects.replace("{table}", table.path)
 
-    async def stream_created(self) -> str | None:
-        """When the stream of changes was created; None if the stream is missing."""
+    async def stream_identity(self) -> StreamIdentity | None:
+        """What identifies the stream of changes; None if the stream is missing."""
         with contextlib.suppress(MissingStreamError):
-            return str((await self.connection.stream_info(self.stream))["created"])
+            return StreamIdentity(await self.connection.stream_info(self.stream))
         return None
 
     async def close(self) -> None:

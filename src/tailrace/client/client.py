@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.client.follow import StartPoint
+    from tailrace.client.identity import StreamIdentity
     from tailrace.client.payload import Encoding
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
@@ -40,9 +41,9 @@ class Client:
         """The current schema of a table; None if it has no schema document."""
         return await self._access.schema(Table.parse(table))
 
-    async def stream_created(self) -> str | None:
-        """When the stream of changes was created; None if the stream is missing."""
-        return await self._access.stream_created()
+    async def stream_identity(self) -> StreamIdentity | None:
+        """What identifies the stream of changes; None if the stream is missing."""
+        return await self._access.stream_identity()
 
     def snapshot(self, table: str) -> Snapshot:
         """The rows of a table at one point in time, as dicts. `.meta` describes that point."""

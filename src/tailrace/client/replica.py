@@ -20,6 +20,7 @@ import orjson
 from tailrace.change import Op
 from tailrace.client.change import Change
 from tailrace.client.follow import ChangeDecoder
+from tailrace.client.identity import StreamIdentity
 from tailrace.client.iteration import Iteration
 from tailrace.client.readers.durable import DurableReader
 from tailrace.client.readers.ordered import OrderedReader
@@ -56,18 +57,24 @@ class State:
     """The last message that was delivered; 0 before the first.
 
     With a durable name it stays 0: JetStream keeps the acknowledgements."""
+    pipeline: str = ""
+    """The pipeline that delivers the table, SLOT.PIPELINE; empty if the snapshot has no name."""
+    history: str = ""
+    """The history that the pipeline delivered before the snapshot; empty if it had not begun."""
 
     @classmethod
-    def begun(cls, table: Table | str, meta: Meta, stream: str) -> Self:
-        """The state directly after a snapshot; `stream` is when the stream was created."""
+    def begun(cls, table: Table | str, meta: Meta, identity: StreamIdentity) -> Self:
+        """The state directly after a snapshot; `identity` is that of the stream before it."""
         return cls(
             table=str(table),
             snapshot_id=meta.snapshot_id,
             lsn=str(meta.lsn),
             visibility=str(meta.visibility),
             since=meta.since.isoformat() if meta.since else None,
-            stream=stream,
+            stream=identity.created,
             sequence=0,
+            pipeline=meta.pipeline,
+            history=identity.history(meta.pipeline),
         )
 
     def dump(self) -> str:
@@ -124,7 +131,7 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
         # Before the request: without the stream, no changes could follow the snapshot.
         info = await self._access.connection.stream_info(self._access.stream)
         self.meta = meta = await snapshot.complete()
-        state = State.begun(self._table, meta, info["created"])
+        state = State.begun(self._table, meta, StreamIdentity(info))
         if self._durable is not None:
             # Changes that were acknowledged after another snapshot may be missing in this one.
             reader = self._durable_reader(state)
@@ -202,12 +209,7 @@ async def open_reader(access: Access, table: Table, state: State) -> OrderedRead
 
 
 async def _check_same_stream(access: Access, state: State) -> None:
-    info = await access.connection.stream_info(access.stream)
-    if info["created"] != state.stream:
-        raise PositionLostError(
-            f"stream {access.stream} was created again after the snapshot",
-            hint="Start again without a state: the client requests a new snapshot.",
-        )
+    StreamIdentity(await access.connection.stream_info(access.stream)).check(state)
 
 
 async def _check_retained(access: Access, state: State) -> None:
@@ -215,7 +217,7 @@ async def _check_retained(access: Access, state: State) -> None:
     if state.since is None or state.sequence:
         return
     info = await access.connection.stream_info(access.stream)
-    if not retains_since(info, datetime.fromisoformat(state.since), datetime.now(UTC)):
+    if not retains_since(info, datetime.fromisoformat(state.since)):
         raise PositionLostError(
             f"stream {access.stream} no longer has all changes since {state.since}",
             hint="Raise the retention of the stream: it must cover the longest transaction and the "
@@ -256,11 +258,12 @@ def in_snapshot(changes: list[Change], lsn: Lsn, visibility: Visibility) -> list
     return contained
 
 
-def retains_since(info: dict[str, Any], since: datetime, now: datetime) -> bool:
+def retains_since(info: dict[str, Any], since: datetime) -> bool:
     """Whether a stream still has every message that it stored since a time.
 
     JetStream removes messages that are too old, and the oldest ones of a full stream. A stream that
     has removed messages because it was full is still full, unless messages were purged by hand.
+    Ages are by the clock of the server: the clock of this machine may be hours behind.
     """
     state, limits = info["state"], info["config"]
     # Nothing was ever removed.
@@ -269,8 +272,13 @@ def retains_since(info: dict[str, Any], since: datetime, now: datetime) -> bool:
     if state["messages"] and datetime.fromisoformat(state["first_ts"]) <= since:
         return True
     max_age = timedelta(microseconds=limits.get("max_age", 0) / 1000)
-    too_old = bool(max_age) and since < now - max_age
+    too_old = bool(max_age) and since < _server_time(info) - max_age
     max_messages = 0 < limits.get("max_msgs", -1) <= state["messages"]
     # 90 %: JetStream removes whole messages, so a full stream is somewhat below its limit.
     max_bytes = 0 < limits.get("max_bytes", -1) * 0.9 <= state["bytes"]
     return not (too_old or max_messages or max_bytes)
+
+
+def _server_time(info: dict[str, Any]) -> datetime:
+    """When the server described a stream; servers before 2.10 do not say."""
+    return datetime.fromisoformat(info["ts"]) if "ts" in info else datetime.now(UTC)

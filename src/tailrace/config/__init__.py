@@ -1,20 +1,12 @@
-"""The settings: `sections` declares them, `file` reads them.
+"""The settings: `sections` and `pipeline` declare them, `file` reads them.
 
 Nothing here connects to PostgreSQL: `tailrace.postgres.connection` checks a DSN.
 """
 
 from tailrace.config.file import load, section_of
-from tailrace.config.sections import (
-    Backfill,
-    Backfills,
-    Capture,
-    Config,
-    Http,
-    Log,
-    Pipeline,
-    Snapshots,
-    Source,
-)
+from tailrace.config.http import Http
+from tailrace.config.pipeline import Backfill, Backfills, Pipeline, Snapshots
+from tailrace.config.sections import Capture, Config, Log, Source
 from tailrace.config.spark import Spark
 
 __all__ = [

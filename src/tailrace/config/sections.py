@@ -7,30 +7,19 @@ has its own model, which the registry knows.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     SecretStr,
-    SerializeAsAny,
-    model_validator,
 )
 
+from tailrace.config.http import Http
+from tailrace.config.pipeline import Pipeline  # noqa: TC001 - pydantic reads them
 from tailrace.config.spark import Spark
-from tailrace.encode.shapes.registry import SHAPES
-from tailrace.encode.shapes.shape_type import Encoding  # noqa: TC001 - pydantic reads it
-from tailrace.errors import ConfigError
-from tailrace.jetstream.settings import JetStreamSettings, NatsStream
 from tailrace.settings import Bytes, Section
-from tailrace.sinks.registry import SINKS
-from tailrace.sinks.sink_type import SinkSettings  # noqa: TC001 - pydantic reads it
-
-if TYPE_CHECKING:
-    from tailrace.registry import Registry
 
 _NAME_BYTES = 63
 
@@ -88,7 +77,10 @@ class Log(Section):
     flush_ms: int = Field(
         default=20,
         ge=0,
-        description="Max milliseconds that a committed transaction waits for its fsync.",
+        description=(
+            "Max milliseconds that a committed transaction waits for its fsync. Capture waits only "
+            "while further transactions arrive without a pause."
+        ),
     )
     flush_bytes: Bytes = Field(
         default=2**20,
@@ -140,224 +132,6 @@ class Capture(Section):
         ge=1,
         description="Seconds to wait for a connection, unless the DSN sets connect_timeout.",
     )
-
-
-class Http(Section):
-    """The HTTP endpoints: /health, /status, /metrics, /streams/info and POST /shutdown."""
-
-    host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on. The endpoints are unauthenticated: keep it on loopback.",
-    )
-    port: int = Field(
-        default=9090,
-        ge=0,
-        le=65535,
-        description="Port to listen on. 0: no HTTP server.",
-    )
-
-
-class Snapshots(Section):
-    """Snapshots of the pipeline's tables on request, into their own stream."""
-
-    request: str = Field(
-        default="snapshot.request",
-        description="Prefix of the request subject: a message on PREFIX.TABLE requests a snapshot.",
-    )
-    stream: NatsStream = Field(
-        default=NatsStream(name="INIT", subjects=("init.>",), max_age_hours=168.0),
-        description="The stream for snapshots, on the pipeline's NATS server.",
-    )
-    chunk_rows: int = Field(default=10_000, ge=1, description="Max rows per message.")
-    compression: Literal["none", "zstd"] = Field(
-        default="none",
-        description="`zstd`: chunks are compressed with a dictionary trained on rows of the table.",
-    )
-    parallel: int = Field(
-        default=2, ge=1, le=64, description="Ranges of a table that are read in parallel."
-    )
-    stretch_bytes: Bytes = Field(
-        default=128 * 2**20, ge=8192, description="Bytes of a table per range."
-    )
-
-
-class Backfill(Section):
-    """One backfill: the rows of a table, sent once through the pipeline."""
-
-    table: str = Field(description="Table name, as in SQL.")
-    where: str = Field(
-        default="", description="SQL condition, evaluated by PostgreSQL. Empty: all rows."
-    )
-    rate: float = Field(default=0.0, ge=0, description="Max rows per second. 0: no limit.")
-
-
-class Backfills(Section):
-    """How existing rows of tables are sent through the pipeline."""
-
-    tables: tuple[Backfill, ...] = Field(
-        default=(), description="Tables to backfill once, when the pipeline runs first."
-    )
-    page_seconds: float = Field(
-        default=1.0, gt=0, description="Target seconds per page; the number of rows adapts to it."
-    )
-    page_rows: int = Field(default=200_000, ge=100, description="Max rows per page.")
-
-
-T = TypeVar("T")
-
-
-def _registered(registry: Registry[T], name: str) -> T:
-    try:
-        return registry.find(name)
-    except ConfigError as error:
-        # A ValueError gets its place in the file from pydantic.
-        raise ValueError(f"{error}. {error.hint}") from error
-
-
-def _known_shape(name: str) -> str:
-    return _registered(SHAPES, name).name
-
-
-def _typed_sink(value: object) -> object:
-    """The settings of a sink as the model of its kind, which the registry knows."""
-    if not isinstance(value, Mapping):
-        return value
-    if not isinstance(kind := value.get("type"), str):
-        raise ValueError(f"needs a `type`: {', '.join(SINKS.names())}")
-    # Errors of the inner model keep their place: pydantic merges them into its own.
-    return _registered(SINKS, kind).settings.model_validate(value)
-
-
-class Pipeline(Section):
-    """Tables in, messages out: one streaming query with its own checkpoint."""
-
-    tables: tuple[str, ...] = Field(
-        default=("*.*",),
-        description="Tables as `schema.table`; wildcards: `*` and `?`. A leading `!` excludes.",
-    )
-    messages: tuple[str, ...] = Field(
-        default=(),
-        description="Prefixes of logical messages to deliver; wildcards: `*` and `?`. Empty: none.",
-    )
-    start: str = Field(
-        default="earliest",
-        description="Start position of a new pipeline: earliest, latest, an LSN or an ISO time.",
-    )
-    where: str = Field(
-        default="",
-        description="SQL condition over before.*, after.* and the change's fields. Empty: all.",
-    )
-    select: tuple[str, ...] = Field(
-        default=(),
-        description="SQL expressions, each with an optional `AS name`. Empty: all columns.",
-    )
-    route: str = Field(
-        default="",
-        description="SQL expression for the destination. Empty: the template of the sink.",
-    )
-    key: str = Field(
-        default="",
-        description="SQL expression for the message key. Empty: the row's replica identity.",
-    )
-    lanes: int = Field(
-        default=1,
-        ge=1,
-        le=256,
-        description="Parallel deliveries. One keeps the total order, several the order per key.",
-    )
-    shape: Annotated[str, AfterValidator(_known_shape)] = Field(
-        default="bridge",
-        description=f"Layout of a message: {', '.join(SHAPES.built_in)}.",
-    )
-    encoding: Encoding | None = Field(
-        default=None,
-        description="Encoding of a message. Empty: the default of the shape.",
-    )
-    namespace: str = Field(
-        default="CREEK",
-        pattern=r"^[^\s.*>$%/\\]+$",
-        description="With shape creek: prefix of the subjects for schemas and requests.",
-    )
-    batch_rows: int = Field(
-        default=500_000,
-        ge=1,
-        description="Max changes per micro-batch, rounded up to a whole entry.",
-    )
-    batch_bytes: Bytes = Field(
-        default=128 * 2**20,
-        ge=1,
-        description="Max bytes of log per micro-batch, rounded up to a whole entry.",
-    )
-    snapshots: Snapshots | None = Field(
-        default=None, description="Snapshots on request. Not set: no snapshots."
-    )
-    schema_changes: Literal["flag", "backfill", "ignore"] = Field(
-        default="flag",
-        description=(
-            "Schema changes without row events (types, defaults, partitions, TRUNCATE): `flag` "
-            "reports them, `backfill` also sends the rows again, `ignore` does neither."
-        ),
-    )
-    backfill: Backfills = Field(default=Backfills(), description=Backfills.__doc__)
-    sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(_typed_sink)] = Field(
-        description=f"Where the messages go. `type`: {', '.join(SINKS.built_in)}."
-    )
-
-    @property
-    def jetstream(self) -> JetStreamSettings:
-        """The NATS server and stream of a pipeline whose shape or snapshots need one."""
-        assert isinstance(self.sink, JetStreamSettings)
-        return self.sink
-
-    @property
-    def format(self) -> Encoding:
-        """The encoding, chosen by the shape where none is given."""
-        return self.encoding or SHAPES.find(self.shape).encodings[0]
-
-    @model_validator(mode="after")
-    def _shape_fits(self) -> Self:
-        shape, sink = SHAPES.find(self.shape), SINKS.find(self.sink.type)
-        if bool(shape.records) != sink.records:
-            raise ValueError(f"shape {shape.name} and sink {sink.name} do not fit each other")
-        if not shape.stages and (
-            self.where or self.select or self.route or self.key or self.lanes > 1
-        ):
-            raise ValueError(
-                f"shape {shape.name} delivers whole rows in one lane: remove `where`, `select`, "
-                "`route`, `key` and `lanes`"
-            )
-        if self.encoding is not None and self.encoding not in shape.encodings:
-            raise ValueError(
-                f"shape {shape.name} has no encoding {self.encoding}: use "
-                f"{' or '.join(shape.encodings)}, or leave `encoding` out"
-            )
-        if shape.whole_rows and (self.messages or self.select):
-            raise ValueError(
-                f"shape {shape.name} delivers whole rows: remove `messages` and `select`"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _jetstream_fits(self) -> Self:
-        shape = SHAPES.find(self.shape)
-        if (shape.jetstream or self.snapshots) and not isinstance(self.sink, JetStreamSettings):
-            raise ValueError(
-                f"shape {shape.name} needs a sink on NATS JetStream"
-                if shape.jetstream
-                else "`snapshots` need a sink on NATS JetStream"
-            )
-        if self.snapshots and (self.where or self.select):
-            raise ValueError(
-                "`snapshots` deliver whole rows to anybody who may request them, also what `where` "
-                "and `select` leave out: remove one of them, and use backfills"
-            )
-        if shape.jetstream and self.snapshots and self.snapshots.stream.name == "INIT":
-            raise ValueError(
-                f"with shape {shape.name}, `snapshots` needs a request such as "
-                f"{self.namespace}._snapshot and a stream of its own that takes "
-                f"{self.namespace}.*.snap.>"
-            )
-        return self
 
 
 class Config(Section):

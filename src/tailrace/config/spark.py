@@ -22,14 +22,20 @@ class Spark(Section):
     )
     conf: dict[str, str] = Field(
         default={},
+        repr=False,
         description="Any Spark setting. It overrides Tailrace's own.",
     )
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether driver and executors run on this machine, and need not listen on a network."""
+        return _on_this_machine(self.master)
 
     @model_validator(mode="after")
     def _remote_is_protected(self) -> Self:
         """Tasks carry DSNs and passwords of sinks to the executors."""
         missing = [key for key in _PROTECTION if self.conf.get(key, "").lower() != "true"]
-        if missing and not _on_this_machine(self.master):
+        if missing and not self.on_this_machine:
             raise ValueError(
                 f"master {self.master} sends passwords over the network: set "
                 f"{' and '.join(missing)} to true in `conf`, and spark.authenticate.secret unless "

@@ -1,9 +1,10 @@
 """Schemas on request, by fingerprint, within a second.
 
 A schema in memory is answered at once. Otherwise the rest of the log and `_creek.avro_schemas` are
-searched concurrently, for a short time: PostgreSQL may be unreachable. Several producers may
-receive one request, and the client takes the first answer, so a producer that does not know the
-schema waits before it says so.
+searched concurrently, for a short time: PostgreSQL may be unreachable.
+
+A producer that does not know the schema does not reply, as in Creek. Several producers may receive
+one request, and Creek's clients take any reply for a schema: after an error they drop the message.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import base64
 import binascii
 import re
 from typing import TYPE_CHECKING
+
+import structlog
 
 from tailrace.creek.sql import find
 from tailrace.creek.versions import document
@@ -25,14 +28,13 @@ if TYPE_CHECKING:
 
     from tailrace.creek.sql import StoredSchema
     from tailrace.creek.versions import Versions
+    from tailrace.encode.creek.names import StreamLayout
     from tailrace.postgres.session import Session
 
-REQUESTS = ("_schema", "_schemas")
-"""The subject of the client, and the one of its documentation."""
 _SEARCH_S = 0.4
 _LAST_SEARCH_S = 0.2
-UNKNOWN_S = 0.5
-"""When a producer answers that it does not know the schema."""
+_SEARCH_AGAIN_S = 0.5
+"""When the log is searched once more: capture may be about to append the schema."""
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{11}=?")
 
 
@@ -55,19 +57,19 @@ def fingerprint_of(request: bytes) -> str | None:
 class Answers:
     """Answers requests from memory, the log and `_creek.avro_schemas`."""
 
-    def __init__(self, namespace: str, versions: Versions, session: Session) -> None:
-        self.subjects = tuple(f"{namespace}.{request}" for request in REQUESTS)
+    def __init__(self, layout: StreamLayout, versions: Versions, session: Session) -> None:
+        self.subjects = layout.schema_requests
         self._versions = versions
         self._session = session
         self._log_worker = Worker("creek schemas: log")
         self._table_worker = Worker("creek schemas: table")
 
-    def refusal(self, error: TailraceError) -> Reply:
-        """The reply for a bug."""
-        return refusal(str(error), code=error.code, status=500, hint=error.hint)
+    def refusal(self, error: TailraceError) -> None:
+        """No reply for a bug, which the listener has logged."""
+        del error
 
-    async def answer(self, subject: str, request: bytes) -> Reply:
-        """The reply to a request."""
+    async def answer(self, subject: str, request: bytes) -> Reply | None:
+        """The reply to a request; None if the schema is unknown."""
         del subject
         fingerprint = fingerprint_of(request)
         if fingerprint is None:
@@ -81,15 +83,11 @@ class Answers:
         began = clock.time()
         schema = self._versions.find(fingerprint) or await self._search(fingerprint)
         if schema is None:
-            await asyncio.sleep(began + UNKNOWN_S - clock.time())
+            await asyncio.sleep(began + _SEARCH_AGAIN_S - clock.time())
             schema = await self._within(_LAST_SEARCH_S, self._in_log(fingerprint))
         if schema is None:
-            return refusal(
-                f"unknown schema {fingerprint}",
-                code="NOT_FOUND",
-                status=404,
-                hint="Send the request to the namespace of the message that has the fingerprint.",
-            )
+            structlog.get_logger().warning("creek.schema_unknown", fingerprint=fingerprint)
+            return None
         return Reply(document(schema))
 
     async def _search(self, fingerprint: str) -> StoredSchema | None:

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 
 class SchemaCache:
-    """Two files: the schemas, which rarely change, and the log cursor, which often does."""
+    """Two files: the schemas, which rarely change, and the log cursor, which often does.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    `namespaced` is the form of the schemas. Those of both forms are kept, for the messages that are
+    in the stream. Each form has its own cursor: after a change of the form, and after an update
+    from a release that knew one form, the log is read again from its start.
+    """
+
+    def __init__(self, folder: Path, name: str, *, namespaced: bool = True) -> None:
         self._schemas = StateFile(folder / f"{name}.schemas", list[StoredSchema])
-        self._cursor = StateFile(folder / f"{name}.place", LogCursor)
+        suffix = "namespaced.place" if namespaced else "place"
+        self._cursor = StateFile(folder / f"{name}.{suffix}", LogCursor)
 
     def read(self) -> tuple[list[StoredSchema], LogCursor | None]:
         """What an earlier run has stored. Without schemas the log is read from its start."""

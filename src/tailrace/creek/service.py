@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 
 def parts(config: Config) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
-    """The threads of a config, by name. Each runs until it is stopped."""
+    """The threads of a config, by name. Each runs until it is stopped; it may be started again."""
     for name, pipeline in config.pipelines.items():
         if pipeline.shape == "creek":
-            cache = SchemaCache(config.data / "creek", name)
-            versions = Versions(config.log.path, Tables(pipeline.tables), cache)
+            namespaced = pipeline.format == "avro"
+            cache = SchemaCache(config.data / "creek", name, namespaced=namespaced)
+            tables = Tables(pipeline.tables)
+            versions = Versions(config.log.path, tables, cache, namespaced=namespaced)
             yield f"creek {name}", partial(_watch, config, name, versions)
             yield f"creek requests {name}", partial(_answer, config, name, versions)
 
 
 def _watch(config: Config, name: str, versions: Versions, stop: threading.Event) -> None:
+    versions.rewind()
     watcher = Watcher(config, name, versions)
     try:
         follow([watcher.publish], watcher.changed, stop)
@@ -42,4 +45,4 @@ def _watch(config: Config, name: str, versions: Versions, stop: threading.Event)
 def _answer(config: Config, name: str, versions: Versions, stop: threading.Event) -> None:
     pipeline = config.pipelines[name]
     session = Session(config, "tailrace creek requests")
-    Listener(pipeline.jetstream, Answers(pipeline.namespace, versions, session), stop).run()
+    Listener(pipeline.jetstream, Answers(pipeline.creek_layout, versions, session), stop).run()

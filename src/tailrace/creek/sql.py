@@ -4,6 +4,9 @@
 the privileges of their caller: they allow no more than `ALTER PUBLICATION` does. Each also writes a
 logical message into its transaction, so that the log holds the LSN of the commit, and notifies a
 running producer, which needs no restart.
+
+PostgreSQL replaces a function only by one whose parameters have the same names. So they have the
+names of Creek's own functions: each producer can replace those of the other.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class StoredSchema:
 
 
 def installed(connection: Connection) -> bool:
-    """Whether the table and the functions exist."""
+    """Whether the table and the functions exist. Creek's own functions do not count."""
     try:
         row = connection.execute(_INSTALLED).fetchone()
     except psycopg.Error as error:
@@ -110,7 +113,7 @@ SELECT count(*) = 3 FROM (
     UNION ALL
     SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE n.nspname = '_creek' AND p.proname IN ('add_table', 'remove_table')
-      AND p.proargtypes::text = '25 2205'
+      AND p.proargtypes::text = '25 2205' AND strpos(p.prosrc, 'creek.tables') > 0
 ) found
 """
 
@@ -144,7 +147,22 @@ CREATE TABLE IF NOT EXISTS _creek.avro_schemas (
 );
 REVOKE ALL ON TABLE _creek.avro_schemas FROM PUBLIC;
 
-CREATE OR REPLACE FUNCTION _creek.add_table(publication text, "table" regclass) RETURNS void
+-- Functions of earlier releases of Tailrace, whose parameters have other names.
+DO $block$
+DECLARE
+    earlier regprocedure;
+BEGIN
+    FOR earlier IN
+        SELECT p.oid FROM pg_catalog.pg_proc p
+        JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname = '_creek' AND p.proname IN ('add_table', 'remove_table')
+          AND p.proargtypes::text = '25 2205' AND p.proargnames = ARRAY['publication', 'table']
+    LOOP
+        EXECUTE 'DROP FUNCTION ' || earlier;
+    END LOOP;
+END $block$;
+
+CREATE OR REPLACE FUNCTION _creek.add_table(pub text, _tbl regclass) RETURNS void
 LANGUAGE plpgsql SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     content text := json_build_object('action', 'add', 'publication', $1, 'oid', $2::oid::int8);
@@ -175,7 +193,7 @@ BEGIN
     PERFORM pg_notify('creek', content);
 END $function$;
 
-CREATE OR REPLACE FUNCTION _creek.remove_table(publication text, "table" regclass) RETURNS void
+CREATE OR REPLACE FUNCTION _creek.remove_table(pub text, _tbl regclass) RETURNS void
 LANGUAGE plpgsql SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     content text := json_build_object('action', 'remove', 'publication', $1, 'oid', $2::oid::int8);

@@ -14,9 +14,10 @@ import orjson
 from tailrace.creek.versions import document
 from tailrace.encode.creek import schema as creek
 from tailrace.errors import SinkRefusedError
-from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
+from tailrace.jetstream import stream
 from tailrace.jetstream.client import TIMEOUT_S, connected, messages
 from tailrace.jetstream.settings import NatsStream
+from tailrace.snapshot.service.streams import create_streams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from tailrace.config import Pipeline
     from tailrace.creek.sql import StoredSchema
-    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.position import Lsn
 
 Identity = tuple[str, str]
@@ -57,10 +57,10 @@ class SchemaStream:
     def __init__(self, name: str, pipeline: Pipeline) -> None:
         self._name = name
         self._pipeline = pipeline
-        namespace, sink = pipeline.namespace, pipeline.jetstream
+        self._layout, sink = pipeline.creek_layout, pipeline.jetstream
         self._stream = NatsStream(
-            name=creek.stream(namespace, "schema"),
-            subjects=(f"{namespace}.*.schema.>",),
+            name=self._layout.stream("schema"),
+            subjects=(self._layout.stream_subjects("schema"),),
             max_age_hours=0,
             replicas=sink.stream.replicas,
             duplicate_window_s=sink.stream.duplicate_window_s,
@@ -72,22 +72,15 @@ class SchemaStream:
 
     def create_streams(self) -> None:
         """Create the streams that clients expect when they connect."""
-        namespace, sink = self._pipeline.namespace, self._pipeline.jetstream
-        SnapshotPublisher(sink, name=self._name, owner=self._name).close()
-        subject = f"{namespace}.{{database}}.schema.{{schema}}.{{table}}"
-        SnapshotPublisher(
-            self._with_stream(sink, self._stream, subject), name=self._name, owner=self._name
-        ).close()
-        if self._pipeline.snapshots is not None:
-            subject = f"{namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
-            stream = self._pipeline.snapshots.stream
-            SnapshotPublisher(self._with_stream(sink, stream, subject), name=self._name).close()
-
-    @staticmethod
-    def _with_stream(
-        sink: JetStreamSettings, stream: NatsStream, subject: str
-    ) -> JetStreamSettings:
-        return sink.model_copy(update={"stream": stream, "subject": subject, "atomic": "none"})
+        create_streams(self._name, self._pipeline)
+        schemas = self._pipeline.jetstream.model_copy(
+            update={
+                "stream": self._stream,
+                "subject": self._layout.template("schema"),
+                "atomic": "none",
+            }
+        )
+        stream.create(schemas, name=self._name, owner=self._name)
 
     async def publish(self, tables: Mapping[str, Sequence[SchemaItem]]) -> list[str]:
         """Publish the schemas that subjects lack, oldest first; the subjects published to.

@@ -40,10 +40,13 @@ class Version:
     types: Mapping[int, TypeName]
     lsn: Lsn | None = None
 
-    def schemas(self, at: datetime) -> tuple[StoredSchema, StoredSchema]:
+    def schemas(
+        self, at: datetime, *, namespaced: bool = True
+    ) -> tuple[StoredSchema, StoredSchema]:
         """The schemas of complete changes, and of changes without unchanged TOAST values."""
         complete, partial = (
-            creek.event(self.relation, self.types, partial=partial) for partial in (False, True)
+            creek.event(self.relation, self.types, partial=partial, namespaced=namespaced)
+            for partial in (False, True)
         )
         return self._stored(complete, at), self._stored(partial, at)
 
@@ -77,12 +80,15 @@ class Versions:
         tables: Tables,
         cache: SchemaCache,
         *,
+        namespaced: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         schemas, cursor = cache.read()
+        self._store = LocalStore(log)
+        self._namespaced = namespaced
         self._cache = cache
         self._now = now
-        self._history = RelationHistory(LocalStore(log), cursor)
+        self._history = RelationHistory(self._store, cursor)
         self._tables = tables
         self._reading = threading.Lock()
         self._schemas = {stored.fingerprint: stored for stored in schemas}
@@ -109,6 +115,17 @@ class Versions:
                     self._unread.append(version)
                     self.add(version)
 
+    def rewind(self) -> None:
+        """Read the log again from the stored cursor: what `take` returned since was not published.
+
+        For the thread that publishes, after a failure. The known schemas and types stay.
+        """
+        with self._reading:
+            _, cursor = self._cache.read()
+            history = RelationHistory(self._store, cursor)
+            history.types = self._history.types
+            self._history, self._unread = history, []
+
     def take(self) -> tuple[list[Version], LogCursor | None]:
         """The versions of the log since the last call, in order, and the cursor after them."""
         with self._reading:
@@ -121,12 +138,12 @@ class Versions:
 
     def add(self, version: Version) -> tuple[StoredSchema, StoredSchema]:
         """Add the schemas of a version. The newest text wins, the first time stays."""
-        complete, partial = version.schemas(self._now())
+        complete, partial = version.schemas(self._now(), namespaced=self._namespaced)
         return self.remember(complete), self.remember(partial)
 
     def dated(self, version: Version) -> StoredSchema:
         """The schema of a version's complete changes, with the time when it was first known."""
-        stored, _ = version.schemas(self._now())
+        stored, _ = version.schemas(self._now(), namespaced=self._namespaced)
         known = self._schemas.get(stored.fingerprint)
         return stored if known is None else replace(stored, at=known.at)
 

@@ -20,7 +20,6 @@ from tailrace.creek.members import Members
 from tailrace.creek.sql import CHANNEL, save
 from tailrace.creek.stream import SchemaItem, SchemaStream
 from tailrace.creek.table_log import TableLog, added_oid
-from tailrace.encode.creek import schema as creek
 from tailrace.errors import PostgresRefusedError
 from tailrace.postgres.session import Session
 from tailrace.schemas.schedule import CatalogSchedule
@@ -50,7 +49,7 @@ class Watcher:
     ) -> None:
         pipeline = config.pipelines[name]
         self._publication = config.source.publication
-        self._namespace = pipeline.namespace
+        self._layout = pipeline.creek_layout
         self._tables = Tables(pipeline.tables)
         self._versions = versions
         self._session = Session(config, "tailrace creek schemas")
@@ -167,12 +166,8 @@ class Watcher:
         of the catalog have a subject. Tables whose first LSN is not known yet are left out.
         """
         return {
-            creek.subject(
-                self._namespace,
-                catalog.database,
-                "schema",
-                table.relation.namespace,
-                table.relation.name,
+            self._layout.subject(
+                "schema", catalog.database, table.relation.namespace, table.relation.name
             ): self._table_items(table)
             for table in catalog.tables
             if not self._members.is_joining(table.relation)

@@ -6,6 +6,7 @@ here and all encoders rely on nulls without bytes: `tidy` ensures it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BINARY = pa.binary()
+
+
+@lru_cache(maxsize=4096)
+def constant(value: bytes) -> pa.BinaryScalar:
+    """A value for Arrow's functions.
+
+    pyarrow infers the type of a plain value, and tries to import `dateutil` each time it does.
+    """
+    return pa.scalar(value, _BINARY)
 
 
 def offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
@@ -133,7 +143,7 @@ def dense(values: pa.BinaryArray) -> pa.BinaryArray:
 
 def text_of(values: pa.Array) -> pa.BinaryArray:
     """Numbers in decimal, as bytes."""
-    return values.cast(pa.string()).cast(_BINARY)
+    return values.cast(pa.string()).view(_BINARY)
 
 
 def as_text(values: pa.BinaryArray) -> pa.StringArray:

@@ -21,6 +21,7 @@ from tailrace.decode.group import Cells, Group, Image
 from tailrace.decode.messages import Messages
 from tailrace.decode.rows import read_rows
 from tailrace.errors import MalformedError
+from tailrace.log.format.entry import Kind
 from tailrace.schema import Relation, TypeName
 from tailrace.wire import pgoutput
 
@@ -65,6 +66,10 @@ class Decoder:
     ) -> list[Group]:
         """The changes of an entry in `(after, upto]`, as groups in any order."""
         messages = Messages(entry)
+        if entry.kind is Kind.SCHEMA:
+            # It has no changes, and a transaction may continue after it.
+            list(self._runs(messages))
+            return []
         annotations = self._annotations.read(messages, entry)
         groups: list[Group] = []
         for run in self._runs(messages):

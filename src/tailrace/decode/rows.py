@@ -5,6 +5,10 @@ next column, so the work is a few numpy calls per column, whatever the number of
 gathered from a numpy view with one number per byte (strides of 1). Cells are extracted with one
 Arrow `take` per column from an array whose values are the parts between cell borders, without
 Python code per cell.
+
+A live stream has a few rows at a time. For those the numpy calls take longer than a loop over the
+cells: decoding five rows of eight columns took 1.1 ms with them and takes 0.7 ms with a loop. So up
+to `FEW` rows are read one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 _T, _N, _U, _B = (ord(letter) for letter in "tnub")
+_MISSING = 0
+"""In place of a kind, where a message has ended."""
 _MAX_BODY = (1 << 31) - 1
+FEW = 32
 
 
 class Body:
@@ -45,18 +52,19 @@ class Body:
     def number(self, at: Indices, kind: str) -> NDArray[np.int64]:
         """The big-endian number at each of these offsets."""
         dtype = np.dtype(kind)
-        count = self.size - dtype.itemsize + 1
-        if len(at) and (count < 1 or int(at.max()) >= count):
-            raise MalformedError("a message ends inside a number")
-        everywhere: NDArray[np.int64]
-        everywhere = np.ndarray((max(count, 0),), dtype, self.data, strides=(1,))
-        return everywhere[at]
+        count = max(self.size - dtype.itemsize + 1, 0)
+        everywhere: NDArray[np.int64] = np.ndarray((count,), dtype, self.data, strides=(1,))
+        try:
+            return everywhere[at]
+        except IndexError:
+            raise MalformedError("a message ends inside a number") from None
 
     def byte(self, at: Indices) -> NDArray[np.uint8]:
         """The byte at each of these offsets."""
-        if len(at) and int(at.max()) >= self.size:
-            raise MalformedError("a message ends before its last field")
-        return self.bytes[at]
+        try:
+            return self.bytes[at]
+        except IndexError:
+            raise MalformedError("a message ends before its last field") from None
 
 
 def read_rows(
@@ -76,6 +84,8 @@ def read_rows(
         start      [23, 49]     pos + 5 for 't', pos + 1 for 'n'
         pos        [25, 49]     start + length; the end of each row
     """
+    if len(pos) <= FEW:
+        return _read_few(body, pos, ends, columns, what)
     counts = body.number(pos, ">i2")
     if (counts != columns).any():
         wrong = int(counts[counts != columns][0])
@@ -108,6 +118,42 @@ def read_rows(
     return _image(body, borders, kinds), pos
 
 
+def _read_few(
+    body: Body, pos: Indices, ends: Indices, columns: int, what: str
+) -> tuple[Image, Indices]:
+    """The same, one row after another."""
+    data = body.data
+    cells: list[list[bytes | None]] = [[] for _ in range(columns)]
+    unchanged = np.zeros((columns, len(pos)), np.bool_)
+    reached = []
+    for row, (at, end) in enumerate(zip(pos.tolist(), ends.tolist(), strict=True)):
+        count = int.from_bytes(data[at : at + 2], "big", signed=True)
+        if count != columns:
+            raise MalformedError(f"a row of {what} has {count} columns, its relation has {columns}")
+        at += 2  # noqa: PLW2901
+        for column in range(columns):
+            kind = data[at] if at < end else _MISSING
+            start = at + 5
+            if kind == _T:
+                at = start + int.from_bytes(data[at + 1 : start], "big", signed=True)  # noqa: PLW2901
+                if not start <= at <= end:
+                    raise MalformedError(f"a value of {what} is longer than its message")
+                cells[column].append(data[start:at])
+                continue
+            if kind not in (_N, _U):
+                _check_kinds(np.array([kind], np.uint8), what)
+            cells[column].append(None)
+            unchanged[column, row] = kind == _U
+            at += 1  # noqa: PLW2901
+        reached.append(at)
+    masks: list[bool] = np.any(unchanged, axis=1).tolist()
+    image = tuple(
+        Cells(pa.array(values, pa.binary()), unchanged[column] if masks[column] else None)
+        for column, values in enumerate(cells)
+    )
+    return image, np.array(reached, np.int64)
+
+
 def _check_kinds(kind: NDArray[np.uint8], what: str) -> None:
     if (kind == _B).any():
         raise MalformedError(f"a row of {what} has binary values, which capture never requests")
@@ -135,13 +181,12 @@ def _image(body: Body, borders: NDArray[np.int32], kinds: NDArray[np.uint8]) -> 
     )
     step = columns * 2
     first_cells = np.arange(0, count * step, step, dtype=np.int32)
+    absent = kinds != _T
     cells = []
-    for column in range(columns):
-        kind = kinds[column]
-        missing = kind != _T
-        mask = missing if missing.any() else None
+    for column, some_absent in enumerate(absent.any(axis=1).tolist()):
+        mask = absent[column] if some_absent else None
         values = parts.take(pa.array(first_cells + column * 2, mask=mask))
-        unchanged = kind == _U if mask is not None else None
+        unchanged = kinds[column] == _U if some_absent else None
         if unchanged is not None and not unchanged.any():
             unchanged = None
         cells.append(Cells(values, unchanged))

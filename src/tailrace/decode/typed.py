@@ -63,7 +63,7 @@ def to_arrow(values: pa.BinaryArray, type_: Type) -> tuple[pa.Array, NDArray[np.
     if type_.kind is Kind.BYTEA:
         return unhex(values), np.zeros(len(values), bool)
     if type_.kind is Kind.BOOL:
-        return pc.equal(values, b"t"), np.zeros(len(values), bool)
+        return pc.equal(values, columns.constant(b"t")), np.zeros(len(values), bool)
     fit = _representable(values, target)
     refused = ~fit & columns.valid(values)
     if refused.any():

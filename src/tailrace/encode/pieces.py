@@ -21,13 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.decode.columns import constant
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-_BINARY = pa.binary()
-_SEPARATOR = pa.scalar(b"", _BINARY)
+_SEPARATOR = constant(b"")
 """`binary_join_element_wise` takes the separator as its last argument."""
 
 
@@ -111,7 +112,7 @@ def _per_row(pieces: list[Piece], null: bytes) -> list[bytes | pa.BinaryArray]:
 
 
 def _joined(pieces: Sequence[bytes | pa.BinaryArray], null: bytes) -> pa.BinaryArray:
-    parts = [pa.scalar(piece, _BINARY) if isinstance(piece, bytes) else piece for piece in pieces]
+    parts = [constant(piece) if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(
         *parts, _SEPARATOR, null_handling="replace", null_replacement=null
     )
@@ -121,9 +122,7 @@ def where(
     mask: NDArray[np.bool_], this: bytes | pa.BinaryArray, other: bytes | pa.BinaryArray
 ) -> pa.BinaryArray:
     """A column with `this` where the mask is true and `other` elsewhere."""
-    sides = [
-        pa.scalar(side, _BINARY) if isinstance(side, bytes) else side for side in (this, other)
-    ]
+    sides = [constant(side) if isinstance(side, bytes) else side for side in (this, other)]
     return pc.if_else(pa.array(mask), *sides)
 
 

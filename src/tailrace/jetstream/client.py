@@ -19,6 +19,7 @@ import nats.errors
 import nats.js.errors
 
 from tailrace.errors import SinkError, SinkRefusedError, SinkUnreachableError
+from tailrace.jetstream.failures import error_of
 from tailrace.jetstream.login import Login
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def translate_error(error: Exception) -> SinkError:
     if isinstance(error, nats.js.errors.APIError) and not isinstance(
         error, nats.js.errors.ServiceUnavailableError
     ):
-        return SinkRefusedError(f"JetStream refused the request: {error.description}")
+        text = f"JetStream refused the request: {error.description}"
+        return error_of(text, code=error.code or 0, err_code=error.err_code or 0)
     return SinkUnreachableError(f"the connection to NATS failed: {_reason(error)}")
 
 
@@ -95,7 +97,8 @@ async def stream_info(server: NatsServer, stream: str) -> dict[str, Any] | None:
         return info
     if error.get("code") == 404:
         return None
-    raise SinkRefusedError(f"JetStream refused the request: {error.get('description', error)}")
+    text = f"JetStream refused the request: {error.get('description', error)}"
+    raise error_of(text, code=int(error.get("code", 0)), err_code=int(error.get("err_code", 0)))
 
 
 async def messages(

@@ -58,7 +58,7 @@ class NatsConnection:
         """Connect to the first server that answers; raise the last one's error if none does."""
         login = Login.of(settings)
         failure: SinkError | None = None
-        for address in addresses(settings.url):
+        for address in addresses(login.url):
             try:
                 return cls._connect(login, address, name, settings.timeout_s)
             except SinkError as error:

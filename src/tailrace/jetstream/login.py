@@ -38,7 +38,8 @@ class Address:
     host: str
     port: int
     tls: bool
-    user: str = ""
+    user: str = field(default="", repr=False)
+    """A user, or a token if there is no password."""
     password: str = field(default="", repr=False)
 
     def __str__(self) -> str:
@@ -94,7 +95,8 @@ class Login:
     """How to log in. Of several credentials one is used: the address's own user, then the
     credentials file, the nkey, the token, the user."""
 
-    url: str
+    url: str = field(repr=False)
+    """The addresses; they may include passwords."""
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -110,7 +112,7 @@ class Login:
     def of(cls, settings: NatsServer) -> Login:
         """The login that settings describe."""
         return cls(
-            url=settings.url,
+            url=settings.url.get_secret_value(),
             user=settings.user,
             password=settings.password.get_secret_value(),
             token=settings.token.get_secret_value(),

@@ -1,7 +1,7 @@
 """Requests over NATS: a listener that passes requests to a responder and sends its replies.
 
-Every request gets a reply. An error is a reply too, with the headers by which NATS clients
-recognise one: `Nats-Service-Error` and `Nats-Service-Error-Code`.
+An error is a reply too, with the headers by which NATS clients recognise one: `Nats-Service-Error`
+and `Nats-Service-Error-Code`. A responder may also stay silent, for clients that know no errors.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Responder(Protocol):
     def subjects(self) -> tuple[str, ...]:
         """The subjects to subscribe to."""
 
-    async def answer(self, subject: str, request: bytes, /) -> Reply:
-        """The reply to a request. Runs in the event loop and must not block it."""
+    async def answer(self, subject: str, request: bytes, /) -> Reply | None:
+        """The reply to a request; None: no reply. Runs in the event loop and must not block it."""
 
-    def refusal(self, error: TailraceError, /) -> Reply:
-        """The reply for an error."""
+    def refusal(self, error: TailraceError, /) -> Reply | None:
+        """The reply for an error; None: no reply."""
 
 
 class Listener:
@@ -131,8 +131,8 @@ class Listener:
             reply = self._responder.refusal(UnexpectedError.wrap(error))
         await self._reply(client, message, reply)
 
-    async def _reply(self, client: Client, message: Msg, reply: Reply) -> None:
-        if not message.reply:
+    async def _reply(self, client: Client, message: Msg, reply: Reply | None) -> None:
+        if not message.reply or reply is None:
             return
         try:
             await client.publish(message.reply, reply.data, headers=dict(reply.headers) or None)

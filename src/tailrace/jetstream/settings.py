@@ -13,9 +13,12 @@ from tailrace.settings import Bytes, Section
 class NatsServer(Section):
     """A NATS server or cluster, and the login for it."""
 
-    url: str = Field(
-        default="nats://127.0.0.1:4222",
-        description="One or more server addresses, separated by commas. tls:// turns TLS on.",
+    url: SecretStr = Field(
+        default=SecretStr("nats://127.0.0.1:4222"),
+        description=(
+            "One or more server addresses, separated by commas. tls:// turns TLS on. An address "
+            "may include user and password; it is not shown in logs."
+        ),
     )
     user: str = Field(default="", description="User name.")
     password: SecretStr = Field(default=SecretStr(""), description="Password of the user.")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError, TailraceError
+from tailrace.errors import SinkRefusedError, TailraceError
 from tailrace.finding import Finding, Severity, error, info, warning
 from tailrace.jetstream.connection import NatsConnection
+from tailrace.jetstream.failures import error_of
 from tailrace.jetstream.subjects import matches, pattern_of
 
 if TYPE_CHECKING:
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
 _API = "$JS.API"
 _STREAM_NOT_FOUND = 10059
-_NO_RESOURCES = frozenset({10023, 10028, 10047})
-"""Insufficient resources; memory, storage exceeded."""
-_NOT_ENABLED = frozenset({10039, 10076})
-_UNAVAILABLE = 503
+_STREAM_EXISTS = 10058
 _NS = 10**9
 _NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")
 _OWNER = "tailrace.pipeline"
@@ -83,13 +81,7 @@ def checked(answer: dict[str, Any], action: str) -> dict[str, Any]:
     if not failure:
         return answer
     text = f"NATS cannot {action}: {failure.get('description', 'no reason given')}"
-    if failure.get("err_code") in _NO_RESOURCES:
-        raise SinkFullError(text)
-    if failure.get("err_code") in _NOT_ENABLED:
-        raise SinkRefusedError(text, hint="Enable JetStream on the server and for the account.")
-    if failure.get("code") == _UNAVAILABLE:
-        raise SinkUnreachableError(text)
-    raise SinkRefusedError(text)
+    raise error_of(text, code=int(failure.get("code", 0)), err_code=int(failure.get("err_code", 0)))
 
 
 def ready(
@@ -99,10 +91,7 @@ def ready(
     name = settings.stream.name
     answer = find_stream(connection, name)
     if answer is None:
-        config = _stream_config(settings, pipeline)
-        created = connection.request(f"{_API}.STREAM.CREATE.{name}", config)
-        answer = checked(created, f"create stream {name}")
-        structlog.get_logger().info("nats.stream_created", stream=name, subjects=config["subjects"])
+        answer = _create(connection, settings, pipeline)
     for finding in compare(settings, answer["config"], pipeline=pipeline):
         if finding.severity is Severity.ERROR:
             raise SinkRefusedError(finding.finding, hint=finding.fix)
@@ -112,6 +101,27 @@ def ready(
                 "nats.stream_warning", stream=name, finding=finding.finding, fix=finding.fix
             )
     return answer
+
+
+def _create(
+    connection: NatsConnection, settings: JetStreamSettings, pipeline: str
+) -> dict[str, Any]:
+    name, config = settings.stream.name, _stream_config(settings, pipeline)
+    answer = connection.request(f"{_API}.STREAM.CREATE.{name}", config)
+    if answer.get("error", {}).get("err_code") == _STREAM_EXISTS:
+        # Another pipeline has created it in this moment, with its own name in the metadata.
+        found = find_stream(connection, name)
+        if found is not None:
+            return found
+    created = checked(answer, f"create stream {name}")
+    structlog.get_logger().info("nats.stream_created", stream=name, subjects=config["subjects"])
+    return created
+
+
+def create(settings: JetStreamSettings, *, name: str, owner: str) -> None:
+    """Create the stream of the settings for `owner` if it is missing, otherwise check it."""
+    with contextlib.closing(NatsConnection.connect(settings, name=name)) as connection:
+        ready(connection, settings, pipeline=owner)
 
 
 def _stream_config(settings: JetStreamSettings, pipeline: str) -> dict[str, Any]:

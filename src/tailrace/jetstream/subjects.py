@@ -55,6 +55,21 @@ def matches(pattern: str, subject: str) -> bool:
     return len(parts) == len(other)
 
 
+def overlap(one: str, other: str) -> bool:
+    """Whether a subject can match both patterns.
+
+    >>> overlap("cdc.>", "*.orders"), overlap("cdc.*", "cdc.a.b"), overlap("a.*.x", "a.b.*")
+    (True, False, True)
+    """
+    parts, others = one.split("."), other.split(".")
+    for part, against in zip(parts, others, strict=False):
+        if ">" in (part, against):
+            return True
+        if part != against and "*" not in (part, against):
+            return False
+    return len(parts) == len(others)
+
+
 def pattern_of(template: str) -> str:
     """The pattern of all subjects of a template such as `cdc.{table}.{operation}`."""
     tokens = template.split(".")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from tailrace.errors import ConfigError, CorruptError, PositionLostError
+from tailrace.log.format import mark as marks
 from tailrace.log.format.entry import Entry, Kind
 from tailrace.log.format.segment import Placed, SegmentName, list_segments
 from tailrace.log.schema_book import read_relations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.log.format.mark import Mark
+    from tailrace.log.watch import Watch
     from tailrace.schema import Relation, TypeName
 
 __all__ = ["AtLsn", "AtTime", "Earliest", "Extent", "Latest", "Log", "Start"]
 
-_POLL_S = 0.005
 _BEGIN = ord("B")
 
 
@@ -57,6 +58,7 @@ class Log(Segments):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._seeker = Seeker(self)
+        self._watch: Watch | None = None
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -73,12 +75,14 @@ class Log(Segments):
         self, after: Position, timeout_s: float, *, clock: Callable[[], float] = time.monotonic
     ) -> Mark:
         """Wait until the log ends after a position, or until the timeout. Returns its end."""
+        if self._watch is None:
+            self._watch = self._store.watch(marks.NAME)
         deadline = clock() + timeout_s
         while True:
-            mark = self.end()
-            if mark.position > after or clock() >= deadline:
+            mark, left_s = self.end(), deadline - clock()
+            if mark.position > after or left_s <= 0:
                 return mark
-            time.sleep(_POLL_S)
+            self._watch.wait(left_s)
 
     def resolve(self, start: Start) -> Position:
         """The position after which `start` begins."""
@@ -121,17 +125,21 @@ class Log(Segments):
                 return self.entries(name, row.offset, end)
         return self.entries(name, self.first_entry(name), end)
 
-    def read(self, after: Position, upto: Position | None = None) -> Iterator[Entry]:
+    def read(
+        self, after: Position, upto: Position | None = None, *, continues: bool = False
+    ) -> Iterator[Entry]:
         """The entries that overlap `(after, upto]`, with a SCHEMA entry first.
 
+        A reader that `continues` at the end of its last range knows the schemas and gets none.
         `ORIGIN` means the beginning of the log, wherever retention has moved it.
         """
         end = self.end()
         place, names = self._seeker.find(after, end)
         header = self.header(place.name)
-        yield place.schemas.entry(
-            after, end_lsn=header.base_end_lsn, time=header.base_time, epoch=header.epoch
-        )
+        if not continues:
+            yield place.schemas.entry(
+                after, end_lsn=header.base_end_lsn, time=header.base_time, epoch=header.epoch
+            )
         schemas = place.schemas.copy()
         reached = max(after, header.base)
         for name in names:

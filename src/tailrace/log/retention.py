@@ -12,6 +12,7 @@ them, `/metrics` has their age, and `tailrace log unpin` removes them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import ConfigError, CorruptError, PositionLostError
 from tailrace.log.reader import Log
+from tailrace.log.store import replace_record
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 _PIN = re.compile(r"pin-((?:backfill\.)?[a-z0-9_-]{1,100})\.json")
+_PIN_BYTES = 128
+"""All pins have one size, so that a full disk has space for the next position of a reader."""
+_READ_ATTEMPTS = 3
 _STALE_S = 3600.0
 _HOUR_MICROS = 3_600_000_000
 
@@ -58,13 +63,16 @@ def backfill_pin(pipeline: str) -> str:
 
 
 def pin(store: Store, name: str, position: Position, *, now: float) -> None:
-    """Keep everything after `position` for the reader `name`. `now` is in Unix seconds."""
+    """Keep everything after `position` for the reader `name`. `now` is in Unix seconds.
+
+    On a full disk it overwrites the old pin in place: readers that go on are what frees the disk.
+    """
     if not _PIN.fullmatch(f"pin-{name}.json"):
         raise ConfigError(
             f"invalid pin name {name!r}", hint="Use lower case letters, digits, - and _."
         )
-    content = {"position": str(position), "renewed_at": now}
-    store.write_atomic(f"pin-{name}.json", json.dumps(content).encode())
+    content = json.dumps({"position": str(position), "renewed_at": now}).ljust(_PIN_BYTES)
+    replace_record(store, f"pin-{name}.json", content.encode())
 
 
 def unpin(store: Store, name: str) -> None:
@@ -90,23 +98,29 @@ def read_pins(store: Store) -> dict[str, Pin]:
     found = {}
     for file in store.names():
         match = _PIN.fullmatch(file)
-        if match is None:
-            continue
+        if match is not None:
+            with contextlib.suppress(FileNotFoundError):
+                found[match[1]] = _read_pin(store, file)
+    return found
+
+
+def _read_pin(store: Store, file: str) -> Pin:
+    for attempt in range(_READ_ATTEMPTS):
         try:
             content = json.loads(store.read(file, 0, 4096))
-            found[match[1]] = Pin(
+            return Pin(
                 position=Position.parse(str(content["position"])),
                 renewed_at=float(content.get("renewed_at", 0)),
             )
-        except FileNotFoundError:
-            continue
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptError(
-                f"the pin file {file} is unreadable: {error}",
-                hint="Remove the file if its reader no longer exists; a running reader rewrites "
-                "its pin.",
-            ) from error
-    return found
+            # A pin may be overwritten at this moment.
+            if attempt + 1 == _READ_ATTEMPTS:
+                raise CorruptError(
+                    f"the pin file {file} is unreadable: {error}",
+                    hint="Remove the file if its reader no longer exists; a running reader "
+                    "rewrites its pin.",
+                ) from error
+    raise AssertionError("unreachable")
 
 
 def expired(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from tailrace import private
 from tailrace.errors import DiskFullError, LogFencedError, StorageError
+from tailrace.log.watch import Watch
 from tailrace.observe import failpoint
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class Store(Protocol):
 
     def overwrite(self, name: str, data: bytes) -> None:
         """Replace the first bytes of a file, not yet durably; raises FileNotFoundError."""
+
+    def watch(self, name: str) -> Watch:
+        """A watch that `overwrite` of this file wakes."""
 
     def truncate(self, name: str, size: int) -> None:
         """Cut a file, durably; raises FileNotFoundError."""
@@ -158,13 +162,17 @@ class LocalStore:
         failpoint.hit("store.before-rename")
         temporary.rename(self.folder / name)
         failpoint.hit("store.after-rename")
-        self._sync_folder()
+        sync_folder(self.folder)
 
     def overwrite(self, name: str, data: bytes) -> None:
         """One pwrite at the start of the file."""
         path = self.folder / name
         with _translated(f"cannot write {name}", may_be_missing=True), path.open("r+b", 0) as file:
             os.pwrite(file.fileno(), data, 0)
+
+    def watch(self, name: str) -> Watch:
+        """A watch of the kernel, for writes on this machine."""
+        return Watch(self.folder / name)
 
     def truncate(self, name: str, size: int) -> None:
         """Cut and fsync."""
@@ -177,21 +185,16 @@ class LocalStore:
         """Unlink and fsync the folder."""
         with _translated(f"cannot remove {name}"):
             (self.folder / name).unlink(missing_ok=True)
-            self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            sync_folder(self.folder)
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """`flock`: the kernel releases it when the process ends, also when it is killed."""
         with contextlib.ExitStack() as opened:
             with _translated(f"cannot lock {name}"):
-                file = opened.enter_context((self.folder / name).open("ab"))
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                handle = os.open(self.folder / name, flags, private.FILE_MODE)
+                file = opened.enter_context(os.fdopen(handle, "wb"))
                 try:
                     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
@@ -241,6 +244,29 @@ class LocalFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def replace_record(store: Store, name: str, record: bytes) -> None:
+    """Replace a small file, durably; on a full disk in place. All its records have one size."""
+    try:
+        store.write_atomic(name, record)
+    except DiskFullError as error:
+        try:
+            store.overwrite(name, record)
+        except FileNotFoundError:
+            raise error from None
+        overwritten = store.append_to(name)
+        overwritten.sync()
+        overwritten.close()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_all(fd: int, buffers: Sequence[bytes]) -> int:

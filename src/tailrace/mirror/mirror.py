@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_SCHEMA_CHECK_S = 5.0
+_CHECK_S = 5.0
 _CANCEL_S = 0.5
 _START_S = 10.0
 """How long after the start a pipeline may be unreachable: it may be starting, too."""
@@ -133,6 +133,7 @@ class Mirror:
         if stored is not None and not self._fresh:
             state, self._layout = State.load(stored.state), stored.layout
         while True:
+            changes, snapshots = self.status.changes, self.status.snapshots
             if state is None:
                 with short_switch_interval():
                     state = await self._bootstrap()
@@ -145,6 +146,9 @@ class Mirror:
                 self.status.report(f"{reason}: taking a new snapshot")
             await self._call(self._target.rollback)
             state = None
+            if self.status.snapshots > snapshots and self.status.changes == changes:
+                # The snapshot did not help, for example before a pipeline is reset after a restore.
+                await asyncio.sleep(self._backoff.next_s())
 
     async def _bootstrap(self) -> State:
         """Load the rows of a snapshot while the service still writes it."""
@@ -153,10 +157,12 @@ class Mirror:
         status.report("requesting a snapshot", Phase.BOOTSTRAP)
         started_at = self._clock()
         # Before the snapshot: a stream that is created again meanwhile has lost changes.
-        created = await self._source.stream_created()
+        identity = await self._source.stream_identity()
         meta = await self._load_snapshot()
-        created = created or await self._source.stream_created()
-        state = State.begun(str(Table.parse(self._table)), meta, str(created))
+        identity = identity or await self._source.stream_identity()
+        if identity is None:
+            raise PositionLostError("the stream of changes is missing")
+        state = State.begun(str(Table.parse(self._table)), meta, identity)
         await self._call(self._target.finish, state.dump())
         status.snapshots += 1
         status.report(f"{status.rows:,} rows loaded in {self._clock() - started_at:.1f} s")
@@ -226,16 +232,23 @@ class Mirror:
             self.status.report("following", Phase.FOLLOWING)
             self._has_followed, self._uncommitted = True, 0
             while True:
-                # Alterations without an event show only in the schema document.
                 if self._clock() >= check_at:
-                    await self._schemas.check(self._layout)
-                    check_at = self._clock() + _SCHEMA_CHECK_S
+                    await self._check(state)
+                    check_at = self._clock() + _CHECK_S
                 try:
-                    async with asyncio.timeout(_SCHEMA_CHECK_S):
+                    async with asyncio.timeout(_CHECK_S):
                         batch = await anext(batches)
                 except TimeoutError:
                     continue
                 await self._take(batch)
+
+    async def _check(self, state: State) -> None:
+        """Look for what has no event: alterations of the table, and another history."""
+        assert self._layout is not None
+        await self._schemas.check(self._layout)
+        identity = await self._source.stream_identity()
+        if identity is not None:
+            identity.check(state)
 
     async def _take(self, batch: Batch) -> None:
         """Apply a batch, and commit it with its state if its last transaction is complete."""

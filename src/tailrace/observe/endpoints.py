@@ -1,7 +1,8 @@
 """HTTP endpoints that report on a process: how they answer, fail and listen.
 
 Which endpoints there are is up to the process: `tailrace.run.endpoints`, `tailrace.broker`. They
-have no login and listen on loopback by default.
+listen on loopback by default. GET requests have no login, so every request must name this server in
+its `Host` (`tailrace.observe.hosts`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import orjson
 import structlog
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import Response
 
 from tailrace.errors import ProcessError, TailraceError, UnexpectedError
@@ -24,11 +27,17 @@ if TYPE_CHECKING:
     from starlette.background import BackgroundTask
     from starlette.requests import Request
     from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from tailrace.observe.hosts import AllowedHosts
 
 GRACE_S = 2
+MAX_BODY_BYTES = 64 << 10
 
 
-def application(routes: Sequence[Route], endpoints: Mapping[str, str]) -> Starlette:
+def application(
+    routes: Sequence[Route], endpoints: Mapping[str, str], hosts: AllowedHosts
+) -> Starlette:
     """The ASGI application. An unknown path or method is answered with the list of endpoints."""
 
     async def refusal(_request: Request, error: Exception) -> Response:
@@ -41,8 +50,39 @@ def application(routes: Sequence[Route], endpoints: Mapping[str, str]) -> Starle
         return response
 
     return Starlette(
-        routes=routes, exception_handlers={HTTPException: refusal, Exception: _failure}
+        routes=routes,
+        middleware=[Middleware(_HostCheck, hosts=hosts)],
+        exception_handlers={HTTPException: refusal, Exception: _failure},
     )
+
+
+class _HostCheck:
+    """Answers requests that name another server with 421."""
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host")
+            local, *_ = scope.get("server") or [""]
+            # HTTP/1.0 allows requests without `Host`; browsers always send one.
+            if host is not None and not self._hosts.allow(host, local):
+                error = f"this server is not {host!r}: add the name to http.hosts in the settings"
+                await reply({"error": error}, 421)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of a request; 413 if it is too large."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"the body may have at most {MAX_BODY_BYTES:,} bytes")
+    return bytes(content)
 
 
 def reply(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:

@@ -103,12 +103,37 @@ class CaptureFigures(Figures):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedFigures(Figures):
+    """A destination that refuses messages, while its pipeline delivers to the others."""
+
+    LABELS: ClassVar = {"pipeline": "pipeline", "destination": "destination"}
+
+    pipeline: Annotated[str, Figure("Name of the pipeline.")] = ""
+    destination: Annotated[str, Figure("The topic.")] = ""
+    code: Annotated[
+        str,
+        Figure(
+            "Code of the error.",
+            gauge(
+                "tailrace_refused_destination",
+                help="1 for each destination that refuses messages while others accept them.",
+                value_label="code",
+            ),
+        ),
+    ] = ""
+    reason: Annotated[str, Figure("Text of the error.")] = ""
+    hint: Annotated[str, Figure("What to do about it.")] = ""
+    since: Annotated[datetime | None, Figure("When it was first refused.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFigures(Figures):
     """One pipeline, since its process started."""
 
     LABELS: ClassVar = {"pipeline": "name"}
 
     name: Annotated[str, Figure("Name of the pipeline.")] = ""
+    shape: Annotated[str, Figure("Shape of its messages; empty if it is not in the settings.")] = ""
     state: Annotated[
         str,
         Figure(
@@ -140,6 +165,10 @@ class PipelineFigures(Figures):
         float | None,
         Figure("Recent events per second.", gauge("tailrace_events_per_second")),
     ] = None
+    open: Annotated[
+        bool | None,
+        Figure("Whether the present micro-batch is open.", gauge("tailrace_batch_open")),
+    ] = None
     batch_ms: Annotated[
         float | None,
         Figure(
@@ -167,6 +196,11 @@ class PipelineFigures(Figures):
             gauge("tailrace_last_commit_timestamp_seconds"),
         ),
     ] = None
+
+    refused: Annotated[
+        tuple[RefusedFigures, ...],
+        Figure("Destinations that refuse messages, as of the last micro-batch."),
+    ] = ()
 
     @property
     def running(self) -> bool:
@@ -295,6 +329,9 @@ class SlotFigures(Figures):
             "WAL between the server's end and the position that capture has acknowledged.",
             gauge("tailrace_slot_lag_bytes"),
         ),
+    ] = None
+    tables: Annotated[
+        int | None, Figure("Tables of the publication.", gauge("tailrace_published_tables"))
     ] = None
     checked_at: Annotated[str | None, Figure("When PostgreSQL was asked last.")] = None
     error: Annotated[str | None, Figure("Why the figures are old, or the slot is lost.")] = None

@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector as Base
 
 from tailrace.observe.bridge import BridgeFigures, bridge_figures
+from tailrace.observe.creek import CreekFigures, CreekReads, creek_figures, creek_reads
 from tailrace.observe.figure import figures_of
 from tailrace.observe.figures import (
     BackfillFigures,
@@ -23,6 +24,7 @@ from tailrace.observe.figures import (
     PinFigures,
     PipelineFigures,
     ProcessFigures,
+    RefusedFigures,
     SchemaChangeCount,
     SlotFigures,
     SnapshotFigures,
@@ -58,10 +60,15 @@ class Collector(Base):
         yield from families(LogFigures, [system.log])
         yield from families(ProcessFigures, system.processes)
         yield from families(PipelineFigures, system.pipelines)
+        refused = [each for pipeline in system.pipelines for each in pipeline.refused]
+        yield from families(RefusedFigures, refused)
         yield from families(SnapshotFigures, system.snapshots)
         yield from families(BackfillFigures, system.backfills)
         yield from families(SchemaChangeCount, system.schema_change_counts)
         yield from families(PinFigures, system.pins)
+        for kind, items in ((CreekFigures, creek_figures), (CreekReads, creek_reads)):
+            if found := [*items(system)]:
+                yield from families(kind, found)
 
 
 def exposition(read: Callable[[], SystemFigures], accept: str = "") -> tuple[bytes, str]:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from tailrace.errors import ConfigError
-from tailrace.pipeline import session
-from tailrace.pipeline.facade import register
-from tailrace.pipeline.publish import publish
-from tailrace.pipeline.running import Runner
+from tailrace.pipeline import interpreter, session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tailrace.config import Config, Spark
     from tailrace.observe.figures import PipelineFigures
+    from tailrace.pipeline.running import Runner
     from tailrace.snapshot.job import Published, SnapshotJob, Wave
 
+# ruff: noqa: PLC0415 - most modules are loaded while the JVM starts
+
 _STOP_S = 20.0
+_LOADED_LATER = (
+    "tailrace.pipeline.running",
+    "tailrace.pipeline.publish",
+    "tailrace.snapshot.service.service",
+)
 
 
 class Application:
@@ -27,14 +40,20 @@ class Application:
             raise ConfigError(
                 "the settings have no pipelines", hint="Add one under `pipelines:`, then restart."
             )
-        self._spark = session.build(_spark_settings(config))
+        self._spark = _start_spark(config)
+        from tailrace.pipeline.facade import register
+        from tailrace.pipeline.running import Runner
+
         # The runner logs a failed batch in one line; Spark would log a page of Java for it.
         self._spark.sparkContext.setLogLevel("FATAL")
         register(self._spark)
-        self._runners = {name: Runner(self._spark, config, name) for name in config.pipelines}
+        self._runners: dict[str, Runner] = {
+            name: Runner(self._spark, config, name) for name in config.pipelines
+        }
 
     def start(self) -> None:
         """Start every pipeline."""
+        threading.Thread(target=_start_daemon, args=(self._spark,), daemon=True).start()
         for runner in self._runners.values():
             runner.start()
 
@@ -44,6 +63,8 @@ class Application:
 
     def publish(self, job: SnapshotJob, wave: Wave) -> Published:
         """Publish a part of a snapshot."""
+        from tailrace.pipeline.publish import publish
+
         return publish(self._spark, job, wave)
 
     @property
@@ -59,6 +80,23 @@ class Application:
             runner.join(_STOP_S)
         if self.lost is None:
             self._spark.stop()
+
+
+def _start_spark(config: Config) -> SparkSession:
+    """The session. While the JVM starts, a thread loads what this process needs next."""
+    interpreter.skip_discovery()
+    loading = threading.Thread(target=lambda: [*map(import_module, _LOADED_LATER)], daemon=True)
+    loading.start()
+    spark = session.build(_spark_settings(config))
+    loading.join()
+    return spark
+
+
+def _start_daemon(spark: SparkSession) -> None:
+    """Have Spark start the daemon of the workers, while it plans the queries that need them."""
+    # A failure shows in the queries as well, which report it.
+    with contextlib.suppress(PySparkException, Py4JError, OSError):
+        spark.sparkContext.parallelize([0], 1).count()
 
 
 def _spark_settings(config: Config) -> Spark:

@@ -223,7 +223,7 @@ class _Check:
         ):
             return
         selects = expression.text.place.rpartition(".")[2].startswith("select")
-        read = _columns(expression, relation, ("", "after"))
+        read = _columns(expression, relation, ("", "row", "after"))
         if selects and len(read) < 2:
             return
         large = [relation.columns[index].name for index in sorted(read)]
@@ -244,7 +244,11 @@ class _Check:
             return
         places = [
             place
-            for place, when in (("before", ("update", "delete")), ("", ("delete",)))
+            for place, when in (
+                ("before", ("update", "delete")),
+                ("", ("delete",)),
+                ("row", ("delete",)),
+            )
             if any(self._source.publishes(operation) for operation in when)
         ]
         read = _columns(expression, relation, tuple(places))

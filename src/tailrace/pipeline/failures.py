@@ -7,10 +7,11 @@ import re
 from py4j.protocol import Py4JJavaError
 
 from tailrace import errors
-from tailrace.errors import TailraceError, UnexpectedError
+from tailrace.errors import DiskFullError, TailraceError, UnexpectedError
 from tailrace.pipeline.expressions import analysis
 
 _RAISED = re.compile(r"tailrace\.errors\.(\w+): (.*)")
+_NO_SPACE = re.compile(r"[\w.$]+: No space left on device")
 
 
 def translate_error(error: Exception | None) -> TailraceError:
@@ -27,7 +28,11 @@ def translate_error(error: Exception | None) -> TailraceError:
     kind = getattr(errors, raised[-1][0], None) if raised else None
     if isinstance(kind, type) and issubclass(kind, TailraceError):
         return kind(raised[-1][1])
-    return UnexpectedError(_cause(text))
+    full = _NO_SPACE.search(text)
+    if full is not None:
+        # Spark could not write the checkpoint, or a temporary file.
+        return DiskFullError(f"Spark cannot write: {full[0]}")
+    return analysis.data_error(text) or UnexpectedError(_cause(text))
 
 
 def _cause(text: str) -> str:

@@ -4,6 +4,9 @@ Spark puts its own `pyspark.zip` first on their PYTHONPATH. Python keeps no comp
 zip file, so each process compiles PySpark again: 2.1 s of a core instead of 0.6 s, and the start of
 a query takes several processes. `python.sh` removes the zip files from the PYTHONPATH and runs the
 interpreter of this process, which finds the PySpark that is installed for it.
+
+`PYSPARK_PYTHON` is for queries. `PYSPARK_DRIVER_PYTHON` is for the discovery of data sources:
+before the first one is used, Spark looks for packages named `pyspark_*`.
 """
 
 from __future__ import annotations
@@ -26,10 +29,19 @@ def configure(*, local: bool) -> None:
     By default Spark starts `python3` from the PATH, which is the system's in a venv that is not
     activated. Call this before the JVM starts: its child processes inherit the environment.
     """
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ[_INTERPRETER] = sys.executable
     without_zip = local and _installed() and os.access(_SCRIPT, os.X_OK)
-    os.environ.setdefault("PYSPARK_PYTHON", str(_SCRIPT) if without_zip else sys.executable)
+    python = str(_SCRIPT) if without_zip else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+
+
+def skip_discovery() -> None:
+    """Have a JVM that starts later discover no data sources: it takes two processes and a second.
+
+    Spark skips it if there is no such interpreter. Sources that are registered are not affected.
+    """
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.devnull
 
 
 def _installed() -> bool:

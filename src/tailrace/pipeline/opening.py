@@ -31,6 +31,7 @@ class Target:
     run: str
     sink: SinkSettings
     lanes: int = 1
+    slot: str = ""
     database: str = ""
     began: StartRecord
     """Where the pipeline began, and the history that its positions belong to."""
@@ -68,6 +69,7 @@ def build(target: Target, lane: int) -> Sink:
         target.sink,
         Lane(
             pipeline=target.name,
+            slot=target.slot,
             number=lane,
             lanes=target.lanes,
             database=target.database,

@@ -2,7 +2,9 @@
 
 Without SQL stages the task of the source decodes and encodes, whole columns at a time, and passes
 blocks of messages on. With SQL stages the rows pass through Spark's expressions and are encoded in
-the task that delivers them.
+the task that delivers them. Near the end of the log batches are open (`tailrace.open_batch`):
+without SQL stages the task that delivers reads the log by itself, with them the task of the source
+follows the log and moves its rows on through Spark.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
 from tailrace.pipeline import plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
+from tailrace.pipeline.open_source import OpenSource
 from tailrace.pipeline.opening import Target
 from tailrace.pipeline.spec import Spec
 
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
     from tailrace.config import Pipeline
     from tailrace.log.reader import Log
     from tailrace.pipeline.plan import Plan
+
+
+_PUSH_BYTES = range(1, (4 << 20) + 1)
+"""Sizes of Arrow batches that a row can fill hundreds of times per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +57,9 @@ def start(
     log: Log,
     folders: Folders,
     began: StartRecord,
+    max_open_s: float = 0.0,
 ) -> StreamingQuery:
-    """Start the query of a pipeline over the log."""
+    """Start the query of a pipeline over the log. With `max_open_s` its batches may be open."""
     folder = folders.checkpoint
     after = checkpoint.delivered(folder) or began.position
     pages = Spool(folders.spool).pages(checkpoint.delivered_page(folder))
@@ -63,16 +71,30 @@ def start(
         run=uuid.uuid4().hex,
         sink=pipeline.sink,
         lanes=pipeline.lanes,
+        slot=spec.slot,
         database=spec.database,
         began=began,
         routed=bool(pipeline.route),
     )
+    # Rows of several lanes pass through a shuffle, which ends before delivery begins.
+    pushed = stages is None or _push_bytes(spark) in _PUSH_BYTES
+    open_s = max_open_s if pipeline.lanes == 1 and pushed else 0.0
+    records = checkpoint.open_folder(folder)
     if stages is None:
-        blocks = read(spark, pipeline, spec, folders, began)
-        receipts = deliver_blocks(in_lanes(blocks, spec), target)
+        source = OpenSource(
+            log=folders.log,
+            spool=folders.spool,
+            records=records,
+            spec=spec,
+            max_rows=pipeline.batch_rows,
+            max_s=open_s,
+        )
+        blocks = read(spark, pipeline, spec, folders, began, open_s=open_s)
+        receipts = deliver_blocks(in_lanes(blocks, spec), target, source)
     else:
-        rows = stages.apply(read(spark, pipeline, spec, folders, began, frame="cells"))
-        receipts = deliver_rows(in_lanes(rows, spec), target, spec, stages.relations())
+        cells = read(spark, pipeline, spec, folders, began, frame="cells", open_s=open_s)
+        rows = in_lanes(stages.apply(cells), spec)
+        receipts = deliver_rows(rows, target, spec, stages.relations(), records)
     return (
         receipts.observe("delivered", *_totals())
         .writeStream.queryName(name)
@@ -90,6 +112,7 @@ def read(
     began: StartRecord,
     *,
     frame: str = "blocks",
+    open_s: float = 0.0,
 ) -> DataFrame:
     """The log as a streaming frame."""
     return (
@@ -103,8 +126,16 @@ def read(
         .option("maxBytesPerTrigger", pipeline.batch_bytes)
         .option("consumer", spec.name)
         .option("spool", str(folders.spool))
+        .option("openBatches", str(checkpoint.open_folder(folders.checkpoint)))
+        .option("maxOpenSeconds", open_s)
+        .option("pushBytes", _push_bytes(spark))
         .load()
     )
+
+
+def _push_bytes(spark: SparkSession) -> int:
+    """The size of an Arrow batch at which Spark passes it on to a Python function."""
+    return int(spark._jsparkSession.sessionState().conf().arrowMaxBytesPerBatch())
 
 
 def in_lanes(messages: DataFrame, spec: Spec) -> DataFrame:
@@ -138,4 +169,6 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
 
 def _totals() -> list[Column]:
     sums = [sql.sum(name).alias(name) for name in ("messages", "bytes", "duplicates")]
-    return [*sums, *(sql.max(name).alias(name) for name in ("p50_us", "p99_us", "committed_us"))]
+    # Sinks with refusals have one lane.
+    largest = ("p50_us", "p99_us", "committed_us", "refusals")
+    return [*sums, *(sql.max(name).alias(name) for name in largest)]

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from tailrace.snapshot.table import Table
 
 _IMAGES = ("before", "after", "unchanged", "absent")
-_NO_COLUMN = {"destination": "CAST(NULL AS STRING)", "message_key": "CAST(NULL AS STRING)"}
+_NO_TEXT = "CAST(NULL AS STRING)"
+_NO_COLUMN = {"destination": _NO_TEXT, "message_key": _NO_TEXT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +57,23 @@ class Plan:
     def apply(self, frame: DataFrame) -> DataFrame:
         """Filter by `where`, then compute `select`, `route` and `key`."""
         if self.expressions.where is not None:
-            frame = frame.where(self._text("where"))
+            frame = frame.where(self._text("where", mark="true"))
         changed: dict[str, str] = dict(_NO_COLUMN)
         if self.expressions.select is not None:
             for image in _IMAGES:
                 texts = {
                     number: version.images()[image] for number, version in self.versions.items()
                 }
-                changed[image] = combine(texts, message=image)
+                changed[image] = combine(texts, message=image, mark=image)
         if self.expressions.route is not None:
-            changed["destination"] = self._text("route")
+            changed["destination"] = self._text("route", mark=_NO_TEXT)
         if self.expressions.key is not None:
-            changed["message_key"] = self._text("key")
+            changed["message_key"] = self._text("key", mark=_NO_TEXT)
         return frame.withColumns({name: sql.expr(text) for name, text in changed.items()})
 
-    def _text(self, stage: str) -> str:
+    def _text(self, stage: str, *, mark: str) -> str:
         texts = {number: getattr(version, stage) for number, version in self.versions.items()}
-        return combine(texts, message=getattr(self.message, stage))
+        return combine(texts, message=getattr(self.message, stage), mark=mark)
 
     def lane_key(self) -> tuple[str, ...]:
         """The column that `key` names: with several lanes it chooses the lane."""

@@ -1,4 +1,10 @@
-"""Progress of one pipeline: Spark's reports of finished micro-batches, added up into figures."""
+"""Progress of one pipeline, added up into figures.
+
+Spark reports micro-batches when they have finished; open batches also note what they have delivered
+while they run. The report of an open batch repeats what was noted, which is counted once. Reports
+and notes are read at different times: a note may come after the report of its batch, and a report
+after a note of the next batch.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from tailrace.observe.figure import Recorder
-from tailrace.observe.figures import PipelineFigures
+from tailrace.observe.figures import PipelineFigures, RefusedFigures
+from tailrace.open_batch import OpenBatch, OpenProgress
+from tailrace.pipeline.source.offset import Offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from tailrace.position import Position
 
 _WINDOW_S = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,7 +37,11 @@ class Progress(Recorder[PipelineFigures]):
         super().__init__(PipelineFigures(name=name))
         self._clock = clock
         self._recent: deque[tuple[float, int]] = deque()
-        """When recent micro-batches ended, and their events."""
+        """When recent events were counted, and how many."""
+        self._counted: dict[str, OpenProgress] = {}
+        """What is counted of open batches without a report, by batch."""
+        self._reported = 0
+        """The number of the last open batch with a report."""
 
     def current(self) -> PipelineFigures:
         """The figures as of now."""
@@ -39,33 +55,71 @@ class Progress(Recorder[PipelineFigures]):
         """Replace the state, and the error that explains it."""
         self.set(state=state, code=code, message=message)
 
-    def add_batch(self, batch: Mapping[str, Any]) -> None:
-        """Add a finished micro-batch, as `StreamingQueryProgress` describes it.
+    def start_query(self) -> None:
+        """Start to count: what an earlier query has noted is counted."""
+        self._counted, self._reported = {}, 0
+
+    def add_open(self, noted: OpenProgress) -> None:
+        """Add what an open batch has delivered since the last call."""
+        if OpenBatch.parse(noted.batch).number > self._reported:
+            self.set(open=True, position=noted.reached)
+            self._add(noted, self._counted.get(noted.batch))
+            self._counted[noted.batch] = noted
+
+    def add_batch(self, batch: Mapping[str, Any], end: Position) -> None:
+        """Add a finished micro-batch, as `StreamingQueryProgress` describes it, and its end.
 
         The `delivered` metrics are those that `tailrace.pipeline.deliver` observes.
         """
+        offset = Offset.parse(batch["sources"][0]["endOffset"])
         self.add(batches=1)
         self.set(
             batch_ms=float(batch["durationMs"].get("triggerExecution", 0)),
-            position=str(batch["sources"][0]["endOffset"]["position"]),
+            position=str(end),
+            open=offset.open,
         )
-        delivered = batch.get("observedMetrics", {}).get("delivered", {})
-        events = delivered.get("messages") or 0
-        if events:
-            self._add_delivered(events, delivered)
+        metrics = batch.get("observedMetrics", {}).get("delivered", {})
+        delivered = OpenProgress(
+            **{name: value for name, value in metrics.items() if value is not None}
+        )
+        known = None
+        if offset.open:
+            known = self._counted.pop(str(offset.open_batch), None)
+            self._reported = offset.open_batch.number
+        self._add(delivered, known)
 
-    def _add_delivered(self, events: int, delivered: Mapping[str, Any]) -> None:
-        self._recent.append((self._clock(), events))
-        self.add(
-            events=events,
-            bytes=delivered.get("bytes") or 0,
-            duplicates=delivered.get("duplicates") or 0,
-        )
-        # Rows of a backfill have no commit time of their own.
-        if delivered.get("p50_us") is not None:
-            self.set(
-                latency_ms_p50=round(delivered["p50_us"] / 1000, 1),
-                latency_ms_p99=round(delivered["p99_us"] / 1000, 1),
+    def _add(self, delivered: OpenProgress, known: OpenProgress | None) -> None:
+        """Add what is delivered beyond what is counted already."""
+        known = known or OpenProgress()
+        if delivered.refusals is not None:
+            self.set(refused=self._refused(delivered.refusals))
+        events = delivered.messages - known.messages
+        duplicates = delivered.duplicates - known.duplicates
+        self.add(bytes=delivered.bytes - known.bytes, duplicates=duplicates)
+        if events:
+            self._recent.append((self._clock(), events))
+            self.add(events=events)
+            self._set_times(delivered)
+
+    def _refused(self, refusals: str) -> tuple[RefusedFigures, ...]:
+        return tuple(
+            RefusedFigures(
+                pipeline=self.figures.name,
+                destination=each["destination"],
+                code=each["code"],
+                reason=each["reason"],
+                hint=each["hint"],
+                since=datetime.fromtimestamp(each["since_s"], UTC),
             )
-        if delivered.get("committed_us") is not None:
-            self.set(last_committed_at=_EPOCH + timedelta(microseconds=delivered["committed_us"]))
+            for each in orjson.loads(refusals)
+        )
+
+    def _set_times(self, delivered: OpenProgress) -> None:
+        # Rows of a backfill have no commit time of their own.
+        if delivered.p50_us is not None and delivered.p99_us is not None:
+            self.set(
+                latency_ms_p50=round(delivered.p50_us / 1000, 1),
+                latency_ms_p99=round(delivered.p99_us / 1000, 1),
+            )
+        if delivered.committed_us is not None:
+            self.set(last_committed_at=_EPOCH + timedelta(microseconds=delivered.committed_us))

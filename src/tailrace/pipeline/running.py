@@ -21,9 +21,11 @@ from tailrace.backfill.spool import spool_of
 from tailrace.backoff import Backoff
 from tailrace.errors import (
     ConfigError,
+    DiskFullError,
     LogMissingError,
     ReplanError,
     SinkUnreachableError,
+    StorageError,
     TailraceError,
 )
 from tailrace.log import retention
@@ -34,18 +36,24 @@ from tailrace.pipeline import opening
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import translate_error
 from tailrace.pipeline.progress import Progress
+from tailrace.pipeline.source.offset import Offset
+from tailrace.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.checkpoint import StartRecord
     from tailrace.config import Config, Pipeline
+    from tailrace.open_batch import OpenBatches, OpenProgress
 
 _HEALTHY_S = 30.0
 _POLL_S = 0.5
+_CLOSE_S = 5.0
+_CLOSE_POLL_S = 0.02
+_SETTLE_S = 2.0
 
 
 class Runner:
@@ -69,6 +77,11 @@ class Runner:
         self._backoff = Backoff(clock=clock)
         self._query: StreamingQuery | None = None
         self._last_batch = -1
+        self._delivered = False
+        """Whether the query has delivered since it started."""
+        self._noted: OpenProgress | None = None
+        """The progress of an open batch that was last read."""
+        self._settle_at = 0.0
         self.progress = Progress(name, clock=clock)
         self.lost: BaseException | None = None
         """Why Spark itself has ended."""
@@ -111,10 +124,19 @@ class Runner:
         # Starting a query takes seconds of a core. While the sink is unreachable, the other
         # pipelines need that core.
         opening.probe(self._pipeline.sink, name=self._name)
+        self._open_batches.start_query()
         query = self._query = path.start(
-            self._spark, self._name, self._pipeline, log=log, folders=self._folders, began=began
+            self._spark,
+            self._name,
+            self._pipeline,
+            log=log,
+            folders=self._folders,
+            began=began,
+            max_open_s=self._pipeline.max_open_s if self._has_spare_slot() else 0.0,
         )
-        self._last_batch = -1
+        self._last_batch, self._delivered = -1, False
+        self._noted = self._open_batches.progress()
+        self.progress.start_query()
         started_at = self._clock()
         self._backoff.running()
         if self.progress.figures.state != "retrying":
@@ -125,12 +147,30 @@ class Runner:
                 if not query.isActive:
                     raise translate_error(query.exception())
                 # A query that has only started has not reached its sink yet.
-                if self._last_batch >= 0 or self._clock() - started_at > _HEALTHY_S:
+                if self._delivered or self._clock() - started_at > _HEALTHY_S:
                     self.progress.set_state("running")
         finally:
+            with contextlib.suppress(Py4JError, OSError, DiskFullError, StorageError):
+                self._close_batch(query)
             with contextlib.suppress(Py4JError, OSError):
                 self._read_progress(query)
                 query.stop()
+
+    @property
+    def _open_batches(self) -> OpenBatches:
+        return checkpoint.open_batches(self._folders.checkpoint)
+
+    def _has_spare_slot(self) -> bool:
+        """Whether a batch may stay open: it keeps one of Spark's slots, and others need theirs."""
+        needed = sum(pipeline.lanes for pipeline in self._config.pipelines.values())
+        return self._spark.sparkContext.defaultParallelism > needed
+
+    def _close_batch(self, query: StreamingQuery) -> None:
+        """Let an open batch end in order, so that the next start need not replay it."""
+        self._open_batches.request_close()
+        deadline, folder = self._clock() + _CLOSE_S, self._folders.checkpoint
+        while query.isActive and checkpoint.running(folder) and self._clock() < deadline:
+            time.sleep(_CLOSE_POLL_S)
 
     @property
     def _folders(self) -> path.Folders:
@@ -169,8 +209,31 @@ class Runner:
     def _read_progress(self, query: StreamingQuery) -> None:
         for batch in _finished_batches(query):
             if batch["batchId"] > self._last_batch:
-                self._last_batch = batch["batchId"]
-                self.progress.add_batch(batch)
+                self._last_batch, self._delivered = batch["batchId"], True
+                self.progress.add_batch(batch, self._end_of(batch))
+        noted = self._open_batches.progress()
+        if noted is not None and noted != self._noted:
+            self._noted, self._delivered = noted, True
+            self.progress.add_open(noted)
+        if noted is not None and self._clock() >= self._settle_at:
+            self._settle_at = self._clock() + _SETTLE_S
+            self._settle(noted)
+
+    def _settle(self, noted: OpenProgress) -> None:
+        """Let the log remove what an open batch has delivered."""
+        store, reached = LocalStore(self._config.log.path), Position.parse(noted.reached)
+        pinned = retention.pins(store).get(self._name)
+        if pinned is None or pinned < reached:
+            # If not even a full disk's old files can be overwritten, the log keeps more.
+            with contextlib.suppress(DiskFullError):
+                self._open_batches.settle(noted)
+                retention.pin(store, self._name, reached, now=time.time())
+
+    def _end_of(self, batch: Mapping[str, Any]) -> Position:
+        """Where a batch ended."""
+        end = Offset.parse(batch["sources"][0]["endOffset"])
+        closed = self._open_batches.closed(end.open_batch) if end.open else None
+        return closed or end.position
 
     def _retry(self, error: TailraceError) -> bool:
         """Wait before a retry; False if there is none."""

@@ -6,8 +6,10 @@ The figures are for a micro-batch of a hundred rows on two cores, where Spark's 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from tailrace.pipeline import archive, interpreter
@@ -59,9 +61,16 @@ SETTINGS = {
     # Listen on the loopback interface only.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # A worker is forked with everything loaded, instead of loading it for a second.
+    "spark.python.daemon.module": "tailrace.pipeline.daemon",
+    # Spark has a daemon per environment. It sets this variable for SQL alone.
+    "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
 }
 
-_LOOPBACK = ("spark.driver.host", "spark.driver.bindAddress")
+_THIS_MACHINE = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module")
+"""Settings for executors on this machine only."""
+_SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
+"""Names of settings whose values Spark hides in its own output: `spark.redaction.regex`."""
 
 STREAMING = {
     # Spark's planner is large, and most of the work is done by Python workers. The JVM's second
@@ -69,20 +78,43 @@ STREAMING = {
     # instead of 450 ms on two busy cores. Reading a table of millions of rows is three times as
     # fast with C2, so other sessions keep it.
     _JAVA_OPTIONS: f"{JAVA} -XX:TieredStopAtLevel=1",
+    # Hadoop sets the mode of checkpoint files itself, and does not see the umask of the process.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
 }
-"""Further settings for a session that runs small micro-batches only."""
+"""Further settings for a session that runs the pipelines and nothing else."""
 
 
 def build(settings: Spark, *, name: str = "tailrace") -> SparkSession:
     """Create the session; the user's `conf` wins over `SETTINGS`."""
-    local = settings.master.startswith("local")
-    interpreter.configure(local=local)
-    builder = SparkSession.builder.appName(name).master(settings.master)
-    conf = SETTINGS | settings.conf
-    conf[_JAVA_OPTIONS] = archive.add_to(conf[_JAVA_OPTIONS])
+    interpreter.configure(local=settings.master.startswith("local"))
+    conf = {"spark.app.name": name, "spark.master": settings.master} | conf_of(settings)
+    _start_jvm(conf)
+    builder = SparkSession.builder
     for key, value in conf.items():
-        if local or key not in _LOOPBACK or key in settings.conf:
-            builder = builder.config(key, value)
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def conf_of(settings: Spark) -> dict[str, str]:
+    """Spark's settings.
+
+    On a cluster, Spark chooses the address that executors connect to. Their daemon is PySpark's: it
+    starts before Spark adds the files of the application, which Tailrace may be one of.
+    """
+    conf = SETTINGS | settings.conf
+    conf[_JAVA_OPTIONS] = archive.add_to(conf[_JAVA_OPTIONS])
+    dropped = () if settings.on_this_machine else _THIS_MACHINE
+    return {key: value for key, value in conf.items() if key not in dropped or key in settings.conf}
+
+
+def _start_jvm(conf: dict[str, str]) -> None:
+    """Start the JVM, unless it runs, without the secrets among the settings.
+
+    PySpark passes the settings of a new JVM on its command line, which all users of the machine can
+    read. The session sets the secrets later, over PySpark's socket.
+    """
+    if SparkContext._gateway is None:
+        public = [(key, value) for key, value in conf.items() if not _SECRET.search(key)]
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(public))

@@ -2,7 +2,8 @@
 
 Spark's workers run a full garbage collection after every task. With Spark, Arrow and numpy loaded
 that takes 40 ms, several times as long as a small micro-batch. Modules that are loaded by then are
-never unloaded, so `freeze_gc` excludes them from later collections.
+never unloaded, so `freeze_gc` excludes them from later collections. Workers of `daemon` have little
+left to exclude; those of a session that a user has built have everything.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 from typing import Any
 
 _frozen = False
-_BACKGROUND = "TAILRACE_BACKGROUND"
+BACKGROUND = "TAILRACE_BACKGROUND"
+"""The variable that marks the workers of `in_background`."""
 _NICE = 10
 
 
@@ -31,11 +33,11 @@ def in_background(function: Any) -> Any:
     Spark shares workers between functions with the same environment, so the function gets an
     environment variable of its own.
     """
-    function._unwrapped._judf.func().envVars().put(_BACKGROUND, "1")
+    function._unwrapped._judf.func().envVars().put(BACKGROUND, "1")
     return function
 
 
 def lower_priority() -> None:
     """Raise the nice value of a worker of `in_background`: changes go before snapshots."""
-    if os.environ.pop(_BACKGROUND, None):
+    if os.environ.pop(BACKGROUND, None):
         os.nice(_NICE)

@@ -237,6 +237,12 @@ def user(dsn: str) -> str:
     return _known(dsn).get("user", "")
 
 
+def database_name(dsn: str) -> str:
+    """The database that libpq connects to: of `dsn`, of PGDATABASE, or named like the user."""
+    known = _environment() | _parse(dsn)
+    return known.get("dbname") or known.get("user", "")
+
+
 def _role(dsn: str) -> str:
     name = user(dsn)
     return quote_ident(name) if name else "<role>"

@@ -3,7 +3,7 @@
 A state machine without a clock: `tick(now)` is called many times per second. `Launcher` stands for
 the operating system, so the rules can be tested without processes.
 
-    WAITING ──ready──▶ RUNNING ──exit, final code──▶ FAILED
+    WAITING ───due───▶ RUNNING ──exit, final code──▶ FAILED
        ▲                │  ▲
        │                │  └──delay over──┐
        └──reload────────┤                 │
@@ -35,7 +35,7 @@ HEALTHY_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A process to supervise. It is not started before `ready` returns True."""
+    """A process to supervise."""
 
     name: str
     command: tuple[str, ...]
@@ -45,7 +45,8 @@ class Spec:
     """How long a stop may take before the process is killed."""
     reloads: bool = True
     """Whether it restarts when the settings are reloaded."""
-    ready: Callable[[], bool] = lambda: True
+    idle: Callable[[], bool] = lambda: False
+    """Whether it has nothing to do while the other workers are down."""
 
 
 class State(enum.Enum):
@@ -118,7 +119,7 @@ class Child:
             elif self._reload_deadline and now > self._reload_deadline:
                 self._reload_deadline = math.inf
                 self._kill(self._running)
-        elif self.state is not State.FAILED and now >= self._start_at and self.spec.ready():
+        elif self.state is not State.FAILED and now >= self._start_at:
             self._start(now)
 
     def _start(self, now: float) -> None:

@@ -27,6 +27,10 @@ def problems(system: SystemFigures) -> list[str]:
         if not pipeline.running:
             code = f" ({pipeline.code})" if pipeline.code else ""
             reasons.append(f"pipeline {pipeline.name}: {pipeline.state}{code}")
+        reasons += [
+            f"pipeline {pipeline.name}: topic {each.destination} is refused ({each.code})"
+            for each in pipeline.refused
+        ]
     return reasons
 
 

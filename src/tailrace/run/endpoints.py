@@ -1,8 +1,8 @@
 """The HTTP endpoints of `tailrace run`: health, status, metrics, backfills, shutdown.
 
-They have no login and listen on loopback by default. Those that change something refuse requests
-from foreign web pages (`tailrace.run.origin`). How they answer and listen is in
-`tailrace.observe.endpoints`.
+They listen on loopback by default. GET requests have no login. Requests that change something need
+a token (`tailrace.run.token`) and are refused from foreign web pages (`tailrace.run.origin`). How
+the endpoints answer and listen is in `tailrace.observe.endpoints`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -21,13 +21,15 @@ from tailrace.backfill import queue as backfills
 from tailrace.errors import ConfigError, SinkError
 from tailrace.jetstream import client as jetstream
 from tailrace.jetstream.settings import JetStreamSettings
-from tailrace.observe.endpoints import application, reply
+from tailrace.observe.endpoints import application, read_body, reply
+from tailrace.observe.hosts import AllowedHosts
 from tailrace.observe.metrics import exposition
 from tailrace.run.document import problems, status_document
 from tailrace.run.origin import is_same_origin
+from tailrace.run.token import FILE, is_authorised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -59,18 +61,29 @@ class _BackfillRequest(BaseModel):
     pipeline: str
     table: str
     where: str = ""
-    rate: float = 0.0
+    rate: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
 class Endpoints:
-    """The routes, over an overview and a function that stops the system."""
+    """The routes, over an overview and a function that stops the system.
+
+    `failing` are the names of services of this process that are down.
+    """
 
     def __init__(
-        self, config: Config, overview: Overview, shut_down: Callable[[], None] | None
+        self,
+        config: Config,
+        overview: Overview,
+        shut_down: Callable[[], None] | None,
+        *,
+        token: str,
+        failing: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._config = config
         self._overview = overview
         self._shut_down = shut_down
+        self._token = token
+        self._failing = failing
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -87,6 +100,7 @@ class Endpoints:
                 Route("/shutdown", self._shutdown, methods=["POST"]),
             ],
             _ENDPOINTS,
+            AllowedHosts(self._config.http.host, self._config.http.hosts),
         )
 
     async def _health(self, _request: Request) -> Response:
@@ -94,6 +108,7 @@ class Endpoints:
 
     async def _ready(self, _request: Request) -> Response:
         reasons = problems(await run_in_threadpool(self._overview.read))
+        reasons += [f"service {name}: failed, will be restarted" for name in self._failing()]
         if reasons:
             return reply({"status": "degraded", "problems": reasons}, 503)
         return reply({"status": "ready"})
@@ -124,9 +139,9 @@ class Endpoints:
         return reply(await run_in_threadpool(backfills.list_backfills, self._config))
 
     async def _request_backfill(self, request: Request) -> Response:
-        self._refuse_foreign_pages(request)
+        content = await self._accept(request)
         try:
-            body = _BackfillRequest.model_validate_json(await request.body())
+            body = _BackfillRequest.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"])) or "body"
@@ -141,7 +156,7 @@ class Endpoints:
         return reply({"id": order.id, "table": str(order.table)}, 202)
 
     async def _control_backfill(self, request: Request) -> Response:
-        self._refuse_foreign_pages(request)
+        await self._accept(request)
         action = _ACTIONS.get(request.path_params["action"])
         if action is None:
             raise HTTPException(404, "unknown action: use pause, resume or cancel")
@@ -154,15 +169,24 @@ class Endpoints:
         return reply({"id": order.id, "desired_state": order.desired_state}, 202)
 
     async def _shutdown(self, request: Request) -> Response:
-        self._refuse_foreign_pages(request)
+        await self._accept(request)
         if self._shut_down is None:
             raise HTTPException(409, "`tailrace run` does not supervise this: stop each process")
         structlog.get_logger().info("serve.shutdown_requested")
         return reply({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
 
-    def _refuse_foreign_pages(self, request: Request) -> None:
-        if not is_same_origin(request.headers, self._config.http.host):
+    async def _accept(self, request: Request) -> bytes:
+        """The body of a request that changes something, if it is allowed to."""
+        if not is_same_origin(request.headers):
             raise HTTPException(403, "requests from web pages of other sites are refused")
+        if not is_authorised(request.headers.get("authorization", ""), self._token):
+            raise HTTPException(
+                401,
+                "this request needs the header `Authorization: Bearer TOKEN`; the token is "
+                f"http.token of the settings, or else in the file {FILE} of the data folder",
+                {"www-authenticate": "Bearer"},
+            )
+        return await read_body(request)
 
 
 def _first_nats_sink(config: Config) -> JetStreamSettings | None:

@@ -16,6 +16,7 @@ import structlog
 from tailrace.errors import TailraceError
 from tailrace.observe.figures import SlotFigures
 from tailrace.postgres.connection import connect
+from tailrace.postgres.publication import read_publication
 from tailrace.postgres.slot import read_slot
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Monitor:
                 connect_timeout_s=self._config.capture.connect_timeout_s,
             ) as connection:
                 slot = read_slot(connection, source.slot)
+                publication = read_publication(connection, source.publication)
         except TailraceError as error:
             self.figures = replace(
                 self.figures, active=False, checked_at=now, error=f"{error.code}: {error}"
@@ -65,7 +67,8 @@ class Monitor:
             self.figures = SlotFigures(checked_at=now, error="the slot does not exist")
             self._events.error("monitor.slot_missing", hint="Run: tailrace init")
             return
-        self.figures = slot_figures(slot, now)
+        tables = len(publication.tables) if publication else 0
+        self.figures = replace(slot_figures(slot, now), tables=tables)
         self.warn(self.figures.kept_wal_bytes or 0)
 
     def warn(self, kept_bytes: int) -> None:

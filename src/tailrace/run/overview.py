@@ -164,7 +164,8 @@ def _pipelines(
     """The pipelines of the settings, then those that still run without being in the settings."""
     reported = (report.status.pipelines if report else None) or {}
     for name in [*config.pipelines, *(reported.keys() - config.pipelines.keys())]:
-        figures = replace(reported.get(name, PipelineFigures()), name=name)
+        shape = config.pipelines[name].shape if name in config.pipelines else ""
+        figures = replace(reported.get(name, PipelineFigures()), name=name, shape=shape)
         if report is None or not report.up:
             figures = replace(figures, state="down")
         position = _position(figures.position)

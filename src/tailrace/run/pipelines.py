@@ -40,16 +40,17 @@ def run_pipelines(config: Config) -> None:
             stopping.set()
 
     where = status.folder(config.data)
-    work = _Work()
+    work = _Work(config)
     with data_folder_lock(where, "pipelines"):
         reporter = status.Reporter(where, "pipelines", lambda: work.status)
         application = Application(config)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, on_signal)
-        work.start(config, application)
+        work.start(application)
         events.info("pipelines.running", pipelines=sorted(config.pipelines))
         try:
             while not stopping.wait(_POLL_S):
+                work.start_services()
                 work.refresh("running")
                 if application.lost is not None:
                     raise ProcessError(f"Spark has ended: {application.lost}")
@@ -62,26 +63,38 @@ def run_pipelines(config: Config) -> None:
 class _Work:
     """Everything that runs in this process, and its status."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config) -> None:
+        self._config = config
         self.status = status.PipelinesStatus()
         self._application: Application | None = None
         self._snapshots: list[Snapshots] = []
         self._backfills: list[Backfills] = []
         self._services: list[Snapshots | Backfills] = []
 
-    def start(self, config: Config, application: Application) -> None:
+    def start(self, application: Application) -> None:
         """Start the pipelines, then the services."""
-        from tailrace.backfill.service import services as backfills  # noqa: PLC0415 - psycopg
-        from tailrace.snapshot.service.service import services as snapshots  # noqa: PLC0415
-
         self._application = application
         application.start()
-        self._snapshots = snapshots(config, application.publish)
-        self._backfills = backfills(config)
+        self.start_services()
+        self.status = replace(self.status, state="running")
+
+    def start_services(self) -> None:
+        """Start the services, unless they run: after capture has created the log, which they read.
+
+        Pipelines wait for the log by themselves.
+        """
+        from tailrace.backfill.service import services as backfills  # noqa: PLC0415 - psycopg
+        from tailrace.postgres.bootstrap import log_exists  # noqa: PLC0415
+        from tailrace.snapshot.service.service import services as snapshots  # noqa: PLC0415
+
+        assert self._application is not None
+        if self._services or not log_exists(self._config.log.path):
+            return
+        self._snapshots = snapshots(self._config, self._application.publish)
+        self._backfills = backfills(self._config)
         self._services = [*self._snapshots, *self._backfills]
         for service in self._services:
             service.start()
-        self.status = replace(self.status, state="running")
 
     def refresh(self, state: str) -> None:
         """Read the present figures."""

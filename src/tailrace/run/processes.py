@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tailrace.postgres.bootstrap import log_exists
 from tailrace.run.child import Spec
 
 if TYPE_CHECKING:
@@ -26,10 +25,17 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
                 command=(*tailrace, "pipelines", *settings),
                 # Spark finishes its current micro-batch.
                 stop_s=30.0,
-                # Capture creates the log when it reaches PostgreSQL for the first time.
-                ready=lambda: log_exists(config.log.path),
+                # Capture creates the log when it reaches PostgreSQL for the first time. Spark
+                # starts meanwhile.
+                idle=lambda: not _log_exists(config.log.path),
             )
         )
     extra = ("--metrics-lines",) if metrics_lines else ()
     command = (*tailrace, "serve", *settings, "--supervised", *extra)
     return [*specs, Spec(name="serve", command=command, worker=False, stop_s=5.0)]
+
+
+def _log_exists(path: Path) -> bool:
+    from tailrace.postgres.bootstrap import log_exists  # noqa: PLC0415 - numpy, psycopg
+
+    return log_exists(path)

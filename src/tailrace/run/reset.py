@@ -20,7 +20,7 @@ from tailrace.backfill.order import FINISHED, Record
 from tailrace.backfill.queue import folder_of
 from tailrace.backfill.spool import Spool, spool_of
 from tailrace.checkpoint import StartRecord
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, CorruptError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
@@ -78,7 +78,7 @@ def plan(config: Config, pipeline: str, start: Start) -> Plan:
         )
     log = Log.open(config.log.path)
     folder = checkpoint.folder_of(config.data, pipeline)
-    before = checkpoint.read_start(folder)
+    before = _start_before(folder)
     position = log.resolve(start)
     delivered = None
     if before is not None and before.log_id == log.id:
@@ -94,6 +94,14 @@ def plan(config: Config, pipeline: str, start: Start) -> Plan:
         skipped=0 if delivered is None else _changes(log, delivered, position),
         ahead=_changes(log, position, log.end().position),
     )
+
+
+def _start_before(folder: Path) -> StartRecord | None:
+    """The present start record. A reset replaces a damaged one, as if there were none."""
+    try:
+        return checkpoint.read_start(folder)
+    except CorruptError:
+        return None
 
 
 def _changes(log: Log, after: Position, upto: Position) -> int:

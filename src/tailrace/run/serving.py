@@ -1,15 +1,16 @@
-"""`tailrace serve`: the process of the HTTP endpoints and of the watchers beside them.
+"""`tailrace serve`: the process of the HTTP endpoints and of the services beside them.
 
-The server runs in the main thread. Threads beside it run the WAL monitor, the schema documents,
-Creek's schemas, the watcher for schema changes without row events, and the bridge's METRICS line.
-This process only reads status files, the log and PostgreSQL's catalogs, so it may end at any time.
+The server runs in the main thread. Threads beside it (`tailrace.run.services`) create the streams,
+and run the WAL monitor, the schema documents, Creek's schemas, the watcher for schema changes
+without row events, and the bridge's METRICS line. They do not need the endpoints: while the port is
+in use, consumers still get their schemas. This process only reads status files, the log and
+PostgreSQL's catalogs, so it may end at any time.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -18,24 +19,31 @@ import uvicorn
 
 from tailrace.backfill import queue as backfills
 from tailrace.creek import service as creek
-from tailrace.errors import ProcessError
+from tailrace.errors import TailraceError, UnexpectedError
 from tailrace.observe.bridge import metrics_line
 from tailrace.observe.endpoints import GRACE_S, listening, settings
+from tailrace.run import streams
 from tailrace.run.endpoints import Endpoints
 from tailrace.run.monitor import Monitor
 from tailrace.run.overview import Overview
+from tailrace.run.services import Services, restart_backoff
+from tailrace.run.token import token_of
 from tailrace.schemas import publisher as schemas
 from tailrace.schemas.drift.watcher import Watcher
 
 if TYPE_CHECKING:
-    import socket
+    import threading
     from collections.abc import Callable
     from types import FrameType
 
-    from tailrace.config import Config
+    from starlette.applications import Starlette
+
+    from tailrace.backoff import Backoff
+    from tailrace.config import Config, Http
     from tailrace.postgres.names import TableName
 
 METRICS_S = 15.0
+_TICK_S = 0.1
 
 
 def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool = False) -> None:
@@ -43,18 +51,23 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
     monitor = Monitor(config)
     overview = Overview(config, lambda: monitor.figures)
     shut_down = _parent_stopper() if supervised else None
-    app = Endpoints(config, overview, shut_down).application()
-    server = uvicorn.Server(settings(app)) if config.http.port else None
-    process = ServeProcess(server)
-    process.add_thread("monitor", monitor.run)
-    process.add_thread("schemas", lambda stop: schemas.run(config, stop))
+    services = Services()
+    services.add("monitor", monitor.run)
+    services.add("streams", lambda stop: streams.run(config, stop))
+    services.add("schemas", lambda stop: schemas.run(config, stop))
     for name, work in creek.parts(config):
-        process.add_thread(name, work)
-    process.add_thread("schema changes", _schema_change_watcher(config).run)
+        services.add(name, work)
+    services.add("schema changes", lambda stop: _schema_change_watcher(config).run(stop))
     if metrics_lines:
-        process.add_thread("metrics", lambda stop: _print_metrics(overview, stop))
-    with listening(config.http.host, config.http.port) as listener:
-        process.run(listener)
+        services.add("metrics", lambda stop: _print_metrics(overview, stop))
+
+    def endpoints() -> Starlette:
+        token = token_of(config)
+        return Endpoints(
+            config, overview, shut_down, token=token, failing=services.failing
+        ).application()
+
+    ServeProcess(config.http, services, endpoints).run()
 
 
 def _schema_change_watcher(config: Config) -> Watcher:
@@ -77,55 +90,68 @@ def _parent_stopper() -> Callable[[], None]:
 
 
 class ServeProcess:
-    """The server and the threads beside it. If one fails, all end, and the supervisor restarts
-    the process."""
+    """The HTTP server and the services beside it. Neither stops because the other fails."""
 
-    def __init__(self, server: uvicorn.Server | None) -> None:
-        self._server = server
-        self._stop = threading.Event()
+    def __init__(
+        self,
+        http: Http,
+        services: Services,
+        endpoints: Callable[[], Starlette],
+        *,
+        backoff: Callable[[], Backoff] = restart_backoff,
+    ) -> None:
+        self._http = http
+        self._services = services
+        self._endpoints = endpoints
+        self._backoff = backoff()
+        self._server: uvicorn.Server | None = None
         self._stopping = False
-        self._failed: list[str] = []
-        self._threads: list[threading.Thread] = []
 
-    def add_thread(self, name: str, work: Callable[[threading.Event], None]) -> None:
-        """Run `work` in a thread until the process stops."""
-
-        def guarded() -> None:
-            try:
-                work(self._stop)
-            except Exception:
-                structlog.get_logger().exception("serve.thread_failed", thread=name)
-                self._failed.append(name)
-                self._begin_stop()
-
-        self._threads.append(threading.Thread(target=guarded, name=name, daemon=True))
-
-    def _begin_stop(self) -> None:
+    def stop(self) -> None:
+        """Request a stop. Safe in a signal handler."""
         self._stopping = True
         if self._server is not None:
             self._server.should_exit = True
 
-    def run(self, listener: socket.socket) -> None:
-        """Serve until a signal or a failure."""
+    def run(self) -> None:
+        """Run until a signal arrives."""
 
         def on_signal(_signum: int, _frame: FrameType | None) -> None:
-            self._begin_stop()
+            self.stop()
 
         # uvicorn installs its own handlers over these while it runs, and calls them afterwards.
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, on_signal)
-        for thread in self._threads:
-            thread.start()
-        if self._server is not None and not self._stopping:
-            self._server.run(sockets=[listener])
+        self.work()
+
+    def work(self) -> None:
+        """Run until `stop`."""
+        self._services.start()
         while not self._stopping:
-            time.sleep(0.1)
-        self._stop.set()
-        for thread in self._threads:
-            # The threads are daemons: one that hangs in a connect does not block the exit.
-            thread.join(GRACE_S)
-        if self._failed:
-            raise ProcessError(f"these threads failed: {', '.join(self._failed)}")
+            if self._http.port:
+                self._serve_http()
+            else:
+                time.sleep(_TICK_S)
+        self._services.stop(GRACE_S)
+
+    def _serve_http(self) -> None:
+        """Serve until a stop. After a failure, such as a port in use, wait before returning."""
+        self._backoff.running()
+        try:
+            with listening(self._http.host, self._http.port) as listener:
+                self._server = uvicorn.Server(settings(self._endpoints()))
+                if not self._stopping:
+                    self._server.run(sockets=[listener])
+        except Exception as error:
+            known = error if isinstance(error, TailraceError) else UnexpectedError.wrap(error)
+            delay_s = self._backoff.next_s()
+            structlog.get_logger().error(
+                "serve.http_failed", code=known.code, reason=str(known), hint=known.hint,
+                retry_in_s=round(delay_s, 1),
+            )  # fmt: skip
+            retry_at = time.monotonic() + delay_s
+            while not self._stopping and time.monotonic() < retry_at:
+                time.sleep(_TICK_S)
 
 
 def _print_metrics(overview: Overview, stop: threading.Event) -> None:

@@ -46,6 +46,8 @@ class RunStatus(Figures):
 
     state: str = ""
     started_at: float | None = None
+    stopped_by: str = ""
+    """The signal that ended it; empty if no worker could go on."""
     processes: dict[str, ProcessFigures] | None = None
 
 
@@ -100,7 +102,8 @@ def read(where: Path, process: str, kind: type[S], *, now: float | None = None) 
         return None
     pid = content.get("pid")
     pid = pid if isinstance(pid, int) else None
-    up = age_s <= STALE_S and pid is not None and alive(pid)
+    # A file from the future is as old as any: the clock was set back after it was written.
+    up = abs(age_s) <= STALE_S and pid is not None and alive(pid)
     return Report(up=up, pid=pid, status=_decode(kind, content))
 
 

@@ -15,7 +15,7 @@ The rules:
 6. SIGHUP reloads the settings: pipelines and HTTP endpoints restart with the new ones, also those
    in a final state. Invalid settings change nothing. Capture is not restarted.
 7. When every worker is in a final state, the supervisor ends with the exit code of the worker that
-   failed first.
+   failed first. Pipelines do not count while there is no log: only capture creates it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tailrace.errors import TailraceError
 from tailrace.run import status
 from tailrace.run.child import Child, State, SubprocessLauncher, restart_backoff
 from tailrace.run.lock import data_folder_lock
+from tailrace.run.summary import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,15 +65,17 @@ class Supervisor:
         self._where = where
         self._started_at = started_at
         self._signals = 0
+        self._stopped_by = ""
         self._reload_requested = False
         self._reported_at = float("-inf")
         self._first_failure: int | None = None
         self._to_stop: list[Child] | None = None
         self._stop_deadline: float | None = None
 
-    def stop(self) -> None:
-        """Request a stop. Safe in a signal handler: it only counts."""
+    def stop(self, by: str = "") -> None:
+        """Request a stop; `by` names the signal. Safe in a signal handler: it only counts."""
         self._signals += 1
+        self._stopped_by = self._stopped_by or by
 
     def reload(self) -> None:
         """Request that the settings are reloaded. Safe in a signal handler."""
@@ -125,20 +128,26 @@ class Supervisor:
                 child.reload(now)
 
     def _no_worker_left(self) -> bool:
-        """Whether every worker is in a final state, or waits for one that is."""
+        """Whether every worker is in a final state, or has nothing to do without one that is."""
         workers = [child for child in self.children if child.spec.worker]
         failed = [child for child in workers if child.state is State.FAILED]
         if failed and self._first_failure is None:
             self._first_failure = failed[0].exit_code
-        down = {State.FAILED, State.WAITING}
-        return bool(failed) and all(child.state in down for child in workers)
+        return bool(failed) and all(
+            child.state is State.FAILED or child.spec.idle() for child in workers
+        )
 
     def _report(self, state: str, now: float, *, at_once: bool = False) -> None:
         if not at_once and now - self._reported_at < status.WRITE_EVERY_S:
             return
         self._reported_at = now
         figures = {child.spec.name: child.figures() for child in self.children}
-        report = status.RunStatus(state=state, started_at=self._started_at, processes=figures)
+        report = status.RunStatus(
+            state=state,
+            started_at=self._started_at,
+            stopped_by=self._stopped_by,
+            processes=figures,
+        )
         status.write(self._where, "run", report)
 
 
@@ -167,7 +176,11 @@ def supervise(
             supervisor.stop()
             _run(supervisor)
             raise
-        return supervisor.exit_code
+        exit_code = supervisor.exit_code
+        structlog.get_logger().info(
+            "run.summary", **summary(where, exit_code=exit_code, now=time.time())
+        )
+        return exit_code
 
 
 def _run(supervisor: Supervisor) -> None:
@@ -177,8 +190,9 @@ def _run(supervisor: Supervisor) -> None:
 
 def _handle_signals(supervisor: Supervisor) -> None:
     def on_signal(signum: int, _frame: FrameType | None) -> None:
-        supervisor.stop()
-        structlog.get_logger().info("run.stopping", signal=signal.Signals(signum).name)
+        name = signal.Signals(signum).name
+        supervisor.stop(name)
+        structlog.get_logger().info("run.stopping", signal=name)
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)

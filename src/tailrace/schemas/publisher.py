@@ -56,6 +56,7 @@ class Publisher:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         assert pipeline.format != "avro"
+        assert pipeline.format != "avro-plain"
         name = next(name for name, each in config.pipelines.items() if each == pipeline)
         self._config = config
         self._tables = Tables(pipeline.tables)

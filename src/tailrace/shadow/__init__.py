@@ -4,6 +4,7 @@
     sink        records → Kafka, each once and in order
     source      the broker's tables: topics, and records that are older than the log
     ledger      the progress of each partition, in a topic of Kafka
+    refusals    topics that Kafka refuses, each by itself
     target      topics of Kafka: created like the broker's, and read back
     comparison  the records of both sides, compared in order of their offsets
     verify      reads both sides for a comparison; moves the offsets of consumer groups

@@ -28,8 +28,13 @@ Fencing
 
 Errors
     After any error nothing since the last `flush` is durable, and the sink is closed. A failure
-    that passes by itself is a transient `SinkError`. A destination whose records differ from the
-    source, or that has records of another origin, is refused with `SinkRefusedError`.
+    that passes by itself is a transient `SinkError`. A source whose records differ from those that
+    were copied is refused with `SinkRefusedError`.
+
+Refusals
+    A topic that the destination refuses (other records in it, a missing right, a record that is too
+    large) does not stop the others: `flush` commits theirs and names it in the receipt. Its
+    progress stays; the sink copies what is missing when the destination accepts it again.
 """
 
 from __future__ import annotations

@@ -2,16 +2,18 @@
 
 Its records are written in the transactions of the records that they describe. The key of a
 partition has the id of its topic, so a topic that is dropped and created again is another topic.
+Topics that Kafka refuses have a record as well, with the reason.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tailrace.shadow import target
+from tailrace.sinks.contract import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 OWNER = b"owner"
 """The key of an empty record. A sink writes it to find out whether it is still the owner."""
+_REFUSED = b"refused/"
+"""The prefix of the keys of refused topics. The uuid of a topic follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,16 @@ class PartitionCopy:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The content of the topic."""
+
+    copies: dict[bytes, PartitionCopy] = field(default_factory=dict)
+    """By the key of the partition."""
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    """By the uuid of the topic."""
+
+
 def topic_of(settings: Kafka, name: str) -> str:
     """The topic of a pipeline's ledger."""
     return f"{settings.prefix}-shadow-{name}"
@@ -96,14 +110,36 @@ def key_of(uuid: str, partition: int) -> bytes:
     return f"{uuid}/{partition}".encode()
 
 
+def refusal_key_of(uuid: str) -> bytes:
+    """The key of a topic's refusal; its record is empty after the topic resumed."""
+    return _REFUSED + uuid.encode()
+
+
+def dump_refusal(refusal: Refusal) -> bytes:
+    """The value of a refusal's record."""
+    return json.dumps(asdict(refusal)).encode()
+
+
 def read(settings: Kafka, *, name: str) -> dict[bytes, PartitionCopy]:
-    """The committed ledger, by key."""
-    copies: dict[bytes, PartitionCopy] = {}
+    """The committed progress of partitions, by key."""
+    return read_all(settings, name=name).copies
+
+
+def read_all(settings: Kafka, *, name: str) -> Ledger:
+    """The committed ledger."""
+    ledger = Ledger()
     for message in target.committed(settings, topic_of(settings, name), 0, name=name):
         key, value = message.key(), message.value()
-        if key != OWNER and isinstance(key, bytes) and value is not None:
-            copies[key] = PartitionCopy.load(value)
-    return copies
+        if key == OWNER or not isinstance(key, bytes):
+            continue
+        if key.startswith(_REFUSED):
+            uuid = key.removeprefix(_REFUSED).decode()
+            ledger.refusals.pop(uuid, None)
+            if value:
+                ledger.refusals[uuid] = Refusal(**json.loads(value))
+        elif value is not None:
+            ledger.copies[key] = PartitionCopy.load(value)
+    return ledger
 
 
 def digest(

@@ -56,6 +56,19 @@ class Targets:
         self._known.add((topic.name, topic.partitions))
         return True
 
+    def is_deleted(self, topic: BrokerTopic) -> bool:
+        """Whether a copied topic is gone from Kafka, or was created again and is empty."""
+        partitions = Cluster(self._settings, name=self._name).partitions([topic.name])[topic.name]
+        if partitions is None:
+            return True
+        # 0: a partition has no leader yet.
+        return partitions > 0 and all(self.is_empty(topic, each) for each in range(partitions))
+
+    def is_empty(self, topic: BrokerTopic, partition: int) -> bool:
+        """Whether a partition has no committed records."""
+        messages = committed(self._settings, topic.name, partition, name=self._name)
+        return next(messages, None) is None
+
     def _create(self, cluster: Cluster, topic: BrokerTopic) -> None:
         if not self._settings.create:
             raise SinkRefusedError(

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A destination that refuses messages, while the sink delivers to its others."""
+
+    destination: str
+    code: str
+    """The code of the error."""
+    reason: str
+    hint: str = ""
+    since_s: float = 0.0
+    """When it was first refused, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What became durable since the last receipt."""
 
@@ -27,6 +40,9 @@ class Receipt:
     """Payload bytes."""
     duplicates: int = 0
     """Messages the sink already had: skipped by Tailrace or refused by the sink."""
+    refusals: tuple[Refusal, ...] = ()
+    """Destinations that are refused at present. Only a sink that delivers their messages later, by
+    itself, may report some; every other sink raises an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +50,8 @@ class Lane:
     """What a sink is opened for: one lane of one run of a pipeline."""
 
     pipeline: str
+    slot: str = ""
+    """The replication slot of the log. Two bridges have pipelines of the same name."""
     number: int = 0
     lanes: int = 1
     """How many lanes the pipeline has."""
@@ -45,6 +63,15 @@ class Lane:
     """Where the pipeline began: it has delivered nothing up to there."""
     routed: bool = False
     """Whether an expression chooses destinations, so that any may occur."""
+
+    @property
+    def owner(self) -> str:
+        """The name of the pipeline among those of other processes.
+
+        >>> Lane(pipeline="bridge", slot="cdc_slot").owner, Lane(pipeline="bridge").owner
+        ('cdc_slot.bridge', 'bridge')
+        """
+        return f"{self.slot}.{self.pipeline}" if self.slot else self.pipeline
 
     @property
     def reset(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import psycopg
 
-from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
+from tailrace.errors import PostgresUnreachableError, SnapshotLostError
 from tailrace.position import Lsn
 from tailrace.postgres.catalog import CURRENT_LSN
 from tailrace.postgres.connection import VALUES_SQL, connect, translate_error
@@ -173,7 +173,10 @@ def blocks_others(connection: Connection) -> bool:
 
 @contextmanager
 def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
-    """A session that has imported the snapshot, and prints values as the stream does."""
+    """A session that has imported the snapshot, and prints values as the stream does.
+
+    SnapshotLostError: the session that exported it has ended.
+    """
     with closing(connect(dsn)) as connection:
         try:
             connection.execute(VALUES_SQL)
@@ -183,7 +186,7 @@ def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
             name = quote_literal(snapshot.name)
             connection.execute(f"SET TRANSACTION SNAPSHOT {name}".encode())
         except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue) as refusal:
-            raise PostgresRefusedError(
+            raise SnapshotLostError(
                 f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} no longer exists",
                 hint="It ends when another session wants to alter or truncate the table, or when "
                 "no session has read from it for a while. Read again: a new snapshot is taken.",

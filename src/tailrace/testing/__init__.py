@@ -1,7 +1,7 @@
 """Embedded servers and test doubles for tests, demos and benchmarks; public, also for users."""
 
 from tailrace.testing.kafka import EmbeddedKafka
-from tailrace.testing.nats import EmbeddedNats
+from tailrace.testing.nats import EmbeddedNats, EmbeddedNatsCluster
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
 from tailrace.testing.shop import SampleShop
@@ -10,6 +10,7 @@ from tailrace.testing.store import MemoryStore, PowerCutError
 __all__ = [
     "EmbeddedKafka",
     "EmbeddedNats",
+    "EmbeddedNatsCluster",
     "EmbeddedPostgres",
     "MemoryStore",
     "PowerCutError",

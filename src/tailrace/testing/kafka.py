@@ -183,7 +183,7 @@ class EmbeddedKafka(Server):
         if done.returncode:
             raise RuntimeError(f"cannot format Kafka's storage:\n{done.stdout}{done.stderr}")
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], timeout_s: float = 300) -> None:
         deadline = time.monotonic() + timeout_s
         while not (self._accepts() and self._serves()):
             if process.poll() is not None or time.monotonic() > deadline:
@@ -206,7 +206,7 @@ class EmbeddedKafka(Server):
 
         client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
-            return bool(client.list_topics(timeout=2).brokers)
+            return bool(client.list_topics(timeout=10).brokers)
         except KafkaException:
             return False
 

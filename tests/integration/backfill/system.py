@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
 
-_PATIENCE_S = 150.0
 Row = dict[str, Any]
 
 
@@ -83,7 +82,7 @@ class System(system.System):
 
     def finished(self, name: str) -> dict[str, Any]:
         """The progress of a backfill when it has finished."""
-        wait_for(lambda: self.record(name)["state"] in FINISHED, f"the end of {name}", _PATIENCE_S)
+        wait_for(lambda: self.record(name)["state"] in FINISHED, f"the end of {name}")
         return self.record(name)
 
     def delivered(self) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.backfill import queue
+from tailrace.backfill.order import Order
 from tailrace.errors import ConfigError
+from tailrace.postgres.names import TableName
 from tests.integration.backfill.system import System, replayed
 from tests.integration.cases.running import write_items
 from tests.waiting import holds, wait_for
@@ -230,13 +232,28 @@ def test_a_table_without_a_key(system: System, identity: str) -> None:
 def test_a_condition_and_a_bad_one(system: System) -> None:
     items(system.database)
     system.start()
-    record = system.finished(system.fill("items", where="id % 2 = 0 -- even"))
+    record = system.finished(system.fill("items", where="id % 2 = 0"))
     assert (record["state"], record["rows"]) == ("complete", 500)
-    for bad in ("nowhere = 1", "true) OR (true", "true); DELETE FROM items; --", "true; SELECT 1"):
+    for bad in ("nowhere = 1", "id = ", "lower(id) = 'a'", "id AND"):
         failed = system.finished(system.fill("items", where=bad))
         assert failed["state"] == "failed"
         assert "refuses the condition" in str(failed["error"])
+    for refused in ("true) OR (true", "true; SELECT 1", "pg_cancel_backend(1)", "id = 1 -- one"):
+        with pytest.raises(ConfigError, match="invalid condition"):
+            system.fill("items", where=refused)
     assert len(selected(system)) == 1000
+
+
+def test_an_order_on_disk_is_checked_too(system: System) -> None:
+    """GIVEN a file with a condition that `submit` would refuse WHEN it runs THEN it fails."""
+    items(system.database)
+    system.start()
+    folder = queue.folder_of(system.config, "test")
+    order = Order(id="fill-1", table=TableName("public", "items"), where="pg_sleep(0) IS NULL")
+    order.save(folder)
+    failed = system.finished(order.id)
+    assert failed["state"] == "failed"
+    assert "the function pg_sleep() is not allowed" in str(failed["error"])
 
 
 def test_the_key_changes_during_a_backfill(system: System) -> None:

@@ -17,7 +17,7 @@ from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tailrace.testing import EmbeddedNats
@@ -52,6 +52,12 @@ class Shop(Service):
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         return run(*words, folder=self.folder, timeout_s=120)
 
+    def post(
+        self, path: str, *, json: object = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        token = http.authorization(self.folder / "data")
+        return http.post(self.http + path, json=json, headers={**token, **(headers or {})})
+
     def status(self) -> dict[str, Any]:
         try:
             status: dict[str, Any] = http.get(f"{self.http}/status").json()
@@ -84,22 +90,21 @@ def test_by_command_and_over_http(shop: Shop) -> None:
     found = received(shop.nats, shop.stream)
     assert [message.json["data"]["id"] for message in found] == list(range(1, 2001))
 
-    submitted = http.post(
-        f"{shop.http}/backfills", json={"pipeline": "shop", "table": "orders", "rate": 100}
-    )
+    order = {"pipeline": "shop", "table": "orders", "rate": 100}
+    assert http.post(f"{shop.http}/backfills", json=order).status_code == 401
+    submitted = shop.post("/backfills", json=order)
     assert submitted.status_code == 202, submitted.text
     name = submitted.json()["id"]
     for refused, code in (
         ({"pipeline": "nope", "table": "orders"}, 400),
         ({"pipeline": "shop"}, 400),
         ({"pipeline": "shop", "table": "orders", "speed": 1}, 400),
+        ({"pipeline": "shop", "table": "orders", "where": "pg_cancel_backend(1)"}, 400),
     ):
-        assert http.post(f"{shop.http}/backfills", json=refused).status_code == code
-    assert http.post(f"{shop.http}/backfills/{name}/stop").status_code == 404
-    assert http.post(f"{shop.http}/backfills/fill-0/pause").status_code == 404
-    strange = http.post(
-        f"{shop.http}/backfills/{name}/cancel", headers={"origin": "http://elsewhere.example"}
-    )
+        assert shop.post("/backfills", json=refused).status_code == code
+    assert shop.post(f"/backfills/{name}/stop").status_code == 404
+    assert shop.post("/backfills/fill-0/pause").status_code == 404
+    strange = shop.post(f"/backfills/{name}/cancel", headers={"origin": "http://elsewhere.example"})
     assert strange.status_code == 403
     assert shop.command("backfills", "cancel", name).returncode == 0
     wait_for(lambda: _states(shop)[name] == "cancelled", "the backfill is cancelled")

@@ -60,10 +60,10 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.source.slot, found.source.publication) == ("my_slot", "my_pub")
     assert found.data == tmp_path
     assert found.log.path == tmp_path / "log"
-    assert found.http.port == 9090
+    assert (found.http.host, found.http.port, found.http.hosts) == ("127.0.0.1", 9090, ())
     [(name, pipeline)] = found.pipelines.items()
     assert (name, pipeline.shape, pipeline.encoding) == ("bridge", "bridge", "msgpack")
-    assert pipeline.jetstream.url == "nats://localhost:4222"
+    assert pipeline.jetstream.url.get_secret_value() == "nats://localhost:4222"
     assert pipeline.jetstream.stream.name == "CDC"
     assert pipeline.jetstream.stream.subjects == ("cdc.>",)
     assert pipeline.jetstream.subject == "cdc.{table}.{operation}"
@@ -100,11 +100,19 @@ def test_every_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert pipeline.encoding == "json"
     assert pipeline.snapshots is not None
     assert pipeline.snapshots.compression == "zstd"
-    assert pipeline.jetstream.url == "nats://[::1]:4333"
+    assert pipeline.jetstream.url.get_secret_value() == "nats://[::1]:4333"
     assert pipeline.jetstream.user == "bridge_user"
     assert pipeline.jetstream.password.get_secret_value() == odd
     assert bridge.secrets(environment) == {"PGPASSWORD": odd}
     assert bridge.secrets({}) == {}
+
+
+def test_the_address_of_the_endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a Prometheus in another container WHEN it scrapes the bridge by its name THEN the
+    settings allow it."""
+    found = loaded(tmp_path, {}, monkeypatch, host="0.0.0.0", hosts="bridge, metrics.${example}")
+    assert found.http.host == "0.0.0.0"
+    assert found.http.hosts == ("bridge", "metrics.${example}")
 
 
 def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +123,7 @@ def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     }
     found = loaded(tmp_path, environment, monkeypatch)
     [pipeline] = found.pipelines.values()
-    assert pipeline.jetstream.url == environment["NATS_URL"]
+    assert pipeline.jetstream.url.get_secret_value() == environment["NATS_URL"]
     assert "canary" not in (tmp_path / bridge.FILE).read_text()
     assert stat.S_IMODE((tmp_path / bridge.FILE).stat().st_mode) & 0o022 == 0
 

@@ -7,17 +7,14 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 import nats
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.testing import EmbeddedNats
-from tailrace.testing.process import free_port
 from tests import http
-from tests.command import Service
-from tests.jetstream import Received, received
+from tests.integration.bridge.process import AUTHORIZATION, PASSWORD, Bridge, login, reader
+from tests.jetstream import received
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
 
-USER, PASSWORD = "bridge_user", "bridge-canary"
-AUTHORIZATION = f"authorization {{ user: {USER}, password: {PASSWORD} }}"
 TABLE = """
 CREATE TABLE test_types (
     id serial PRIMARY KEY, uid uuid, age int, temperature float8, price numeric(10, 4),
@@ -35,7 +30,7 @@ CREATE TABLE test_types (
     created_at timestamptz
 )
 """
-pytestmark = [pytest.mark.long, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 METADATA = {"key_1": "value_1", "key_2": [[1, 2], [3, 4]], "key_3": {"key_4": None}}
 ROW = """
 INSERT INTO test_types VALUES (
@@ -56,91 +51,6 @@ DATA = {
     "metadata": METADATA,
     "created_at": "2025-12-12T12:00:34.338547Z",
 }
-
-
-def login(server: EmbeddedNats) -> str:
-    return f"nats://{USER}:{PASSWORD}@127.0.0.1:{server.port}"
-
-
-def reader(database: Database) -> str:
-    return f"reader_{database.name}"
-
-
-class Bridge(Service):
-    """A `tailrace bridge` process, its endpoints, and the consumer's side of it."""
-
-    def __init__(self, folder: Path, database: Database, server: EmbeddedNats, *more: str) -> None:
-        self.database = database
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.consumer = login(server)
-        self.slot = database.name[-63:]
-        where = conninfo_to_dict(database.dsn)
-        environment = {
-            "PG_HOST": str(where["host"]),
-            "PG_PORT": str(where["port"]),
-            "PG_DB": database.name,
-            "POSTGRES_BRIDGE_USER": reader(database),
-            "POSTGRES_BRIDGE_PASSWORD": PASSWORD,
-            "NATS_HOST": "127.0.0.1",
-            "NATS_PORT": str(server.port),
-            "NATS_BRIDGE_USER": USER,
-            "NATS_BRIDGE_PASSWORD": PASSWORD,
-        }
-        super().__init__(
-            *("bridge", "--slot", self.slot, "--pub", "my_pub", "--port", self.port, *more),
-            folder=folder,
-            env=environment,
-        )
-
-    def get(self, path: str) -> httpx.Response | None:
-        try:
-            return http.get(self.url + path, timeout=30)
-        except httpx.TransportError:
-            return None
-
-    def status(self) -> dict[str, Any]:
-        answer = self.get("/status")
-        found: dict[str, Any] = answer.json() if answer else {}
-        return found
-
-    def received(self, count: int) -> list[Received]:
-        """What the stream holds, once it is so many messages."""
-        wait_for(lambda: self._stored() >= count)
-        return received(self.consumer, "CDC")
-
-    def _stored(self) -> int:
-        answer = self.get("/streams/info?stream=CDC")
-        return answer.json()["state"]["messages"] if answer and answer.is_success else 0
-
-    def document(self, key: str) -> bytes:
-        """A value of the bucket `schemas`."""
-
-        async def read() -> bytes:
-            client = await nats.connect(self.consumer)
-            try:
-                bucket = await client.jetstream(timeout=60).key_value("schemas")
-                return (await bucket.get(key)).value or b""
-            finally:
-                await client.close()
-
-        return asyncio.run(read())
-
-    def snapshot(self, table: str) -> dict[str, Any]:
-        """The metadata of a snapshot, or what became of it."""
-
-        async def ask() -> dict[str, Any]:
-            client = await nats.connect(self.consumer)
-            try:
-                over = await client.subscribe(f"init.meta.{table}")
-                await client.request(f"snapshot.request.{table}", b"", timeout=30)
-                answer = await over.next_msg(timeout=120)
-                found: dict[str, Any] = msgspec.msgpack.decode(answer.data)
-                return found
-            finally:
-                await client.close()
-
-        return asyncio.run(ask())
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +81,7 @@ def bridge(
 def test_rows_arrive_as_messagepack(bridge: Bridge) -> None:
     """GIVEN a bridge WHEN rows change THEN a consumer finds each once, typed, in the stream CDC."""
     database = bridge.database
+    the_streams_exist_before_the_first_change(bridge)
     with database.connect() as connection:
         connection.execute(ROW, (json.dumps(METADATA),))
         connection.execute("UPDATE test_types SET age = 31, is_true = false, price = 122.9905")
@@ -199,6 +110,20 @@ def test_rows_arrive_as_messagepack(bridge: Bridge) -> None:
     the_endpoints_answer(bridge)
     the_rows_come_on_request(bridge)
     shutdown_ends_it(bridge)
+
+
+def the_streams_exist_before_the_first_change(bridge: Bridge) -> None:
+    for name, days in (("CDC", 1), ("INIT", 7)):
+
+        def found(name: str = name) -> dict[str, Any]:
+            answer = bridge.get(f"/streams/info?stream={name}")
+            content: dict[str, Any] = answer.json() if answer and answer.is_success else {}
+            return content
+
+        bridge.wait_until(found, f"stream {name} exists")
+        stream = found()
+        assert stream["state"]["messages"] == 0
+        assert stream["config"]["max_age"] == days * 24 * 3600 * 10**9
 
 
 def many_rows_of_one_statement_have_ids_of_their_own(bridge: Bridge) -> None:
@@ -261,11 +186,28 @@ def the_endpoints_answer(bridge: Bridge) -> None:
 
 
 def shutdown_ends_it(bridge: Bridge) -> None:
-    assert http.post(f"{bridge.url}/shutdown").status_code == 202
+    token = http.authorization(bridge.folder / "tailrace-data" / bridge.slot)
+    assert http.post(f"{bridge.url}/shutdown", headers=token).status_code == 202
     assert bridge.wait(90) == 0, bridge.output[-3000:]
     sql = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
     assert bridge.database.query(sql, bridge.slot) == [(False,)]
     assert "canary" not in bridge.output
+    the_summary_is_logged(bridge)
+
+
+def the_summary_is_logged(bridge: Bridge) -> None:
+    lines = [line for line in bridge.output.splitlines() if '"run.summary"' in line]
+    [summary] = map(json.loads, lines)
+    assert (summary["reason"], summary["exit_code"]) == ("SIGTERM", 0)
+    assert (summary["captured_changes"], summary["delivered_changes"]) == (1003, 1003)
+    assert (summary["snapshots"], summary["snapshot_rows"]) == (1, 1000)
+    assert summary["snapshots_failed"] == 1
+    assert any("permission denied" in error for error in summary["errors"])
+    assert (summary["reconnects"], summary["sink_reconnects"], summary["restarts"]) == (0, 0, {})
+    assert summary["delivered_bytes"] > 0
+    assert summary["run_time_s"] > 0
+    sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    assert bridge.database.query(sql, bridge.slot) == [(summary["last_lsn"],)]
 
 
 @pytest.fixture

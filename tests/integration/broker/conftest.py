@@ -12,12 +12,15 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker.clients import CLIENTS, MEMBERS
 from tests.integration.broker.clients.java import no_java
+from tests.integration.broker.embedded import EmbeddedBroker
 from tests.integration.broker.members import Members
 from tests.integration.broker.samples import create_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from tailrace.broker.limits import Limits
+    from tests.fix_postgres import Database
     from tests.integration.broker.clients import Client
 
 
@@ -45,6 +48,21 @@ def collected() -> Iterator[None]:
     """Collect what clients left, so that tests of other folders do not see its warnings."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def inside(database: Database) -> Iterator[Callable[[Limits], EmbeddedBroker]]:
+    """Starts a broker in this process."""
+    made: list[EmbeddedBroker] = []
+
+    def make(limits: Limits) -> EmbeddedBroker:
+        made.append(EmbeddedBroker(database.dsn, limits))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        assert each.used == 0
 
 
 @pytest.fixture(params=["broker", pytest.param("kafka_server", marks=pytest.mark.long)])

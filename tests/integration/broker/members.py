@@ -191,7 +191,7 @@ class Members:
             sizes = sorted(len(share) for share in shares)
             return sizes == sorted(counts) and found == list(range(sum(counts)))
 
-        wait_for(shared, f"shares of {counts}", 60)
+        wait_for(shared, f"shares of {counts}")
 
     def write(self, count: int = 3) -> None:
         """Produce `count` more records to each partition."""
@@ -213,12 +213,12 @@ class Members:
     def wait_until_read(self) -> None:
         """Wait until every record is read, each once."""
         written = [(part, offset) for part in range(4) for offset in range(self._end)]
-        wait_for(lambda: len(self.reads()) >= len(written), "all records to be read", 60)
+        wait_for(lambda: len(self.reads()) >= len(written), "all records to be read")
         assert sorted(self.reads()) == written
 
     def wait_until_committed(self) -> None:
         """Wait until every record is committed: kcat commits late."""
-        wait_for(lambda: self._committed() == {self._end}, "all records to be committed", 60)
+        wait_for(lambda: self._committed() == {self._end}, "all records to be committed")
 
     def _committed(self) -> set[int]:
         reader = Consumer({"bootstrap.servers": self._bootstrap, "group.id": self.group})

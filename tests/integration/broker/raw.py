@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SOON = timedelta(milliseconds=1)
 _USUAL = {
+    "include_authorized_operations": False,
     "include_cluster_authorized_operations": False,
     "include_topic_authorized_operations": False,
 }

@@ -105,7 +105,8 @@ def test_missing_tables_are_an_error(database: Database) -> None:
 def test_init_updates_an_older_schema(database: Database, dsn: str) -> None:
     """--init adds missing tables, and keeps existing ones."""
     database.query("SELECT kafka.create_topic('t')")
-    database.execute("DROP TABLE kafka.users, kafka.credentials, kafka.acls, kafka.secrets")
+    tables = ("users", "credentials", "acls", "secrets", "clusters")
+    database.execute("DROP TABLE " + ", ".join(f"kafka.{table}" for table in tables))
     assert "tailrace broker --init" in run("--dsn", dsn).stderr
     done("--init", "--dsn", dsn)
     ((before,),) = database.query("SELECT value FROM kafka.secrets")

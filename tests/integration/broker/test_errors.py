@@ -54,7 +54,7 @@ def listed(topic: str, partition: int = 0) -> dict[str, Any]:
 def topic(bootstrap: str) -> str:
     """A topic that has a leader: Kafka lists a topic a moment before it serves it."""
     made = create_topic(bootstrap)
-    wait_for(lambda: not errors(ask(bootstrap, *LIST_OFFSETS, listed(made))), "a leader", 30)
+    wait_for(lambda: not errors(ask(bootstrap, *LIST_OFFSETS, listed(made))), "a leader")
     return made
 
 

@@ -102,11 +102,11 @@ def test_a_waiting_fetch_is_woken(members: Members) -> None:
         members.write(1)
         return bool(reader.reads())
 
-    wait_for(begun, "a record to be read", 60)
+    wait_for(begun, "a record to be read")
     for _ in range(3):
         count = len(reader.reads())
         members.write(1)
-        wait_for(lambda: len(reader.reads()) >= count + 4, "the next records", 60)  # noqa: B023
+        wait_for(lambda: len(reader.reads()) >= count + 4, "the next records")  # noqa: B023
     assert min(offset for _, offset in reader.reads()) >= 3
 
 
@@ -132,8 +132,8 @@ def test_a_member_that_does_not_poll_is_removed(bootstrap: str) -> None:
             each.poll(0.1)
         return [len(each.assignment()) for each in asked]
 
-    wait_for(lambda: shares(polling, silent) == [2, 2], "two shares", 60)
-    wait_for(lambda: shares(polling) == [4], "one share", 60)
+    wait_for(lambda: shares(polling, silent) == [2, 2], "two shares")
+    wait_for(lambda: shares(polling) == [4], "one share")
     for each in readers:
         each.close()
 
@@ -144,7 +144,7 @@ def test_groups_are_listed_and_described(client: Client, bootstrap: str) -> None
     assert group not in client.groups()
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": "reader"})
     reader.subscribe([topic])
-    wait_for(lambda: (reader.poll(0.1), reader.assignment())[1], "a share", 60)
+    wait_for(lambda: (reader.poll(0.1), reader.assignment())[1], "a share")
     assert group in client.groups()
     assert client.group(group) == GroupDescription("Stable", ("reader",))
     reader.close()
@@ -160,7 +160,7 @@ def test_a_group_is_deleted(client: Client, bootstrap: str) -> None:
     client.consume(topic, 3, group=group)
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     reader.subscribe([topic])
-    wait_for(lambda: (reader.poll(0.1), reader.assignment())[1], "a share", 60)
+    wait_for(lambda: (reader.poll(0.1), reader.assignment())[1], "a share")
     with refused(client, "NON_EMPTY_GROUP"):
         client.delete_group(group)
     reader.close()

@@ -1,99 +1,26 @@
-"""Limits: a client that uses too much waits or is closed, and no other client is affected."""
+"""Limits of connections and memory: a client that uses too much waits or is closed, alone."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import gzip
 import socket
 import struct
 import threading
 import time
-import uuid
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import cramjam
-import psutil
-import pytest
-from crc32c import crc32c
-
-from tailrace.broker.broker import Broker, install
 from tailrace.broker.limits import Limits
-from tailrace.broker.server import Server
-from tailrace.broker.settings import BrokerSettings
 from tests.fix_broker import BrokerProcess
+from tests.integration.broker.embedded import MB, EmbeddedBroker, alive, refused, topic
 from tests.integration.broker.raw import ClosedError, Raw, batch, fetch, produce
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.fix_postgres import Database
-
-MB = 1 << 20
-
-
-class EmbeddedBroker:
-    """A broker in a thread of this process, with any limits."""
-
-    def __init__(self, dsn: str, limits: Limits) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._do(install(dsn))
-        self.broker = self._do(self._make(dsn, limits))
-        self._do(self.broker.start())
-        self.server = Server(self.broker)
-        self.port: int = self._do(self.server.start("127.0.0.1", 0))
-
-    @staticmethod
-    async def _make(dsn: str, limits: Limits) -> Broker:
-        return Broker(dsn, BrokerSettings(), limits)
-
-    def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    def close(self) -> None:
-        self._do(self.server.stop())
-        self._do(self.broker.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-@pytest.fixture
-def inside(database: Database) -> Iterator[Callable[[Limits], EmbeddedBroker]]:
-    made: list[EmbeddedBroker] = []
-
-    def make(limits: Limits) -> EmbeddedBroker:
-        made.append(EmbeddedBroker(database.dsn, limits))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-        assert each.broker.memory.used == 0
-
-
-def topic(database: Database, port: int) -> str:
-    """A new topic that the broker has in its catalog."""
-    name = f"t-{uuid.uuid4().hex[:12]}"
-    database.query('SELECT kafka.create_topic(%s, 1, \'{"retention.ms": "-1"}\')', name)
-    with Raw(port) as raw:
-        assert not raw.ask(3, 9, {"topics": [{"name": name}]}).topics[0].error_code
-    return name
-
-
-def alive(port: int) -> bool:
-    with Raw(port) as raw:
-        return bool(raw.ask(3, 9, {"topics": []}).brokers)
-
-
-def refused(served: EmbeddedBroker, reason: str) -> int:
-    found: int = served.broker.tally.refused[reason]
-    return found
 
 
 def test_an_incomplete_request_is_closed(inside: Callable[[Limits], EmbeddedBroker]) -> None:
@@ -108,7 +35,7 @@ def test_an_incomplete_request_is_closed(inside: Callable[[Limits], EmbeddedBrok
         assert slow.closed()
         assert refused(served, "slow") == 1
         assert idle.ask(3, 9, {"topics": []}).brokers
-    wait_for(lambda: not served.broker.memory.used, "its memory", 10)
+    wait_for(lambda: not served.broker.memory.used, "its memory")
 
 
 def test_idle_connections_are_closed(
@@ -131,7 +58,7 @@ def test_a_slow_login_is_closed(
 ) -> None:
     served = inside(Limits(login_s=0.5))
     database.execute("INSERT INTO kafka.users VALUES ('ann')")
-    wait_for(lambda: bool(served.broker.access.users), "the user", 10)
+    wait_for(lambda: bool(served.broker.access.users), "the user")
     with Raw(served.port) as raw:
         raw.ask(17, 1, {"mechanism": "SCRAM-SHA-256"})
         assert raw.closed()
@@ -154,7 +81,7 @@ def test_connections_over_the_limit_are_closed(database: Database, tmp_path: Pat
             with Raw(broker.port) as more:
                 assert more.closed()
         assert all(raw.ask(3, 9, {"topics": []}).brokers for raw in kept)
-    wait_for(lambda: alive_again(broker.port), "room", 10)
+    wait_for(lambda: alive_again(broker.port), "room")
     assert 1 <= broker.output.count("broker.limit_reached") <= 10
     assert broker.stop() == 0
 
@@ -201,9 +128,9 @@ def test_small_requests_do_not_wait_for_memory(
     served = inside(Limits(memory_bytes=MB))
     with Raw(served.port) as large, Raw(served.port) as small, Raw(served.port) as other:
         large.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
-        wait_for(lambda: bool(served.broker.memory.used), "the first", 10)
+        wait_for(lambda: bool(served.broker.memory.used), "the first")
         other.link.sendall(struct.pack(">i", 2 * MB) + bytes(MB))
-        wait_for(lambda: bool(served.broker.memory.waiting), "the second", 10)
+        wait_for(lambda: bool(served.broker.memory.waiting), "the second")
         assert small.ask(3, 9, {"topics": []}).brokers
 
 
@@ -230,14 +157,14 @@ def test_clients_that_do_not_read_are_closed(
         receiving = threading.Thread(target=raw.receive)
         receiving.start()
         while receiving.is_alive():
-            most = max(most, served.broker.memory.used)
+            most = max(most, served.used)
             time.sleep(0.002)
     # One response may be larger than the budget; it is then the only one.
     assert most <= 40 * MB + 16 * MB
     assert refused(served, "slow") > 0
     for each in idle:
         each.link.close()
-    wait_for(lambda: not served.broker.memory.used, "their memory", 30)
+    wait_for(lambda: not served.used, "their memory")
 
 
 def test_responses_reserve_memory_in_order(
@@ -268,69 +195,30 @@ def test_disconnected_producers_release_memory(
     for number in range(20):
         with Raw(served.port) as raw:
             raw.send(0, 9, produce(name, batch(bytes([number]) * MB)))
-    wait_for(lambda: not served.broker.memory.used, "their memory", 30)
+    wait_for(lambda: not served.broker.memory.used, "their memory")
     assert alive(served.port)
     assert served.broker.tally.batches > 0
 
 
-def packed(codec: int, body: bytes, count: int = 1) -> bytes:
-    """A record batch with any codec and body."""
-    rest = struct.pack(">hiqqqhii", codec, count - 1, 0, 0, -1, -1, -1, count) + body
-    return struct.pack(">qiib", 0, len(rest) + 9, 0, 2) + struct.pack(">I", crc32c(rest)) + rest
-
-
-BOMBS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
-    "gzip": (1, gzip.compress),
-    "snappy": (2, cramjam.snappy.compress_raw),
-    "lz4": (3, cramjam.lz4.compress),
-    "zstd": (4, cramjam.zstd.compress),
-}
-
-
-@pytest.mark.parametrize("codec", BOMBS)
-def test_decompression_bombs_are_refused(broker: BrokerProcess, codec: str) -> None:
-    """Half a gigabyte, compressed as far as the codec can."""
-    number, compress = BOMBS[codec]
-    bomb = packed(number, bytes(memoryview(compress(bytes(512 * MB)))))
-    name = topic(broker.database, broker.port)
-    process = psutil.Process(broker.pid)
-    before, most = process.memory_info().rss, 0
-    with Raw(broker.port) as raw:
-        if len(bomb) > 60 * MB:
-            pytest.skip("compressed, it is still too large for a request")
-        raw.send(0, 9, produce(name, bomb))
-        answering = threading.Thread(target=raw.receive)
-        answering.start()
-        while answering.is_alive():
-            most = max(most, process.memory_info().rss)
-            time.sleep(0.001)
-        found = raw.ask(0, 9, produce(name, bomb)).responses[0].partition_responses[0]
-        assert found.error_code.name == "message_too_large"
-        assert raw.ask(3, 9, {"topics": []}).brokers
-    assert most - before < 160 * MB
-
-
-def test_many_small_bombs_in_a_request_are_refused(
+def test_clients_that_do_not_read_delay_no_producer(
     inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
-    """The limit of a request holds for all of its batches together."""
-    served = inside(Limits(request_bytes=8 * MB))
+    """GIVEN consumers that do not read their responses, for as long as they like, and more of them
+    that wait for memory THEN producers have the rest of the memory."""
+    served = inside(Limits(memory_bytes=16 * MB, stalled_s=3600))
     name = topic(database, served.port)
-    # Empty records of seven bytes each, which take much more memory.
-    record = bytes((12, 0, 0, 0, 1, 1, 0))
-    bomb = packed(1, gzip.compress(record * 300_000), 300_000)
     with Raw(served.port) as raw:
-        answer = raw.ask(0, 9, produce(name, *[bomb] * 20)).responses[0]
-    codes = [part.error_code.name for part in answer.partition_responses]
-    assert codes.count("message_too_large") == 19
-    wait_for(lambda: not served.broker.memory.used, "its memory", 60)
-
-
-def test_a_repeated_topic_is_described_once(
-    inside: Callable[[Limits], EmbeddedBroker], database: Database
-) -> None:
-    served = inside(Limits())
-    database.query("SELECT kafka.create_topic('wide', 1000)")
-    with Raw(served.port) as raw:
-        found = raw.ask(3, 9, {"topics": [{"name": "wide"}] * 10_000})
-    assert [len(each.partitions) for each in found.topics] == [1000]
+        for _ in range(4):
+            raw.ask(0, 9, produce(name, batch(bytes(4 * MB))))
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            slow = stack.enter_context(Raw(served.port))
+            slow.link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.send(1, 11, fetch(name, max_bytes=16 * MB))
+        wait_for(lambda: served.broker.memory_waiting, "consumers that wait")
+        with Raw(served.port) as raw:
+            for _ in range(4):
+                done = raw.ask(0, 9, produce(name, batch(bytes(MB))))
+                assert not done.responses[0].partition_responses[0].error_code
+        assert served.broker.memory_waiting
+    wait_for(lambda: not served.used, "their memory")

@@ -53,7 +53,7 @@ def test_a_topic_is_created_once(client: Client) -> None:
         client.partitions(topic)
     client.create(topic, 3, {"retention.ms": "-1"})
     # Kafka responds before all of its parts know the topic.
-    wait_for(lambda: known(client, topic) == 3, "the topic", 30)
+    wait_for(lambda: known(client, topic) == 3, "the topic")
     with refused(client, "TOPIC_ALREADY_EXISTS"):
         client.create(topic, 1, {})
     client.produce(topic, [Record(value=b"v", partition=2)], acks=1)
@@ -72,7 +72,7 @@ def known(client: Client, topic: str) -> int:
 
 def test_partitions_are_added(client: Client, topic: str) -> None:
     client.grow(topic, 3)
-    wait_for(lambda: client.partitions(topic) == 3, "more partitions", 30)
+    wait_for(lambda: client.partitions(topic) == 3, "more partitions")
     for count in (2, 3):
         with refused(client, "INVALID_PARTITIONS"):
             client.grow(topic, count)
@@ -84,11 +84,11 @@ def test_partitions_are_added(client: Client, topic: str) -> None:
 def test_a_topic_is_deleted(client: Client, topic: str) -> None:
     client.produce(topic, sample_records(3), acks=1)
     client.delete(topic)
-    wait_for(lambda: known(client, topic) == 0, "the topic to be deleted", 30)
+    wait_for(lambda: known(client, topic) == 0, "the topic to be deleted")
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.delete(topic)
     client.create(topic, 1, {"retention.ms": "-1"})
-    wait_for(lambda: known(client, topic) == 1, "the topic", 30)
+    wait_for(lambda: known(client, topic) == 1, "the topic")
     assert client.bounds(topic) == (0, 0)
 
 
@@ -124,7 +124,7 @@ def test_settings_of_a_topic(client: Client, bootstrap: str) -> None:
     found = client.settings(topic)
     assert (found["retention.ms"], found["cleanup.policy"]) == ("1000", "delete")
     client.alter(topic, "retention.bytes", "5000")
-    wait_for(lambda: client.settings(topic)["retention.bytes"] == "5000", "the setting", 30)
+    wait_for(lambda: client.settings(topic)["retention.bytes"] == "5000", "the setting")
     # aiokafka replaces all settings.
     others = "604800000" if isinstance(client, Aiokafka) else "1000"
     assert client.settings(topic)["retention.ms"] == others

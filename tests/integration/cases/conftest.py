@@ -11,9 +11,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(
-    params=["database", pytest.param("database16", marks=pytest.mark.long)], ids=["pg18", "pg16"]
+    params=[
+        "database",
+        pytest.param("database16", marks=pytest.mark.long),
+        pytest.param("database15", marks=pytest.mark.long),
+    ],
+    ids=["pg18", "pg16", "pg15"],
 )
 def db(request: pytest.FixtureRequest) -> Database:
-    """An empty database on PostgreSQL 18, then on 16."""
+    """An empty database on PostgreSQL 18, then on 16 and 15."""
     database: Database = request.getfixturevalue(request.param)
     return database

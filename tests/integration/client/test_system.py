@@ -145,7 +145,7 @@ class Writers:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_replica_under_load_equals_the_table(system: System, seed: int) -> None:
     """GIVEN writers WHEN replicas are taken repeatedly THEN each ends equal to the table."""
     system.database.execute(

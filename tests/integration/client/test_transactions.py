@@ -37,13 +37,15 @@ async def publish(url: str, commits: Iterable[tuple[int, int]]) -> None:
 
 async def start_state(client: Client) -> State:
     """The state after a snapshot that sees no transactions from 1 on."""
+    identity = await client.stream_identity()
+    assert identity is not None
     return State(
         table="users",
         snapshot_id="s",
         lsn="0/0",
         visibility="1:1:",
         since=None,
-        stream=str(await client.stream_created()),
+        stream=identity.created,
         sequence=0,
     )
 

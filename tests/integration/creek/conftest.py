@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tailrace.encode.creek.names import LayoutName
     from tailrace.testing import EmbeddedNats
     from tests.fix_postgres import Database
 
@@ -24,8 +25,10 @@ def producer(
     """Starts a producer for tables."""
     made: list[Producer] = []
 
-    def start(*tables: str) -> Producer:
-        made.append(Producer(tmp_path, database, server.url, *tables))
+    def start(*tables: str, layout: LayoutName = "namespace", encoding: str = "avro") -> Producer:
+        made.append(
+            Producer(tmp_path, database, server.url, *tables, layout=layout, encoding=encoding)
+        )
         made[-1].start()
         return made[-1]
 

@@ -11,6 +11,7 @@ import nats
 from typing_extensions import override
 
 from tailrace.encode.creek import schema as creek
+from tailrace.encode.creek.names import StreamLayout
 from tailrace.testing.process import free_port
 from tests import http
 from tests.command import Service
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
+    from tailrace.encode.creek.names import Kind, LayoutName
     from tests.fix_postgres import Database
 
 NAMESPACE = "CREEK"
@@ -31,8 +33,17 @@ NAMESPACE = "CREEK"
 class Producer(Service):
     """A running producer, and what its consumers find."""
 
-    def __init__(self, folder: Path, database: Database, url: str, *tables: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: Database,
+        url: str,
+        *tables: str,
+        layout: LayoutName = "namespace",
+        encoding: str = "avro",
+    ) -> None:
         self.database = database
+        self.names = StreamLayout.of(NAMESPACE, layout, database.name)
         self.nats = url
         self.http = f"http://127.0.0.1:{free_port()}"
         environment = {
@@ -41,9 +52,11 @@ class Producer(Service):
             "PG_PUBLICATION_SLOT": database.name,
             "PG_TABLES": " ".join(tables),
             "NATS_URI": url,
+            "NATS_LAYOUT": layout,
             "PROMETHEUS_PORT": self.http.rpartition(":")[2],
         }
-        super().__init__("creek", "--data", "data", folder=folder, env=environment)
+        options = ("--data", "data", "--encoding", encoding)
+        super().__init__("creek", *options, folder=folder, env=environment)
 
     @override
     def start(self) -> Self:
@@ -65,7 +78,7 @@ class Producer(Service):
         async def ask() -> Msg:
             client = await nats.connect(self.nats)
             try:
-                return await client.request(f"{NAMESPACE}.{subject}", body, timeout=timeout_s)
+                return await client.request(subject, body, timeout=timeout_s)
             finally:
                 await client.close()
 
@@ -73,16 +86,17 @@ class Producer(Service):
 
     def schema(self, fingerprint: str) -> str:
         """A schema, by request."""
-        reply = msgspec.json.decode(self.request("_schemas", fingerprint.encode()).data)
+        subject = self.names.schema_requests[-1]
+        reply = msgspec.json.decode(self.request(subject, fingerprint.encode()).data)
         return str(reply["schema"])
 
-    def subject(self, kind: str, table: str) -> str:
+    def subject(self, kind: Kind, table: str) -> str:
         """Where messages of a table in schema public are."""
-        return creek.subject(NAMESPACE, self.database.name, kind, "public", table)
+        return self.names.subject(kind, self.database.name, "public", table)
 
     def events(self, table: str, *, raw: bool = False) -> list[dict[str, Any]]:
         """All events of a table, each read with the schema it names."""
-        found = received(self.nats, f"{NAMESPACE}_wal")
+        found = received(self.nats, self.names.stream("wal"))
         mine = [each.payload for each in found if each.subject == self.subject("wal", table)]
         names = {creek.Schema(text="", fingerprint=each[8:16]).name for each in mine}
         schemas = {name: self.schema(name) for name in names}

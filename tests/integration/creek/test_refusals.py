@@ -1,11 +1,14 @@
-"""Invalid requests get an answer within a second from a running producer."""
+"""Invalid requests get an answer from a running producer; a request for an unknown schema none."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import msgspec
+import nats.errors
 import pytest
+
+from tests.integration.creek.system import NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +30,6 @@ def test_answers_to_invalid_requests(database: Database, producer: Callable[...,
     wrong = [
         ("_schema", b"", "400"),
         ("_schemas", b"no fingerprint", "400"),
-        ("_schemas", b"Sykce18MgAQ=", "404"),
         ("_snapshot", b"", "400"),
         ("_snapshot", b"{", "400"),
         ("_snapshot", b"[]", "400"),
@@ -38,10 +40,12 @@ def test_answers_to_invalid_requests(database: Database, producer: Callable[...,
         ("_snapshot", asked(database="another"), "404"),
     ]
     for subject, body, status in wrong:
-        reply = running.request(subject, body)
+        reply = running.request(f"{NAMESPACE}.{subject}", body)
         assert (reply.headers or {})["Nats-Service-Error-Code"] == status, (subject, body)
         content = msgspec.json.decode(reply.data)
         assert content["error"]
         assert content["code"]
-    topic = running.request("_snapshot", asked()).data.decode()
+    with pytest.raises(nats.errors.TimeoutError):
+        running.request(f"{NAMESPACE}._schemas", b"Sykce18MgAQ=", timeout_s=3.0)
+    topic = running.request(f"{NAMESPACE}._snapshot", asked()).data.decode()
     assert topic.startswith(running.subject("snap", "shown") + ".")

@@ -29,7 +29,14 @@ def shop16(database16: Database, tmp_path: Path) -> Shop:
     return Shop(database16, tmp_path / "log")
 
 
-@pytest.fixture(params=["shop", "shop16"])
+@pytest.fixture
+def shop15(database15: Database, tmp_path: Path) -> Shop:
+    database15.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+    database15.execute("CREATE PUBLICATION shop FOR TABLE orders")
+    return Shop(database15, tmp_path / "log")
+
+
+@pytest.fixture(params=["shop", "shop16", pytest.param("shop15", marks=pytest.mark.long)])
 def either(request: pytest.FixtureRequest) -> Shop:
     found: Shop = request.getfixturevalue(request.param)
     return found

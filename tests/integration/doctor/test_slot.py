@@ -29,6 +29,8 @@ from tests.integration.doctor.shop import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.testing.postgres import Major
+
 
 def test_slot_exists(shop: Shop) -> None:
     missing = shop.one("slot-exists")
@@ -95,11 +97,13 @@ def test_slot_usable_reasons(shop: Shop, changes: dict[str, Any], words: str) ->
     assert words in finding.finding
 
 
-@pytest.mark.parametrize("major", [18, 16])
-def test_a_slot_that_was_really_lost(major: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("major", [18, 16, pytest.param(15, marks=pytest.mark.long)])
+def test_a_slot_that_was_really_lost(major: Major, tmp_path: Path) -> None:
+    if not EmbeddedPostgres.installed(major):
+        pytest.skip(f"PostgreSQL {major} is not installed")
     settings = {"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"}
     config = load(None, {"log": {"path": tmp_path / "log"}})
-    server = EmbeddedPostgres(18 if major == 18 else 16, settings=settings)
+    server = EmbeddedPostgres(major, settings=settings)
     with server, server.connect() as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
         initialise(connection, config, tables=[TableName("public", "t")])

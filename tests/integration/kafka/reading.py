@@ -52,7 +52,7 @@ class Bench:
 
     def settings(self, **given: Any) -> KafkaSink:
         # A busy machine may stall for seconds, and its broker then registers again.
-        defaults = {"type": "kafka", "bootstrap": self.bootstrap, "timeout_s": 60}
+        defaults = {"type": "kafka", "bootstrap": self.bootstrap, "timeout_s": 120}
         return KafkaSink.model_validate(defaults | given)
 
     def sink(self, *, lane: int = 0, lanes: int = 1, source: str = "one", **given: Any) -> Kafka:

@@ -57,7 +57,7 @@ def forget_ids(settings: NatsSink) -> None:
 
 def held(settings: NatsSink, url: str = "") -> list[tuple[bytes, bytes, bytes]]:
     """Subject, id and payload of everything in the stream, read by the official client."""
-    found = received(url or settings.url, settings.stream.name)
+    found = received(url or settings.url.get_secret_value(), settings.stream.name)
     return [(each.subject.encode(), each.id.encode(), each.payload) for each in found]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import nats
 import pytest
+from pydantic import SecretStr
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.jetstream.bucket import Bucket, BucketSettings, WriteConflictError
@@ -58,7 +59,7 @@ def test_a_deleted_key_is_missing_and_its_history_has_no_deletion(settings: Nats
     bucket = own_bucket()
 
     async def delete() -> None:
-        client = await nats.connect(settings.url)
+        client = await nats.connect(settings.url.get_secret_value())
         store = await client.jetstream(timeout=60).key_value(bucket.name)
         await store.delete("a")
         await client.close()
@@ -107,7 +108,8 @@ def test_a_bucket_that_jetstream_refuses(settings: NatsSink) -> None:
 
 def test_a_server_without_jetstream_or_that_is_down_is_unreachable(settings: NatsSink) -> None:
     with EmbeddedNats(config="accounts { A { users: [{user: a, password: a}] } }") as server:
-        plain = settings.model_copy(update={"url": f"nats://a:a@127.0.0.1:{server.port}"})
+        url = SecretStr(f"nats://a:a@127.0.0.1:{server.port}")
+        plain = settings.model_copy(update={"url": url})
         with pytest.raises((SinkUnreachableError, SinkRefusedError)):
             run(plain, own_bucket(), lambda bucket: bucket.keys())
     with pytest.raises(SinkUnreachableError, match="NATS does not answer"):

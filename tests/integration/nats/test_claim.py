@@ -132,8 +132,8 @@ def test_an_existing_stream_keeps_its_settings(settings: NatsSink) -> None:
     after = request(settings, f"STREAM.INFO.{settings.stream.name}", None)["config"]
     assert after["metadata"]["owner"] == "ops"
     assert claims(settings) == {
-        "tailrace.history.one": "a 0 0",
-        "tailrace.history.two": "b 3 0",
+        "tailrace.history.one": "a 0 0 >",
+        "tailrace.history.two": "b 3 0 >",
     }
     assert json.dumps(before | {"metadata": None}) == json.dumps(after | {"metadata": None})
 

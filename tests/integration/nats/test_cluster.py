@@ -19,8 +19,7 @@ from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
-from tailrace.testing import EmbeddedNats
-from tailrace.testing.process import free_port
+from tailrace.testing import EmbeddedNatsCluster
 from tests.unit.sinks.rows import message_id, position, rows
 
 if TYPE_CHECKING:
@@ -33,18 +32,9 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def cluster() -> Iterator[dict[str, EmbeddedNats]]:
-    ports = [free_port() for _ in range(3)]
-    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
-    with contextlib.ExitStack() as stack:
-        servers = {}
-        for number, port in enumerate(ports):
-            config = (
-                f"server_name: n{number}\n"
-                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
-            )
-            servers[f"n{number}"] = stack.enter_context(EmbeddedNats(config=config))
-        yield servers
+def cluster() -> Iterator[EmbeddedNatsCluster]:
+    with EmbeddedNatsCluster() as started:
+        yield started
 
 
 def patiently(act: Callable[[], T]) -> T:
@@ -76,14 +66,12 @@ def held(settings: NatsSink) -> list[bytes]:
     return found
 
 
-def test_leaders_that_die_lose_nothing_and_repeat_nothing(
-    cluster: dict[str, EmbeddedNats],
-) -> None:
+def test_leaders_that_die_lose_nothing_and_repeat_nothing(cluster: EmbeddedNatsCluster) -> None:
     rng = random.Random(1)
     settings = NatsSink.model_validate(
         {
             "type": "nats",
-            "url": ",".join(server.url for server in cluster.values()),
+            "url": cluster.url,
             "stream": {"replicas": 3, "duplicate_window_s": 10},
             "timeout_s": 3,
         }
@@ -100,14 +88,14 @@ def test_leaders_that_die_lose_nothing_and_repeat_nothing(
 
 
 def deliver_all(
-    sink: JetStream, settings: NatsSink, cluster: dict[str, EmbeddedNats], rng: random.Random
+    sink: JetStream, settings: NatsSink, cluster: EmbeddedNatsCluster, rng: random.Random
 ) -> None:
     done, kills = 0, 0
     while done < TOTAL:
         since = position(done - 1) if done else ORIGIN
         patiently(partial(sink.open, since))
         info = patiently(lambda: stream_info(settings, "CDC"))
-        leader = cluster[info["cluster"]["leader"]]
+        leader = cluster.servers[info["cluster"]["leader"]]
         killer = threading.Timer(rng.uniform(0.01, 0.1), leader.kill)
         if kills < 3:
             killer.start()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def delivered(server: EmbeddedNats, **given: Any) -> int:
     """How many messages arrive with these settings."""
     settings = NatsSink.model_validate({"type": "nats", "url": server.url} | given)
-    sink = JetStream(settings, Lane(pipeline="test"))
+    sink = JetStream(settings, Lane(pipeline="test", history="a"))
     try:
         sink.open(ORIGIN)
         sink.write(rows(range(10)))
@@ -76,6 +76,7 @@ def test_the_permissions_the_guide_names_are_enough() -> None:
         "cdc.>",
         "$JS.API.STREAM.INFO.CDC",
         "$JS.API.STREAM.CREATE.CDC",
+        "$JS.API.STREAM.UPDATE.CDC",
         "$JS.API.STREAM.MSG.GET.CDC",
         "$JS.API.CONSUMER.CREATE.CDC.>",
         "$JS.API.CONSUMER.MSG.NEXT.CDC.>",

@@ -48,7 +48,7 @@ def test_too_many_requests_are_refused(settings: NatsSink, monkeypatch: pytest.M
     thread.start()
 
     async def ask() -> list[bytes]:
-        client = await nats.connect(settings.url)
+        client = await nats.connect(settings.url.get_secret_value())
         try:
             while True:
                 try:

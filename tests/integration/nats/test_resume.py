@@ -78,7 +78,7 @@ def test_resume_ignores_messages_of_other_programs(settings: NatsSink) -> None:
     settings = altered(settings, duplicate_window_s=0.1)
 
     async def others() -> None:
-        client = await nats.connect(settings.url)
+        client = await nats.connect(settings.url.get_secret_value())
         js = client.jetstream(timeout=60)
         for number in range(30):
             headers = {"Nats-Msg-Id": f"theirs {number}"} if number % 2 else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from pydantic import SecretStr
 
 from tailrace.errors import SinkRefusedError
 from tailrace.finding import Severity
@@ -91,7 +92,7 @@ def test_inspecting(settings: NatsSink) -> None:
     with opened(settings):
         pass
     assert [one.severity for one in inspect(settings)] == [Severity.OK]
-    gone = settings.model_copy(update={"url": "nats://127.0.0.1:1"})
+    gone = settings.model_copy(update={"url": SecretStr("nats://127.0.0.1:1")})
     (finding,) = inspect(gone)
     assert finding.severity is Severity.ERROR
     assert "127.0.0.1:1" in finding.finding

@@ -52,6 +52,7 @@ class Bench:
                 "bootstrap": self.bootstrap,
                 "dsn": self.database.dsn,
                 "replicas": 1,
+                "timeout_s": 120,
                 **given,
             }
         )

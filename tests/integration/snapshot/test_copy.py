@@ -10,7 +10,12 @@ import pytest
 from psycopg import sql
 
 from tailrace.decode.decoder import Decoder
-from tailrace.errors import ConfigError, PostgresRefusedError, PostgresUnreachableError
+from tailrace.errors import (
+    ConfigError,
+    PostgresRefusedError,
+    PostgresUnreachableError,
+    SnapshotLostError,
+)
 from tailrace.log.reader import Earliest
 from tailrace.postgres.connection import connect
 from tailrace.postgres.names import TableName
@@ -298,7 +303,7 @@ def test_a_lost_snapshot_is_refused(database: Database) -> None:
     with connect(database.dsn) as connection:
         snapshot = export(connection, TableName("public", "gone"))
     with (
-        pytest.raises(PostgresRefusedError, match="no longer exists"),
+        pytest.raises(SnapshotLostError, match="no longer exists"),
         imported(database.dsn, snapshot),
     ):
         pass

@@ -115,7 +115,10 @@ class System:
         ]
 
     @contextmanager
-    def snapshot(self, _connection: object, _publication: str, _name: TableName) -> Iterator[Any]:
+    def snapshot(
+        self, _connection: object, _publication: str, _name: TableName, *, timeout_s: int
+    ) -> Iterator[Any]:
+        assert timeout_s == 3600
         relation = Relation(
             oid=1,
             namespace="public",
@@ -311,6 +314,25 @@ def test_delivered_pages_are_removed_after_a_while(system: System) -> None:
     # A page takes 20 s and stays for 120 s after its delivery.
     assert [page.number for page in system.pages()] == list(range(4, 12))
     assert system.record.delivered == 1000
+
+
+def test_the_pin_is_renewed_after_the_clock_was_set_back(system: System) -> None:
+    """GIVEN a page that waits for its pipeline WHEN the machine's clock is set back by hours THEN
+    the pin is still renewed every minute."""
+    system.rows, system.delivering, system.max_waits = 100, False, 20
+    assert not system.run()
+    unix_s = [10_000.0]
+    filler = Filler(
+        system.config, "shop", system.wait, clock=lambda: system.now_s, now=lambda: unix_s[0]
+    )
+    renewed = []
+    for jump_s in (0, -7200, 60):
+        unix_s[0] += jump_s
+        system.now_s += 61
+        filler.tidy()
+        pins = retention.read_pins(LocalStore(system.config.log.path))
+        renewed.append(pins["backfill.shop"].renewed_at)
+    assert renewed == [10_000, 2_800, 2_860]
 
 
 def test_numbers_continue_after_other_backfills(system: System) -> None:

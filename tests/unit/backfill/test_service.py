@@ -11,7 +11,7 @@ from tailrace.backfill import queue
 from tailrace.backfill.order import Order, Record
 from tailrace.backfill.service import BackfillService, services
 from tailrace.config import Config
-from tailrace.errors import ConfigError, PostgresUnreachableError
+from tailrace.errors import ConfigError, DiskFullError, PostgresUnreachableError
 from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
@@ -153,6 +153,29 @@ def test_transient_errors_are_retried_with_back_off(bench: Bench, events: list[A
     for retry_s, nominal in zip(retries, (1, 2, 1, 2), strict=True):
         assert 0.8 <= retry_s / nominal <= 1.2
     assert {event["code"] for event in events if "code" in event} == {"UNREACHABLE"}
+
+
+def test_a_full_disk_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a data folder on a full disk WHEN a backfill fails THEN it is retried, though its state
+    cannot be saved either."""
+    saved: list[str] = []
+
+    def save(record: Record, _folder: Path) -> None:
+        saved.append(record.state)
+        if len(bench.ran) < 3:
+            raise DiskFullError("no space")
+
+    def fill(_order: Order, _record: Record) -> bool:
+        if len(bench.ran) < 3:
+            raise DiskFullError("no space")
+        return True
+
+    monkeypatch.setattr(Record, "save", save)
+    bench.fill = fill
+    bench.order("a")
+    bench.work()
+    assert bench.ran == ["a"] * 3
+    assert saved == ["retrying", "retrying", "complete"]
 
 
 def test_other_errors_fail_the_backfill(bench: Bench, events: list[Any]) -> None:

@@ -72,3 +72,25 @@ def test_random_bytes_raise_no_other_error(data: bytes, version: int) -> None:
     kind: Any = load_request_schema(3, version)
     with contextlib.suppress(MalformedError):
         bounds.check(data, 0, kind)
+
+
+@pytest.mark.parametrize("version", [1, 9])
+def test_too_many_names_are_refused(version: int) -> None:
+    kind, data = body(version, ["t"] * 10_000)
+    bounds.check(data, 0, kind)
+    kind, data = body(version, ["t"] * 10_001)
+    with pytest.raises(MalformedError, match="10,001 elements, max is 10,000"):
+        bounds.check(data, 0, kind)
+
+
+def test_too_many_elements_in_all_are_refused() -> None:
+    """ListOffsets of 1,000 topics with 99 and with 100 partitions each."""
+    kind: Any = load_request_schema(2, 1)
+    for partitions, fits in ((99, True), (100, False)):
+        topic = struct.pack(">h", 1) + b"t" + struct.pack(">i", partitions) + bytes(12 * partitions)
+        data = struct.pack(">ii", -1, 1000) + topic * 1000
+        if fits:
+            bounds.check(data, 0, kind)
+            continue
+        with pytest.raises(MalformedError, match="more than 100,000 elements in all"):
+            bounds.check(data, 0, kind)

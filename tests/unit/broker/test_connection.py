@@ -30,10 +30,12 @@ class Client:
         }
         transport = SimpleNamespace(get_write_buffer_size=lambda: self.unsent)
         writer: Any = SimpleNamespace(get_extra_info=addresses.get, transport=transport)
-        self.memory = SimpleNamespace(waiting=self.waiting)
-        broker: Any = SimpleNamespace(
-            limits=LIMITS, access=SimpleNamespace(users=self.users), memory=self.memory
+        self.broker = SimpleNamespace(
+            limits=LIMITS,
+            access=SimpleNamespace(users=self.users),
+            memory_waiting=self.waiting,
         )
+        broker: Any = self.broker
         reader: Any = None
         return Connection(
             broker,
@@ -86,7 +88,7 @@ def test_unread_responses_matter_while_others_wait_for_memory() -> None:
     connection = client.connection()
     assert reason(connection, 1) is None
     assert reason(connection, 40) is None
-    client.memory.waiting = 1
+    client.broker.memory_waiting = 1
     assert reason(connection, 40) == "slow"
     # The client has read a part: it is not stalled.
     client.unsent = 50

@@ -60,8 +60,9 @@ def test_a_certificate_needs_its_key() -> None:
 FLAGS = [
     "--listen", "--advertise", "--tls-cert", "--tls-key", "--tls-client-ca", "--insecure", "--init",
     "--auto-create", "--no-auto-create", "--partitions", "--max-message-bytes", "--tail-bytes",
-    "--connections", "--retention-check", "--max-connections", "--request-memory",
-    "--idle-timeout", "--port", "--log-format", "--verbose", "--config", "--dsn",
+    "--connections", "--retention-check", "--producer-id-expiration", "--offsets-retention",
+    "--max-connections", "--request-memory", "--idle-timeout", "--port",
+    "--log-format", "--verbose", "--config", "--dsn",
 ]  # fmt: skip
 
 
@@ -80,3 +81,9 @@ def test_an_invalid_option_is_named() -> None:
     assert str(result.exception) == (
         "--listen (TAILRACE_BROKER_LISTEN): must be host:port such as 127.0.0.1:9092, got 'nowhere'"
     )
+
+
+def test_a_broker_listens_on_loopback_and_without_http_by_default() -> None:
+    assert BrokerSettings().address == ("127.0.0.1", 9092)
+    assert BrokerSettings().loopback
+    assert BrokerSettings().port == 0

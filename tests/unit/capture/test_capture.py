@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from tailrace.capture.capture import Capture, _Sessions
 from tailrace.config import load
 from tailrace.errors import (
+    DiskFullError,
     GapError,
     PostgresRefusedError,
     PostgresUnreachableError,
     SlotBusyError,
     TailraceError,
 )
+from tailrace.log import retention
+from tailrace.log.format.segment import list_segments
+from tailrace.log.lease import Lease
+from tailrace.log.store import LocalStore
+from tailrace.position import ORIGIN
+from tests.fix_log import SECOND, TIME, TestLog, transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class Clock:
@@ -141,3 +151,81 @@ def test_a_log_is_rewound_after_the_flusher_has_finished() -> None:
     sessions._flusher = sessions._appender = cast("Any", disk)
     sessions._drop_open_transaction()
     assert disk.calls == ["finish", "rewind"]
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Path:
+    """The folder of a log with seven segments, which nobody reads. The first one is empty."""
+    log = TestLog(segment_bytes=1)
+    for number in range(6):
+        log.append(transaction(number))
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for name, data in log.store.files().items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def count(folder: Path) -> int:
+    return len(list_segments(LocalStore(folder)))
+
+
+def test_the_machines_clock_makes_no_segment_old(segments: Path) -> None:
+    """GIVEN segments that are minutes old by the server's clock WHEN this machine's clock is years
+    ahead THEN retention keeps them, until they are old by the server's clock."""
+    nothing, clock = cast("Any", None), Clock()
+    config = load(None, {"log": {"path": segments, "keep_hours": 1}})
+    sessions = _Sessions(
+        config, "", LocalStore(segments), nothing, stopping=lambda: False, clock=clock
+    )
+    sessions._server_time = (TIME + 600 * SECOND, clock())
+    sessions._housekeeping()
+    assert count(segments) == 6
+    clock.sleep(3601)
+    sessions._housekeeping()
+    assert count(segments) == 1
+
+
+def test_a_pin_is_stale_if_nobody_renews_it(segments: Path) -> None:
+    """GIVEN pins of hours ago WHEN one of them is renewed until the next look, as after a jump of
+    the clock, THEN capture warns of the other one."""
+    nothing, store = cast("Any", None), LocalStore(segments)
+    config = load(None, {"log": {"path": segments}})
+    sessions = _Sessions(config, "", store, nothing, stopping=lambda: False, clock=Clock())
+    sessions._server_time = (TIME, 0.0)
+    hours_ago = time.time() - 10_000
+    for name in ("alive", "gone"):
+        retention.pin(store, name, ORIGIN, now=hours_ago)
+    with capture_logs() as events:
+        sessions._housekeeping()
+        assert events == []
+        retention.pin(store, "alive", ORIGIN, now=hours_ago + 1)
+        sessions._housekeeping()
+    assert [(event["event"], event["pin"]) for event in events] == [("log.pin_stale", "gone")]
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 1 << 30])
+def test_a_log_that_is_too_full_to_open_deletes_what_is_expired(
+    segments: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the space it tries again at once; a restart would wait."""
+    attempts: list[int] = []
+
+    def full(_store: object) -> Lease:
+        attempts.append(count(segments))
+        raise DiskFullError("no space for the lease")
+
+    monkeypatch.setattr(Lease, "acquire", full)
+    config = load(None, {"log": {"path": segments, "keep_bytes": keep_bytes}})
+    with pytest.raises(DiskFullError):
+        Capture(config, stopping=lambda: False).run()
+    assert attempts == [7, 6 if keep_bytes else 1]
+
+
+def test_a_disk_without_space_for_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_store: object) -> Lease:
+        raise DiskFullError("no space for the lease")
+
+    monkeypatch.setattr(Lease, "acquire", full)
+    with pytest.raises(DiskFullError):
+        Capture(load(None, {"log": {"path": tmp_path / "log"}}), stopping=lambda: False).run()

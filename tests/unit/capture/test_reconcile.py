@@ -42,19 +42,17 @@ def mark(end: int, last: int = 1) -> Mark:
     )
 
 
-def check_log(
+def check_history(
     end: int = 500,
-    confirmed: int = 500,
     timeline: int = 2,
     history: str = HISTORY,
     last: int = 1,
 ) -> Lsn:
-    return reconcile.check_log(
+    return reconcile.check_history(
         mark(end, last),
         replace(WANTED, timeline=timeline),
         WANTED,
         system=SYSTEM,
-        confirmed=Lsn(confirmed),
         history=lambda _: history,
     )
 
@@ -82,44 +80,43 @@ def test_bad_slot(slot: SlotState | None, log_exists: bool, error: type[Tailrace
 
 @pytest.mark.parametrize("confirmed", [0, 499, 500])
 def test_slot_at_or_before_the_end_of_the_log_is_accepted(confirmed: int) -> None:
-    check_log(confirmed=confirmed)
+    reconcile.check_gap("s", Lsn(confirmed), Lsn(500))
 
 
 def test_slot_ahead_of_the_log_is_a_gap() -> None:
     with pytest.raises(GapError, match="0/1F5"):
-        check_log(confirmed=501)
+        reconcile.check_gap("s", Lsn(501), Lsn(500))
 
 
 def test_log_ahead_of_the_server_has_diverged() -> None:
-    check_log(end=900)
+    check_history(end=900)
     with pytest.raises(DivergedError, match="lost changes"):
-        check_log(end=901)
+        check_history(end=901)
 
 
 @pytest.mark.parametrize("change", [{"system_identifier": "72"}, {"database": "other"}])
 def test_log_of_another_source_has_diverged(change: dict[str, str]) -> None:
     with pytest.raises(DivergedError):
-        reconcile.check_log(
+        reconcile.check_history(
             mark(500),
             replace(WANTED, **change),  # type: ignore[arg-type]
             WANTED,
             system=SYSTEM,
-            confirmed=Lsn(500),
             history=lambda _: "",
         )
 
 
 def test_failover_before_the_log_s_end_has_diverged() -> None:
-    assert check_log(end=0x258, timeline=1) == 0x258
-    assert check_log(end=0x257, timeline=1) == 0x257
+    assert check_history(end=0x258, timeline=1) == 0x258
+    assert check_history(end=0x257, timeline=1) == 0x257
     # WAL after the switch, without a change: the log continues where the new timeline begins.
-    assert check_log(end=0x300, timeline=1, last=0x257) == 0x258
+    assert check_history(end=0x300, timeline=1, last=0x257) == 0x258
     with pytest.raises(DivergedError, match="never received"):
-        check_log(end=0x300, timeline=1, last=0x258)
+        check_history(end=0x300, timeline=1, last=0x258)
 
 
 def test_timelines_that_do_not_descend_have_diverged() -> None:
     with pytest.raises(DivergedError, match="older"):
-        check_log(timeline=3)
+        check_history(timeline=3)
     with pytest.raises(DivergedError, match="descend"):
-        check_log(timeline=1, history="")
+        check_history(timeline=1, history="")

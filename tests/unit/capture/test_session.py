@@ -137,7 +137,12 @@ class SessionRig:
     """A session between a scripted server and a real log."""
 
     def __init__(
-        self, folder: Path, *, sender_timeout_s: float = 30, progress_s: float = 60
+        self,
+        folder: Path,
+        *,
+        sender_timeout_s: float = 30,
+        progress_s: float = 60,
+        flush_s: float = 0.001,
     ) -> None:
         self.server = Server()
         self.disk = Disk(folder)
@@ -150,7 +155,7 @@ class SessionRig:
         )
         self.flusher = Flusher(self.appender)
         pace = Pace(
-            flush_s=0.001,
+            flush_s=flush_s,
             flush_bytes=2000,
             progress_s=progress_s,
             sender_timeout_s=sender_timeout_s,
@@ -216,6 +221,25 @@ def impatient(tmp_path: Path) -> Iterator[SessionRig]:
     made = SessionRig(tmp_path, sender_timeout_s=0.3)
     yield made
     made.close()
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[SessionRig]:
+    """A log that may be flushed every hour."""
+    made = SessionRig(tmp_path, flush_s=3600)
+    yield made
+    made.close()
+
+
+def test_a_transaction_is_flushed_where_the_stream_pauses(patient: SessionRig) -> None:
+    """`flush_s` is for a stream without pauses."""
+    patient.server.say(*transaction(2000))
+    patient.until(lambda: patient.server.flushed >= 2005)
+    patient.server.say(*transaction(3000), *transaction(4000, b"y")[:3])
+    patient.until(lambda: patient.server.handed_out == 11)
+    patient.server.say(*transaction(4000, b"y")[3:])
+    patient.until(lambda: patient.server.flushed >= 4005)
+    assert patient.values() == [b"x", b"x", b"y"]
 
 
 def test_only_durable_positions_are_acknowledged(rig: SessionRig) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
-from tailrace import cli
+from tailrace import cli, private
 from tailrace.cli import options
 from tailrace.errors import ConfigError, GapError
+from tests.command import call
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +70,60 @@ def test_settings_are_read_from_the_current_folder(
 def test_a_named_settings_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         options.settings(tmp_path / "gone.yml")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "tailrace.yml"),
+        ("capture",),
+        ("pipelines",),
+        ("serve",),
+        ("reset", "shop", "--from", "now"),
+        ("bridge", "--pub", "shop"),
+        ("creek",),
+        ("shadow", "--to", "kafka:9092"),
+    ],
+)
+def test_commands_that_write_rows_write_them_for_their_owner(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Each of them restricts new files before it does anything else."""
+
+    class RestrictedError(Exception):
+        pass
+
+    def restrict() -> None:
+        raise RestrictedError
+
+    monkeypatch.setattr(private, "restrict_new_files", restrict)
+    with pytest.raises(RestrictedError):
+        call(*words)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "variable"),
+    [
+        ("run", "--dsn", "TAILRACE_DSN"),
+        ("capture", "--dsn", "TAILRACE_DSN"),
+        ("init", "--dsn", "TAILRACE_DSN"),
+        ("doctor", "--dsn", "TAILRACE_DSN"),
+        ("broker", "--dsn", "TAILRACE_DSN"),
+        ("shadow", "--dsn", "TAILRACE_DSN"),
+        ("creek", "--pg-uri", "PG_URI"),
+        ("creek", "--nats-uri", "NATS_URI"),
+        ("mirror", "--from", "TAILRACE_NATS"),
+        ("mirror", "--to", "TAILRACE_MIRROR"),
+    ],
+)
+def test_an_option_that_may_have_a_password_has_a_variable(
+    command: str, option: str, variable: str
+) -> None:
+    """Other users of the machine can read a command line, and not the environment."""
+    commands = typer.main.get_command(cli.app)
+    assert isinstance(commands, TyperGroup)
+    variables = {
+        name: each.envvar for each in commands.commands[command].params for name in each.opts
+    }
+    found = variables[option]
+    assert variable in ([found] if isinstance(found, str) else found or ())

@@ -48,7 +48,8 @@ def test_wrapped_transaction_id_after_the_snapshot_is_not_seen() -> None:
 
 def info(*, first_seq: int, first: datetime, **limits: int) -> dict[str, Any]:
     state = {"first_seq": first_seq, "messages": 10, "bytes": 100, "first_ts": first.isoformat()}
-    return {"state": state, "config": {"max_age": DAY_NS, "max_msgs": -1, "max_bytes": -1} | limits}
+    config = {"max_age": DAY_NS, "max_msgs": -1, "max_bytes": -1} | limits
+    return {"ts": NOW.isoformat(), "state": state, "config": config}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_whether_a_stream_retains_all_messages_since_a_time(
     first_seq: int, first_h: int, since_h: int, limits: dict[str, int], retained: bool
 ) -> None:
     stream = info(first_seq=first_seq, first=NOW + timedelta(hours=first_h), **limits)
-    assert retains_since(stream, NOW + timedelta(hours=since_h), NOW) is retained
+    assert retains_since(stream, NOW + timedelta(hours=since_h)) is retained
 
 
 def test_load_reads_what_dump_writes() -> None:

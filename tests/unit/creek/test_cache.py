@@ -25,17 +25,26 @@ SCHEMAS = (
 
 
 def test_files_are_written_in_the_format_of_older_releases(tmp_path: Path) -> None:
-    SchemaCache(tmp_path, "p").write([STORED], LogCursor("1.seg", 12))
-    assert (tmp_path / "p.schemas").read_bytes() == SCHEMAS
-    assert (tmp_path / "p.place").read_bytes() == b'{"segment":"1.seg","offset":12}'
+    for namespaced, name in ((False, "p.place"), (True, "p.namespaced.place")):
+        cache = SchemaCache(tmp_path, "p", namespaced=namespaced)
+        cache.write([STORED], LogCursor("1.seg", 12))
+        assert (tmp_path / "p.schemas").read_bytes() == SCHEMAS
+        assert (tmp_path / name).read_bytes() == b'{"segment":"1.seg","offset":12}'
 
 
 def test_files_of_older_releases_are_read(tmp_path: Path) -> None:
     (tmp_path / "p.schemas").write_bytes(SCHEMAS)
     (tmp_path / "p.place").write_bytes(b'{"segment":"1.seg","offset":12}')
-    assert SchemaCache(tmp_path, "p").read() == ([STORED], LogCursor("1.seg", 12))
+    cache = SchemaCache(tmp_path, "p", namespaced=False)
+    assert cache.read() == ([STORED], LogCursor("1.seg", 12))
+
+
+def test_another_form_of_schemas_reads_the_log_again(tmp_path: Path) -> None:
+    """A pipeline that lags behind encodes relations before the cursor, now in the other form."""
+    SchemaCache(tmp_path, "p", namespaced=False).write([STORED], LogCursor("1.seg", 12))
+    assert SchemaCache(tmp_path, "p").read() == ([STORED], None)
 
 
 def test_without_schemas_the_cursor_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "p.place").write_bytes(b'{"segment":"1.seg","offset":12}')
+    (tmp_path / "p.namespaced.place").write_bytes(b'{"segment":"1.seg","offset":12}')
     assert SchemaCache(tmp_path, "p").read() == ([], None)

@@ -16,6 +16,7 @@ from tailrace.log.relation_history import LogCursor
 from tailrace.position import Lsn
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.tables import Tables
+from tests.fix_log import TestLog, insert, relation, transaction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,13 +96,35 @@ def test_saved_schemas_are_known_after_a_restart(tmp_path: Path) -> None:
     assert again.take() == ([], cursor)
 
 
+def test_versions_that_were_not_published_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN versions that were taken but not saved WHEN publishing restarts THEN it gets them."""
+    log = TestLog()
+    monkeypatch.setattr("tailrace.creek.versions.LocalStore", lambda _path: log.store)
+    versions = Versions(tmp_path, Tables(), SchemaCache(tmp_path, "p"))
+    log.append(transaction(0))
+    versions.read()
+    published, cursor = versions.take()
+    versions.save(cursor)
+    log.append(transaction(1, insert(relation(2), 1)))
+    versions.read()
+    taken, _ = versions.take()
+    assert taken
+    versions.rewind()
+    versions.read()
+    assert versions.take()[0] == taken
+    schemas = [stored for version in (*published, *taken) for stored in version.schemas(NOON)]
+    assert all(versions.find(stored.fingerprint) for stored in schemas)
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '[{"fingerprint": 1}]', "null"])
 def test_invalid_files_are_ignored(tmp_path: Path, damage: str) -> None:
     cache = SchemaCache(tmp_path, "p")
     versions = Versions(tmp_path, Tables(), cache)
     stored = versions.add(users(TEXT))
     versions.save(LogCursor("1.seg", 12))
-    (tmp_path / "p.place").write_text(damage)
+    (tmp_path / "p.namespaced.place").write_text(damage)
     assert cache.read() == (sorted(stored, key=lambda each: each.fingerprint), None)
     (tmp_path / "p.schemas").write_text(damage)
     assert cache.read() == ([], None)

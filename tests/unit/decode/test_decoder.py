@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.change import UNCHANGED, Op, Row
+from tailrace.decode import rows as row_images
 from tailrace.decode.decoder import Decoder
 from tailrace.errors import MalformedError
 from tailrace.log.changes import Decoder as Oracle
@@ -22,6 +24,17 @@ from tailrace.wire.pgtime import PgTime
 from tests.chance import examples, seeds
 from tests.columns import columnar, plain
 from tests.fix_log import TIME, Session, Workload, fragment_entries, whole_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, row_images.FEW])
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With rows read one by one, as few as tests have, and with numpy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_images, "FEW", request.param)
+        yield
 
 
 def entry_of(messages: list[bytes], **fields: object) -> Entry:
@@ -187,6 +200,9 @@ def test_annotations_go_on_in_the_next_piece_of_their_transaction() -> None:
     start = Position(Lsn(0x100), 2)
     second = entry_of(messages[4:], kind=Kind.FRAGMENT, xid=7, begins=False, first=start)
     assert annotated([first, second]) == ["{}"] * 3
+    # The opening entry of a new segment may come between them.
+    opening = entry_of(messages[1:2], kind=Kind.SCHEMA, first=start, last=start, ends=False)
+    assert annotated([first, opening, second]) == ["{}"] * 3
     # A piece that is read alone does not know what came before it.
     other = replace(second, first=Position(Lsn(0x900)), last=Position(Lsn(0x900), 9))
     decoder = Decoder()

@@ -15,6 +15,7 @@ from tailrace.jetstream.client import translate_error
     [
         (nats.js.errors.BadRequestError(code=400, description="no"), SinkRefusedError),
         (nats.js.errors.NotFoundError(code=404, description="no"), SinkRefusedError),
+        (nats.js.errors.ServerError(code=500, err_code=10009), SinkUnreachableError),
         (nats.js.errors.ServiceUnavailableError(code=503), SinkUnreachableError),
         (nats.js.errors.NoStreamResponseError(), SinkUnreachableError),
         (nats.errors.NoRespondersError(), SinkUnreachableError),

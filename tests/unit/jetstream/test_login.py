@@ -22,7 +22,8 @@ def settings(**given: Any) -> NatsSink:
 
 
 def proof(given: NatsSink, nonce: str = "nonce") -> dict[str, Any]:
-    return dict(Login.of(given).connect_fields(addresses(given.url)[0], nonce))
+    login = Login.of(given)
+    return dict(login.connect_fields(addresses(login.url)[0], nonce))
 
 
 def options(**given: Any) -> dict[str, Any]:
@@ -35,6 +36,21 @@ def test_addresses() -> None:
     assert [one.tls for one in parsed] == [False, True, False, False]
     assert (parsed[3].user, parsed[3].password) == ("u", "p@")
     assert "p@" not in repr(parsed)
+
+
+def test_secrets_in_an_address_are_not_shown() -> None:
+    given = settings(url="nats://ann:hunter2@a,nats://s3cret@b")
+    login = Login.of(given)
+    for shown in (
+        given,
+        str(given),
+        given.url,
+        login,
+        addresses(login.url),
+        given.model_dump_json(),
+    ):
+        assert "hunter2" not in repr(shown)
+        assert "s3cret" not in repr(shown)
 
 
 @pytest.mark.parametrize("url", ["", " , ", "http://a", "nats://", "nats://a:b", "ws://a"])

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.errors import SinkFullError, SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.finding import Severity
-from tailrace.jetstream.stream import checked, compare
+from tailrace.jetstream.stream import checked, compare, ready
 from tailrace.sinks.nats.settings import NatsSink
 
 GOOD = {
@@ -87,3 +87,23 @@ def test_error_codes_map_to_errors(error: dict[str, Any], kind: type[TailraceErr
         return
     with pytest.raises(kind, match="cannot do it: x"):
         checked({"error": error}, "do it")
+
+
+class Racing:
+    """A connection: another pipeline creates the stream after this one has looked for it."""
+
+    def __init__(self) -> None:
+        self._created = False
+
+    def request(self, subject: str, _body: object = None) -> dict[str, Any]:
+        if ".STREAM.CREATE." in subject:
+            self._created = True
+            return {"error": {"code": 400, "err_code": 10058, "description": "already in use"}}
+        if self._created:
+            return {"config": GOOD | {"metadata": {"tailrace.pipeline": "other"}}}
+        return {"error": {"code": 404, "err_code": 10059}}
+
+
+def test_a_stream_that_another_pipeline_creates_at_the_same_time() -> None:
+    found = ready(Racing(), NatsSink(type="nats"), pipeline="p")  # type: ignore[arg-type]
+    assert found["config"]["metadata"] == {"tailrace.pipeline": "other"}

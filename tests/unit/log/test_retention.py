@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
 
-from tailrace.errors import ConfigError, CorruptError
+from tailrace.errors import ConfigError, CorruptError, DiskFullError
 from tailrace.log import retention
 from tailrace.log.format.segment import list_segments
 from tailrace.log.reader import AtLsn, Earliest, Latest, Log, Start
@@ -109,6 +110,25 @@ def test_a_pin_that_cannot_be_read_deletes_nothing(segmented: TestLog, content: 
     segmented.store.write_atomic("pin-reader.json", content)
     with pytest.raises(CorruptError, match=r"pin-reader\.json"):
         sequences(segmented, NOTHING_KEPT)
+
+
+def test_a_pin_moves_on_a_full_disk() -> None:
+    """Readers that go on are what frees a disk that the log has filled."""
+    store = MemoryStore()
+    first, second = transaction(0).changes()[0].position, transaction(1).changes()[0].position
+    retention.pin(store, "reader", second, now=1e9)
+    store.fail("write", code=errno.ENOSPC)
+    retention.pin(store, "reader", first, now=3)
+    store.power_cut(random.Random(1))
+    assert retention.read_pins(store) == {"reader": retention.Pin(position=first, renewed_at=3)}
+
+
+def test_a_first_pin_needs_space() -> None:
+    store = MemoryStore()
+    store.fail("write", code=errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        retention.pin(store, "reader", transaction(0).changes()[0].position, now=0)
+    assert retention.pins(store) == {}
 
 
 def test_deleting_leaves_the_rest_as_it_was(segmented: TestLog) -> None:

@@ -13,6 +13,7 @@ from tailrace.client import Change
 from tailrace.client.names import Table
 from tailrace.errors import (
     ConfigError,
+    DivergedError,
     PositionLostError,
     PostgresUnreachableError,
     SinkUnreachableError,
@@ -169,6 +170,51 @@ def test_lost_position_causes_a_new_snapshot() -> None:
     assert mirror.status.snapshots == 2
     assert "position lost, taking a new snapshot: gone" in events
     assert target.names.count("rollback") == 1
+
+
+def test_snapshots_that_do_not_help_come_slowly() -> None:
+    """GIVEN a stream that a snapshot cannot be followed in WHEN snapshots are taken again THEN the
+    mirror waits before each, longer and longer, until a change is applied."""
+    lost = PositionLostError("gone")
+    waits: list[float] = []
+
+    class Recorded(Backoff):
+        def next_s(self) -> float:
+            waits.append(super().next_s())
+            return 0.0
+
+    source = FakeSource(
+        snapshots=[SNAPSHOT] * 5, followed=[[lost], [lost], [lost], [batch(insert(2)), lost], [END]]
+    )
+    status = Status(table="users")
+    mirror = Mirror(source, "users", FakeTarget(), status=status, backoff=Recorded(first_s=1.0))
+    with pytest.raises(ConfigError, match="end of the script"):
+        asyncio.run(mirror.run())
+    assert status.snapshots == 5
+    assert len(waits) == 3
+
+
+def test_another_history_stops_the_mirror() -> None:
+    """GIVEN a mirror that follows WHEN its pipeline delivers another history, as after a restore
+    THEN the mirror is DIVERGED, and a fresh one records the new history."""
+    source = FakeSource(
+        snapshots=[SNAPSHOT], followed=[[*(batch(insert(n)) for n in range(2, 30)), END]]
+    )
+
+    class Target(FakeTarget):
+        def commit(self, text: str) -> None:
+            self.calls.append(("commit", text))
+            source.claim = "bb 2 1794743604"
+
+    target = Target()
+    mirror = Mirror(source, "users", target, clock=Time())
+    with pytest.raises(DivergedError, match="another history") as raised:
+        asyncio.run(mirror.run())
+    assert "--fresh" in raised.value.hint
+    assert 0 < target.names.count("commit") < 28
+    source.snapshots, source.followed = [SNAPSHOT], [[END]]
+    run(source, target, fresh=True)
+    assert source.states[-1].history == "bb"
 
 
 def test_recreated_table_causes_a_new_snapshot() -> None:

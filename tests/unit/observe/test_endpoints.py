@@ -14,7 +14,15 @@ import pytest
 from starlette.routing import Route
 
 from tailrace.errors import GapError, ProcessError
-from tailrace.observe.endpoints import application, listening, reply
+from tailrace.observe.endpoints import (
+    MAX_BODY_BYTES,
+    application,
+    listening,
+    read_body,
+    reply,
+    settings,
+)
+from tailrace.observe.hosts import AllowedHosts
 from tailrace.position import Lsn
 
 if TYPE_CHECKING:
@@ -30,13 +38,18 @@ async def bug(_request: Request) -> Response:
     raise KeyError("x")
 
 
-def get(path: str, method: str = "GET") -> httpx.Response:
-    app = application([Route("/gap", gap), Route("/bug", bug)], {"GET /gap": "fails"})
+async def size(request: Request) -> Response:
+    return reply(len(await read_body(request)))
+
+
+def get(path: str, method: str = "GET", *, host: str = "test", body: bytes = b"") -> httpx.Response:
+    routes = [Route("/gap", gap), Route("/bug", bug), Route("/size", size, methods=["POST"])]
+    app = application(routes, {"GET /gap": "fails"}, AllowedHosts("127.0.0.1", ["test"]))
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.request(method, path)
+            return await client.request(method, path, headers={"host": host}, content=body)
 
     return asyncio.run(ask())
 
@@ -54,6 +67,19 @@ def test_an_unknown_path_or_method_lists_the_endpoints(path: str, method: str, c
     answer = get(path, method)
     assert answer.status_code == code
     assert answer.json()["endpoints"] == {"GET /gap": "fails"}
+
+
+@pytest.mark.parametrize(("host", "code"), [("localhost:9090", 500), ("evil.example", 421)])
+def test_requests_to_another_name_are_refused(host: str, code: int) -> None:
+    answer = get("/gap", host=host)
+    assert answer.status_code == code
+    assert ("http.hosts" in answer.json()["error"]) == (code == 421)
+
+
+@pytest.mark.parametrize(("more", "code"), [(0, 200), (1, 413)])
+def test_a_body_has_a_limit(more: int, code: int) -> None:
+    answer = get("/size", "POST", body=b" " * (MAX_BODY_BYTES + more))
+    assert answer.status_code == code
 
 
 def test_lsns_times_and_dataclasses_are_json() -> None:
@@ -80,3 +106,8 @@ def test_a_port_in_use_is_an_error_with_a_hint() -> None:
 def test_port_0_does_not_listen() -> None:
     with listening("127.0.0.1", 0) as off, pytest.raises(OSError, match="Invalid argument"):
         off.accept()
+
+
+def test_endpoints_have_no_tls() -> None:
+    app = application([], {}, AllowedHosts("127.0.0.1"))
+    assert not settings(app).is_ssl

@@ -12,8 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace import config
-from tailrace.observe import bridge, figures
+from tailrace.observe import bridge, creek, figures
 from tailrace.observe.bridge import BridgeFigures
+from tailrace.observe.creek import CreekFigures, CreekReads
 from tailrace.observe.figure import Figures, Recorder, document, figures_of
 from tailrace.observe.figures import (
     BackfillFigures,
@@ -22,6 +23,7 @@ from tailrace.observe.figures import (
     PinFigures,
     PipelineFigures,
     ProcessFigures,
+    RefusedFigures,
     SchemaChangeCount,
     SchemaChangeFigures,
     SlotFigures,
@@ -44,16 +46,27 @@ SYSTEM = SystemFigures(
     pipelines=(
         PipelineFigures(
             name="bridge",
+            shape="creek",
             state="running",
             lag_bytes=1,
             events_per_s=1.0,
+            open=True,
             batch_ms=81.5,
             latency_ms_p50=100.0,
             latency_ms_p99=250.0,
             last_committed_at=NOON,
+            refused=(
+                RefusedFigures(
+                    pipeline="bridge",
+                    destination="orders",
+                    code="POISONED",
+                    reason="too large",
+                    since=NOON,
+                ),
+            ),
         ),
     ),
-    snapshots=(SnapshotFigures(id="s", table="public.t", state="running"),),
+    snapshots=(SnapshotFigures(id="s", table="public.t", state="running", format="creek", rows=7),),
     backfills=(BackfillFigures(id="b", table="public.t", state="failed", pipeline="bridge"),),
     schema_changes=(
         SchemaChangeFigures(
@@ -68,7 +81,7 @@ SYSTEM = SystemFigures(
         ),
     ),
     schema_change_counts=(SchemaChangeCount(pipeline="bridge", kind="column-default", count=2),),
-    slot=SlotFigures(active=True, kept_wal_bytes=2, lag_bytes=1, checked_at="now"),
+    slot=SlotFigures(active=True, kept_wal_bytes=2, lag_bytes=1, tables=3, checked_at="now"),
     log=LogFigures(end="0/10.0", end_lsn=Lsn(0x10), earliest="0/1.0", bytes=4, segments=1),
     pins=(PinFigures(name="bridge", position="0/9.0", age_s=1.5),),
 )
@@ -76,10 +89,13 @@ KINDS = [
     BackfillFigures,
     BridgeFigures,
     CaptureFigures,
+    CreekFigures,
+    CreekReads,
     LogFigures,
     PinFigures,
     PipelineFigures,
     ProcessFigures,
+    RefusedFigures,
     SchemaChangeCount,
     SchemaChangeFigures,
     SlotFigures,
@@ -93,6 +109,7 @@ SECTIONS: dict[type[Figures], Any] = {
     PinFigures: lambda body: body["log"]["pins"][0],
     PipelineFigures: lambda body: body["pipelines"]["bridge"],
     ProcessFigures: lambda body: body["processes"]["capture"],
+    RefusedFigures: lambda body: body["pipelines"]["bridge"]["refused"][0],
     SchemaChangeFigures: lambda body: body["schema_findings"][0],
     SlotFigures: lambda body: body["source"],
     SnapshotFigures: lambda body: body["snapshots"][0],
@@ -118,7 +135,7 @@ def body() -> dict[str, Any]:
 def test_every_class_of_figures_is_listed_here() -> None:
     declared = {
         value
-        for module in (figures, bridge)
+        for module in (figures, bridge, creek)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Figures) and not name.startswith("_")
     }
@@ -154,6 +171,9 @@ def test_how_values_become_samples(samples: dict[str, Any]) -> None:
         ((("process", "capture"), ("state", "streaming")), 1)
     }
     assert samples["tailrace_pipeline_up"] == {((pipeline,), 1)}
+    assert samples["tailrace_refused_destination"] == {
+        ((("code", "POISONED"), ("destination", "orders"), pipeline), 1)
+    }
     assert samples["tailrace_batch_seconds"] == {((pipeline,), 0.0815)}
     assert samples["tailrace_latency_seconds"] == {
         ((pipeline, ("quantile", "0.5")), 0.1),
@@ -164,6 +184,21 @@ def test_how_values_become_samples(samples: dict[str, Any]) -> None:
     assert samples["tailrace_schema_findings_total"] == {
         ((("kind", "column-default"), pipeline), 2)
     }
+
+
+def test_metrics_of_creeks_producer(samples: dict[str, Any]) -> None:
+    """Under Creek's names, without `_total`."""
+    assert samples["creek_producer_lsn"] == {((), 16)}
+    assert samples["creek_producer_pg_behind_bytes"] == {((), 1)}
+    assert samples["creek_producer_pg_behind_time"] == {((), 100)}
+    assert samples["creek_producer_wal_subscriptions"] == {((), 3)}
+    labels = "creek_pg_source", "creek_producer_pg_op", "creek_stream_type"
+    assert samples["creek_producer_pg_reads"] == {
+        (tuple(zip(labels, ("", "", "wal"), strict=True)), 0),
+        (tuple(zip(labels, ("public.t", "r", "snap"), strict=True)), 7),
+    }
+    body, _ = exposition(lambda: SystemFigures(pipelines=(PipelineFigures(shape="bridge"),)))
+    assert b"creek_" not in body
 
 
 def test_metric_names_are_declared_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,15 @@ def test_pyspark_of_a_spark_distribution_is_kept(
 def test_a_cluster_has_interpreters_of_its_own() -> None:
     interpreter.configure(local=False)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_pipelines_discover_no_data_sources() -> None:
+    """Spark discovers them only if there is an interpreter for it."""
+    interpreter.configure(local=True)
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == os.environ["PYSPARK_PYTHON"]
+    interpreter.skip_discovery()
+    interpreter.configure(local=True)
+    assert shutil.which(os.environ["PYSPARK_DRIVER_PYTHON"]) is None
 
 
 def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:

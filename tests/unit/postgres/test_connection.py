@@ -291,3 +291,9 @@ def test_quoting_can_be_undone(text: str) -> None:
 def test_nul_is_refused(quote: type[str]) -> None:
     with pytest.raises(ValueError, match="NUL"):
         quote("a\0b")
+
+
+@pytest.mark.parametrize("dsn", ["host=db", "host=db sslmode=verify-full"])
+def test_sslmode_is_the_users_or_libpqs_default(dsn: str) -> None:
+    before, after = conninfo_to_dict(dsn), conninfo_to_dict(conninfo(dsn))
+    assert after.get("sslmode") == before.get("sslmode")

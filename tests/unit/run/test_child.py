@@ -14,11 +14,10 @@ from tests.unit.run.launching import FakeLauncher
 class Run:
     """A child, its launcher, and a clock that the test moves."""
 
-    def __init__(self, *, stubborn: bool = False, stop_s: float = 10.0, ready: bool = True) -> None:
-        self.ready = ready
+    def __init__(self, *, stubborn: bool = False, stop_s: float = 10.0) -> None:
         self.now = 1000.0
         self.launcher = FakeLauncher(*(["capture"] if stubborn else []))
-        spec = Spec(name="capture", command=("capture",), stop_s=stop_s, ready=lambda: self.ready)
+        spec = Spec(name="capture", command=("capture",), stop_s=stop_s)
         self.child = Child(spec, self.launcher)
 
     def tick(self, after_s: float = 0.0) -> None:
@@ -41,12 +40,9 @@ def run() -> Run:
     return started
 
 
-def test_a_process_starts_when_it_is_ready() -> None:
-    run = Run(ready=False)
-    run.tick()
-    run.tick(100)
+def test_a_process_starts_at_the_first_tick() -> None:
+    run = Run()
     assert (run.child.state, run.child.up, run.starts()) == (State.WAITING, False, 0)
-    run.ready = True
     run.tick()
     assert (run.child.state, run.child.up, run.starts()) == (State.RUNNING, True, 1)
 
@@ -164,6 +160,6 @@ def test_a_failed_process_stays_failed_after_a_stop(run: Run) -> None:
 
 
 def test_a_process_that_never_started_can_be_stopped() -> None:
-    run = Run(ready=False)
+    run = Run()
     assert run.child.stopped(force=False)
     assert run.child.state is State.STOPPED

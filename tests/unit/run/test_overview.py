@@ -13,6 +13,7 @@ from tailrace.observe.figures import (
     CaptureFigures,
     PipelineFigures,
     ProcessFigures,
+    RefusedFigures,
     SlotFigures,
     SystemFigures,
 )
@@ -148,6 +149,20 @@ CONNECTED = CaptureFigures(connected=True)
                 ),
             ),
             ["pipeline b: failed (POISONED)"],
+        ),
+        (
+            SystemFigures(
+                processes=(RUNNING,),
+                capture=CONNECTED,
+                pipelines=(
+                    PipelineFigures(
+                        name="a",
+                        state="running",
+                        refused=(RefusedFigures(destination="orders", code="POISONED"),),
+                    ),
+                ),
+            ),
+            ["pipeline a: topic orders is refused (POISONED)"],
         ),
     ],
 )

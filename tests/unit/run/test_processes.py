@@ -29,4 +29,4 @@ def test_the_processes_of_a_config(
     assert specs["serve"].command[-2:] == ("--supervised", "--metrics-lines")
     assert not specs["serve"].worker
     if pipelines:
-        assert not specs["pipelines"].ready()
+        assert specs["pipelines"].idle()

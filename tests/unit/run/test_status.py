@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +17,6 @@ from tailrace.run import status
 from tailrace.run.status import PipelinesStatus, RunStatus
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tailrace.run.status import Report
 
 
@@ -68,6 +68,30 @@ def test_an_old_file_means_down(tmp_path: Path) -> None:
     assert report is not None
     assert not report.up
     assert report.state == "down"
+
+
+def test_a_file_from_the_future_means_down(tmp_path: Path) -> None:
+    """The clock was set back: the age of the file is not known before it is written again."""
+    status.write(tmp_path, "capture", CaptureFigures(state="streaming"))
+    report = read(tmp_path, now=time.time() - 3600)
+    assert report is not None
+    assert not report.up
+
+
+def test_a_full_disk_still_has_the_newest_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status.write(tmp_path, "capture", CaptureFigures(state="streaming", changes=1))
+
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    status.write(tmp_path, "capture", CaptureFigures(state="DISK_FULL", changes=2))
+    report = read(tmp_path)
+    assert report is not None
+    assert (report.state, report.status.changes) == ("DISK_FULL", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["capture.json"]
 
 
 def test_the_file_of_a_dead_process_means_down_unless_it_has_an_error_code(tmp_path: Path) -> None:

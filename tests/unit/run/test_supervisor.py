@@ -180,15 +180,15 @@ def test_without_a_worker_the_exit_code_is_that_of_the_first_failure(three: Simu
     assert three.journal[-1] == "terminate serve"
 
 
-def test_a_worker_that_waits_for_a_failed_one_does_not_count(tmp_path: Path) -> None:
-    waiting = Spec(name="pipelines", command=("pipelines",), ready=lambda: False)
-    simulation = Simulation(tmp_path, spec("capture"), waiting)
+def test_a_worker_that_is_idle_without_a_failed_one_does_not_count(tmp_path: Path) -> None:
+    idle = Spec(name="pipelines", command=("pipelines",), idle=lambda: True)
+    simulation = Simulation(tmp_path, spec("capture"), idle)
     simulation.tick()
     simulation.exit("capture", GapError.exit_code)
     assert simulation.tick()
     assert not simulation.tick()
     assert simulation.supervisor.exit_code == GapError.exit_code
-    assert "start pipelines" not in simulation.journal
+    assert simulation.journal[-1] == "terminate pipelines"
 
 
 def test_a_worker_that_backs_off_counts(three: Simulation) -> None:

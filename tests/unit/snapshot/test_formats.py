@@ -34,7 +34,7 @@ def batch(ids: pa.BinaryArray) -> pa.RecordBatch:
 
 @given(st.data(), st.integers(0, 50), st.lists(st.integers(0, 50), max_size=3))
 def test_each_row_is_published_once(data: st.DataObject, rows: int, cuts: list[int]) -> None:
-    form = CreekFormat(id="s", table=ITEMS, topic=TOPIC)
+    form = CreekFormat(id="s", table=ITEMS, pipeline="shop", topic=TOPIC)
     whole = [b"s-1-%d" % row for row in range(rows)]
     before = data.draw(st.lists(st.sampled_from(whole), unique=True) if whole else st.just([]))
     others = [b"s-head", b"s-11-0", b"s-0-3", b""]
@@ -55,12 +55,17 @@ def test_nothing_stored() -> None:
 
 def test_failures_of_all_formats() -> None:
     error = PostgresRefusedError("gone", hint="Ask again.")
-    creek_error = CreekFormat(id="s", table=ITEMS, topic=TOPIC).failed(error)
-    assert creek_error.destination == TOPIC
-    assert creek_error.headers == (("Tailrace-Error", "REFUSED"),)
     expected = b'{"error":"gone","code":"REFUSED","hint":"Ask again."}'
-    assert creek.unpacked(creek_error.payload) == expected
+    for begun in (False, True):
+        creek_error = CreekFormat(id="s", table=ITEMS, pipeline="shop", topic=TOPIC).failed(
+            error, begun=begun
+        )
+        assert creek_error.destination == TOPIC
+        assert creek_error.headers == (("Tailrace-Error", "REFUSED"),)
+        # Creek's clients take every packet after the header for a row.
+        assert creek.unpacked(creek_error.payload) == (None if begun else expected)
+        assert creek_error.payload.endswith(expected)
     for kind, subject in ((Rows, "init.meta.items"), (Copied, "init.copymeta.items")):
-        form = kind(id="s", table=ITEMS, encoding="json", chunk_rows=10)
-        assert form.failed(error).destination == subject
-        assert form.failed(error).id == "s-failed"
+        form = kind(id="s", table=ITEMS, pipeline="shop", encoding="json", chunk_rows=10)
+        assert form.failed(error, begun=True).destination == subject
+        assert form.failed(error, begun=True).id == "s-failed"

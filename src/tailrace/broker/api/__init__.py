@@ -46,6 +46,8 @@ class Call(Generic[R_co]):
     memory: Reservation
     earlier_answered: asyncio.Event
     """Set when every earlier request of the connection has its response."""
+    producing: asyncio.Lock
+    """Held while the batches of a Produce request are queued: requests are queued in order."""
 
     def may(self, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether the user may do this.
@@ -100,7 +102,7 @@ APIS = {
         Api(12, "Heartbeat", 0, 4, groups.heartbeat),
         Api(13, "LeaveGroup", 0, 5, groups.leave),
         Api(14, "SyncGroup", 0, 5, groups.sync, may_wait=True),
-        Api(15, "DescribeGroups", 0, 5, groups.describe),
+        Api(15, "DescribeGroups", 0, 5, groups.describe, may_wait=True),
         Api(16, "ListGroups", 0, 4, groups.list_groups),
         Api(HANDSHAKE, "SaslHandshake", 0, 1, login.handshake),
         Api(19, "CreateTopics", 2, 7, topics.create),

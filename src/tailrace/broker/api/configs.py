@@ -37,17 +37,18 @@ _CLUSTER_DENIED = {"error_code": ErrorCode.cluster_authorization_failed}
 async def describe(call: Call[DescribeConfigs]) -> Answer:
     """The settings of topics."""
     resources = dict.fromkeys(call.request.resources)
-    return {"results": [await _describe(call, resource) for resource in resources]}
+    await call.broker.know([one.resource_name for one in resources if one.resource_type == _TOPIC])
+    return {"results": [_describe(call, resource) for resource in resources]}
 
 
-async def _describe(call: Call[DescribeConfigs], resource: DescribedResource) -> dict[str, Any]:
+def _describe(call: Call[DescribeConfigs], resource: DescribedResource) -> dict[str, Any]:
     response = _response(resource) | {"configs": ()}
     if resource.resource_type != _TOPIC:
         allowed = call.may_cluster(Operation.DESCRIBE_CONFIGS)
         return response if allowed else response | _CLUSTER_DENIED
     if not call.may_topic(Operation.DESCRIBE_CONFIGS, resource.resource_name):
         return response | {"error_code": ErrorCode.topic_authorization_failed}
-    topic = await call.broker.topic(resource.resource_name)
+    topic = call.broker.catalog.topics.get(resource.resource_name)
     if topic is None:
         return response | {"error_code": ErrorCode.unknown_topic_or_partition}
     names = resource.configuration_keys

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         ListOffsetsPartition,
     )
     from tailrace.broker.tables.catalog import Topic
+    from tailrace.broker.tables.pending import PartitionKey
     from tailrace.broker.tables.reader import Extent
-    from tailrace.broker.tables.writer import PartitionKey
 
 _MAX_WAIT_S = 300
+_SMALL_RESPONSE = 64 << 10
+"""The kernel takes a response of this size, whether the client reads it or not."""
 # Kafka's special timestamps of ListOffsets.
 _EARLIEST, _LATEST, _MAX_TIMESTAMP = -2, -1, -3
 _AT_OR_AFTER = """
@@ -149,17 +151,52 @@ async def _read(
         # earlier one of its connection could hold the memory that the earlier one needs.
         await call.earlier_answered.wait()
         requested = sum(max(0, part.partition_max_bytes) for _, part, _ in readable)
-        await call.memory.replace(min(max_bytes, requested))
-    left = max_bytes
+        max_bytes = await _reserve(call, min(max_bytes, requested))
+    size = 0
     for topic, part, response in readable:
-        if left > 0:
-            size = min(left, part.partition_max_bytes)
-            response["records"] = await call.broker.reader.read(
-                topic, part.partition, part.fetch_offset, size
-            )
-            left -= len(response["records"])
-    call.memory.resize(max_bytes - left)
+        wanted_bytes = min(max_bytes - size, max(0, part.partition_max_bytes))
+        # As in Kafka: only the first records of a response may exceed the limits.
+        if wanted_bytes or not size:
+            response["records"] = await _records(call, topic, part, wanted_bytes, first=not size)
+            size += len(response["records"])
+    call.memory.resize(size)
     return parts
+
+
+async def _reserve(call: Call[Fetch], size: int) -> int:
+    """Reserve the memory of a response; its size.
+
+    While the memory is used up, for example by clients that do not read their responses, a client
+    gets a small response instead of having to wait.
+    """
+    broker, small = call.broker, call.broker.small_response_memory
+    if (
+        size > _SMALL_RESPONSE
+        and broker.response_memory.busy(size)
+        and not small.busy(_SMALL_RESPONSE)
+    ):
+        call.memory.move(small)
+        size = _SMALL_RESPONSE
+    else:
+        call.memory.move(broker.response_memory)
+    await call.memory.replace(size)
+    return size
+
+
+async def _records(
+    call: Call[Fetch], topic: Topic, part: FetchPartition, max_bytes: int, *, first: bool
+) -> bytes:
+    """The records of one partition. Their memory is reserved, also if the first is too large."""
+    read, where = call.broker.reader.read, (topic, part.partition, part.fetch_offset)
+    found = await read(*where, max_bytes, at_least_one=first)
+    if len(found) > call.memory.size:
+        # It was read without its memory: drop it, wait for the memory, and read it again.
+        size = len(found) + call.memory.size
+        del found
+        call.memory.move(call.broker.response_memory)
+        await call.memory.replace(size)
+        found = await read(*where, max_bytes, at_least_one=first)
+    return found
 
 
 def _has_records(part: FetchPartition, extent: Extent) -> bool:
@@ -172,11 +209,14 @@ def _size(parts: list[Part]) -> int:
 
 async def list_offsets(call: Call[ListOffsets]) -> Answer:
     """The first offset, the next offset, or the first one at or after a timestamp."""
-    topics = []
+    broker, topics = call.broker, []
+    await broker.know([topic.name for topic in call.request.topics])
     for topic in call.request.topics:
         if call.may_topic(Operation.DESCRIBE, topic.name):
-            known = await call.broker.topic(topic.name)
-            parts = [await _offset(call, known, part) for part in topic.partitions]
+            known = broker.catalog.topics.get(topic.name)
+            keys = {(known.id, part.partition_index) for part in topic.partitions} if known else ()
+            extents = await broker.reader.extents(keys) if keys else {}
+            parts = [await _offset(call, known, part, extents) for part in topic.partitions]
         else:
             error = ErrorCode.topic_authorization_failed
             parts = [
@@ -188,11 +228,13 @@ async def list_offsets(call: Call[ListOffsets]) -> Answer:
 
 
 async def _offset(
-    call: Call[ListOffsets], topic: Topic | None, part: ListOffsetsPartition
+    call: Call[ListOffsets],
+    topic: Topic | None,
+    part: ListOffsetsPartition,
+    extents: dict[PartitionKey, Extent],
 ) -> dict[str, Any]:
     response = {"partition_index": part.partition_index, "error_code": ErrorCode.none}
-    reader = call.broker.reader
-    extent = await reader.extent(topic, part.partition_index) if topic is not None else None
+    extent = extents.get((topic.id, part.partition_index)) if topic is not None else None
     if topic is None or extent is None:
         return response | {"error_code": ErrorCode.unknown_topic_or_partition}
     if part.timestamp == _EARLIEST:

@@ -33,6 +33,10 @@ _MEMBER_ID_REQUIRED = 4
 _SKIP_ASSIGNMENT = 9
 """The first version of JoinGroup that has `skip_assignment` (KIP-814)."""
 _WITH_OFFSETS = "SELECT DISTINCT group_id FROM kafka.consumer_offsets"
+_OF_THESE_WITH_OFFSETS = _WITH_OFFSETS + " WHERE group_id = ANY (%s)"
+_DELETE_OFFSETS = "DELETE FROM kafka.consumer_offsets WHERE group_id = ANY (%s) RETURNING group_id"
+_RESPONSE_BYTES = 64 << 10
+"""Responses up to this size do not wait for memory, so that small groups are never delayed."""
 
 
 async def find_coordinator(call: Call[FindCoordinator]) -> Answer:
@@ -65,6 +69,7 @@ async def join(call: Call[JoinGroup]) -> Answer:
         return failed | {"error_code": ErrorCode.member_id_required, "member_id": error.member_id}
     except GroupError as error:
         return failed | {"error_code": ErrorCode[str(error)], "member_id": request.member_id}
+    await _reserve(call, sum(len(metadata) for _, _, metadata in result.members))
     return {
         "generation_id": result.generation,
         "protocol_type": result.protocol_type,
@@ -77,6 +82,13 @@ async def join(call: Call[JoinGroup]) -> Answer:
             for member_id, instance, metadata in result.members
         ],
     }
+
+
+async def _reserve(call: Call[Any], size: int) -> None:
+    """Wait for the memory of a large response, until it is the next of its connection."""
+    if size > _RESPONSE_BYTES:
+        await call.earlier_answered.wait()
+        await call.memory.replace(size)
 
 
 def _joining_member(call: Call[JoinGroup]) -> Member:
@@ -188,11 +200,17 @@ async def list_groups(call: Call[ListGroups]) -> Answer:
 
 
 async def describe(call: Call[DescribeGroups]) -> Answer:
-    """The state of groups, their members, and the members' assignments."""
-    return {"groups": [await _describe(call, name) for name in call.request.groups]}
+    """The state of groups, their members, and the members' assignments; each group once."""
+    names = list(dict.fromkeys(call.request.groups))
+    async with call.broker.pool.connection() as connection:
+        rows = await (await connection.execute(_OF_THESE_WITH_OFFSETS, (_texts(names),))).fetchall()
+    with_offsets = {row[0] for row in rows}
+    groups = [call.broker.groups.find(name) for name in names]
+    await _reserve(call, sum(group.memory_bytes for group in groups if group is not None))
+    return {"groups": [_describe(call, name, name in with_offsets) for name in names]}
 
 
-async def _describe(call: Call[DescribeGroups], name: str) -> dict[str, Any]:
+def _describe(call: Call[DescribeGroups], name: str, has_offsets: bool) -> dict[str, Any]:
     response: dict[str, Any] = {
         "group_id": name, "group_state": "", "protocol_type": "", "protocol_data": "",
         "members": (),
@@ -207,9 +225,7 @@ async def _describe(call: Call[DescribeGroups], name: str) -> dict[str, Any]:
             "protocol_data": group.protocol,
             "members": [_describe_member(group, member) for member in group.members.values()],
         }
-    async with call.broker.pool.connection() as connection:
-        rows = await (await connection.execute(_WITH_OFFSETS)).fetchall()
-    if name in {row[0] for row in rows}:
+    if has_offsets:
         return response | {"group_state": State.EMPTY.value, "protocol_type": "consumer"}
     return response | {"group_state": State.DEAD.value}
 
@@ -227,21 +243,26 @@ def _describe_member(group: Group, member: Member) -> dict[str, Any]:
 
 async def delete(call: Call[DeleteGroups]) -> Answer:
     """Delete groups without members, with their offsets."""
-    results = []
-    for name in call.request.groups_names:
-        try:
-            error = await _delete(call, name)
-        except GroupError as refused:
-            error = ErrorCode[str(refused)]
-        results.append({"group_id": name, "error_code": error})
-    return {"results": results}
+    errors = {name: _forget(call, name) for name in call.request.groups_names}
+    allowed = [name for name, error in errors.items() if error is ErrorCode.none]
+    async with call.broker.pool.connection() as connection:
+        rows = await (await connection.execute(_DELETE_OFFSETS, (_texts(allowed),))).fetchall()
+    deleted = {row[0] for row in rows}
+    errors |= {name: ErrorCode.group_id_not_found for name in allowed if name not in deleted}
+    return {"results": [{"group_id": name, "error_code": error} for name, error in errors.items()]}
 
 
-async def _delete(call: Call[DeleteGroups], name: str) -> ErrorCode:
+def _texts(names: list[str]) -> list[str]:
+    """The names that PostgreSQL's text can hold: no group with a NUL has offsets."""
+    return [name for name in names if "\0" not in name]
+
+
+def _forget(call: Call[DeleteGroups], name: str) -> ErrorCode:
+    """Forget a group; the error if it may not be deleted."""
     if not call.may_group(Operation.DELETE, name):
         return ErrorCode.group_authorization_failed
-    call.broker.groups.delete(name)
-    async with call.broker.pool.connection() as connection:
-        query = "DELETE FROM kafka.consumer_offsets WHERE group_id = %s"
-        deleted = await connection.execute(query, (name,))
-    return ErrorCode.none if deleted.rowcount else ErrorCode.group_id_not_found
+    try:
+        call.broker.groups.delete(name)
+    except GroupError as error:
+        return ErrorCode[str(error)]
+    return ErrorCode.none

@@ -25,7 +25,7 @@ INSERT INTO kafka.consumer_offsets
 SELECT %s, * FROM unnest(%s::int[], %s::int[], %s::bigint[], %s::int[], %s::text[])
 ON CONFLICT (group_id, topic_id, partition_id) DO UPDATE SET
     "offset" = excluded."offset", leader_epoch = excluded.leader_epoch,
-    metadata = excluded.metadata, committed_at = now()
+    metadata = excluded.metadata, committed_at = now(), active_at = now()
 """
 _FETCH = """
 SELECT t.name, o.partition_id, o."offset", o.leader_epoch, o.metadata
@@ -39,9 +39,10 @@ async def commit(call: Call[OffsetCommit]) -> Answer:
     group_error = _group_error(call)
     rows: list[tuple[int, int, int, int, str]] = []
     topics = []
+    await call.broker.know([topic.name for topic in call.request.topics])
     for topic in call.request.topics:
         allowed = call.may_topic(Operation.READ, topic.name)
-        known = await call.broker.topic(topic.name) if allowed else None
+        known = call.broker.catalog.topics.get(topic.name) if allowed else None
         parts = []
         for part in topic.partitions:
             error = _partition_error(part, known, allowed=allowed, group_error=group_error)

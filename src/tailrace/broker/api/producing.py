@@ -12,26 +12,26 @@ from kio.schema.errors import ErrorCode
 from tailrace.broker.api.requests import field_or
 from tailrace.broker.auth.access import Operation, Resource
 from tailrace.broker.tables import records
-from tailrace.broker.tables.writer import WriteResult
+from tailrace.broker.tables.pending import WriteResult
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
     from tailrace.broker.api.requests import InitProducerId, Produce, ProducePartition
+    from tailrace.broker.tables.records import Batch
 
 _ACKS = {-1, 0, 1}
-_RECORD_OVERHEAD = 200
-"""Bytes of memory per parsed record, beside its key and value."""
 _MAX_EPOCH = 0x7FFE
 
 
 async def produce(call: Call[Produce]) -> Answer:
     """Write or refuse each batch by itself; the response is sent when all are done."""
     request = call.request
-    # All batches are queued before the first await, so requests keep their order.
-    queued = [
-        (topic, [_enqueue(call, topic.name, part) for part in topic.partition_data])
-        for topic in request.topic_data
-    ]
+    # Requests wait for the lock in the order in which they arrived, and keep this order.
+    async with call.producing:
+        queued = [
+            (topic, [await _enqueue(call, topic.name, part) for part in topic.partition_data])
+            for topic in request.topic_data
+        ]
     results = [
         {
             "name": topic.name,
@@ -45,26 +45,56 @@ async def produce(call: Call[Produce]) -> Answer:
     return {"responses": results} if request.acks else None
 
 
-def _enqueue(call: Call[Produce], name: str, part: ProducePartition) -> asyncio.Future[WriteResult]:
-    """Parse a batch and queue it for the writer. Does not wait."""
+async def _enqueue(
+    call: Call[Produce], name: str, part: ProducePartition
+) -> asyncio.Future[WriteResult]:
+    """Parse a batch and queue it for the writer. Waits for memory, and for a large batch."""
     if not call.may_topic(Operation.WRITE, name):
         return _refused("topic_authorization_failed")
-    broker, max_bytes = call.broker, call.broker.settings.max_message_bytes
+    broker = call.broker
     topic = broker.catalog.topics.get(name)
     if topic is None or not 0 <= part.index < topic.partitions:
         return _refused("unknown_topic_or_partition")
+    append_time = topic.config.get("message.timestamp.type") == "LogAppendTime"
     try:
-        sent = _checked(call, part.records, max_bytes)
-        batch = records.parse(sent, max_bytes=max_bytes)
+        sent = _checked(call, part.records, broker.settings.max_message_bytes)
+        batch = await _parse(call, sent, append_time=append_time)
     except records.BadBatchError as error:
         return _refused(error.kafka_error, str(error))
-    call.memory.add(batch.size + _RECORD_OVERHEAD * len(batch.records))
-    if topic.config.get("message.timestamp.type") == "LogAppendTime":
-        now = int(time.time() * 1000)
-        batch = replace(batch, records=tuple((now, *record[1:]) for record in batch.records))
-        # The bytes as sent have the producer's timestamps: consumers get them from the table.
-        sent = b""
-    return broker.writer.put(topic, part.index, batch, sent)
+    # With LogAppendTime the bytes as sent have other timestamps: consumers read the table.
+    data = b"" if append_time else sent
+    timeout_s = call.request.timeout.total_seconds()
+    return broker.writer.put(
+        topic, part.index, batch, data, memory=call.memory, timeout_s=timeout_s
+    )
+
+
+async def _parse(call: Call[Produce], data: bytes, *, append_time: bool) -> Batch:
+    """The records of a batch. The memory for all that its header claims is reserved first."""
+    max_bytes = call.broker.settings.max_message_bytes
+    cost = records.cost(data, max_bytes=max_bytes)
+    before = call.memory.size
+    await call.memory.grow(cost.memory_bytes)
+    timestamp = int(time.time() * 1000) if append_time else None
+    used = 0
+    try:
+        # Most batches are small, and parsed at once: a thread costs more than parsing them.
+        if cost.large:
+            batch = await asyncio.to_thread(_parse_batch, data, max_bytes, timestamp)
+        else:
+            batch = _parse_batch(data, max_bytes, timestamp)
+        used = batch.memory_bytes
+    finally:
+        call.memory.resize(before + used)
+    return batch
+
+
+def _parse_batch(data: bytes, max_bytes: int, timestamp: int | None) -> Batch:
+    batch = records.parse(data, max_bytes=max_bytes)
+    if timestamp is not None:
+        stamped = tuple((timestamp, *record[1:]) for record in batch.records)
+        batch = replace(batch, records=stamped)
+    return batch
 
 
 def _checked(call: Call[Produce], data: bytes | None, max_bytes: int) -> bytes:

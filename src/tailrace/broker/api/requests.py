@@ -62,6 +62,7 @@ class Produce(Protocol):
 
     transactional_id: str | None
     acks: int
+    timeout: timedelta
     topic_data: tuple[ProduceTopic, ...]
 
 

@@ -7,12 +7,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
+from psycopg.errors import LockNotAvailable
 from psycopg.types.json import Jsonb
 
 from tailrace.broker.api.groups import NODE
 from tailrace.broker.api.requests import field_or
 from tailrace.broker.auth.access import Operation
 from tailrace.broker.tables import configs, retention
+from tailrace.broker.tables.pool import LOCK_TIMEOUT
 from tailrace.errors import MalformedError, PostgresError
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _MAX_PARTITIONS = 10_000
+_MAX_CREATED = 100
+"""Topics that one Metadata request creates."""
 _BY_ID = 12
 """The first version of Metadata that looks topics up by id."""
 
@@ -50,7 +54,10 @@ async def metadata(call: Call[Metadata]) -> Answer:
         ]
     else:
         # Each topic once: a name of a few bytes may have a response of a thousand partitions.
-        topics = [await _describe(call, topic) for topic in dict.fromkeys(request.topics)]
+        requested = list(dict.fromkeys(request.topics))
+        await broker.know([topic.name for topic in requested if topic.name is not None])
+        await _create_missing(call, requested)
+        topics = [_describe(call, topic) for topic in requested]
     return {
         "brokers": [{"node_id": NODE, "host": call.host, "port": call.port, "rack": None}],
         "cluster_id": broker.cluster,
@@ -59,26 +66,44 @@ async def metadata(call: Call[Metadata]) -> Answer:
     }
 
 
-async def _describe(call: Call[Metadata], requested: MetadataTopic) -> dict[str, Any]:
-    broker, name = call.broker, requested.name
+async def _create_missing(call: Call[Metadata], requested: list[MetadataTopic]) -> None:
+    """Create the requested topics that do not exist, if the client and the settings allow it.
+
+    At most so many per request: a client asks again for topics that do not exist.
+    """
+    if not _auto_create(call):
+        return
+    names = [topic.name for topic in requested if topic.name is not None]
+    missing = [
+        name
+        for name in names
+        if name not in call.broker.catalog.topics
+        and _NAME.fullmatch(name) is not None
+        and call.may_topic(Operation.DESCRIBE, name)
+        and _may_create(call, name)
+    ]
+    for name in missing[:_MAX_CREATED]:
+        # Another client may create it at the same time.
+        with contextlib.suppress(PostgresError):
+            await _insert(call, name, call.broker.settings.partitions, {})
+    await call.broker.know(missing[:_MAX_CREATED])
+
+
+def _describe(call: Call[Metadata], requested: MetadataTopic) -> dict[str, Any]:
+    name = requested.name
     if name is None:
         return _describe_by_id(call, requested)
     missing = {"name": name, "topic_id": None, "partitions": ()}
     if not call.may_topic(Operation.DESCRIBE, name):
         return missing | {"error_code": ErrorCode.topic_authorization_failed}
-    topic = await broker.topic(name)
-    if topic is None and _NAME.fullmatch(name) is None:
+    topic = call.broker.catalog.topics.get(name)
+    if topic is not None:
+        return _description(topic)
+    if _NAME.fullmatch(name) is None:
         return missing | {"error_code": ErrorCode.invalid_topic_exception}
-    if topic is None and _auto_create(call):
-        if not _may_create(call, name):
-            return missing | {"error_code": ErrorCode.topic_authorization_failed}
-        # Another client may create it at the same time.
-        with contextlib.suppress(PostgresError):
-            await _insert(call, name, broker.settings.partitions, {})
-        topic = await broker.topic(name)
-    if topic is None:
-        return missing | {"error_code": ErrorCode.unknown_topic_or_partition}
-    return _description(topic)
+    if _auto_create(call) and not _may_create(call, name):
+        return missing | {"error_code": ErrorCode.topic_authorization_failed}
+    return missing | {"error_code": ErrorCode.unknown_topic_or_partition}
 
 
 def _auto_create(call: Call[Metadata]) -> bool:
@@ -89,8 +114,8 @@ def _auto_create(call: Call[Metadata]) -> bool:
 def _describe_by_id(call: Call[Metadata], requested: MetadataTopic) -> dict[str, Any]:
     if call.version < _BY_ID:
         raise MalformedError("a Metadata request has a topic without a name")
-    topics = call.broker.catalog.topics.values()
-    known = next((topic for topic in topics if topic.uuid == requested.topic_id), None)
+    topic_id = field_or(lambda: requested.topic_id, None)
+    known = call.broker.catalog.by_id.get(topic_id) if topic_id is not None else None
     if known is None or not call.may_topic(Operation.DESCRIBE, known.name):
         missing = {"name": None, "topic_id": requested.topic_id, "partitions": ()}
         return missing | {"error_code": ErrorCode.unknown_topic_id}
@@ -192,29 +217,37 @@ async def _check_new(
 async def delete(call: Call[DeleteTopics]) -> Answer:
     """Delete topics with all of their records."""
     responses = []
+    await call.broker.know(call.request.topic_names)
     for name in call.request.topic_names:
         visible = call.may_topic(Operation.DESCRIBE, name)
-        topic = await call.broker.topic(name) if visible else None
+        topic = call.broker.catalog.topics.get(name) if visible else None
         error = ErrorCode.none
         if visible and topic is None:
             error = ErrorCode.unknown_topic_or_partition
         elif topic is None or not call.may_topic(Operation.DELETE, name):
             error = ErrorCode.topic_authorization_failed
-        else:
-            await _delete(call, topic)
+        elif not await _delete(call, topic):
+            error = ErrorCode.request_timed_out
         responses.append({"name": name, "error_code": error})
     return {"responses": responses}
 
 
-async def _delete(call: Call[DeleteTopics], topic: Topic) -> None:
-    async with call.broker.pool.connection() as connection, connection.transaction():
-        await connection.execute("DELETE FROM kafka.topics WHERE id = %s", (topic.id,))
-        await connection.execute(
-            f"DELETE FROM {topic.table} WHERE topic_id = %s",  # noqa: S608 - one of two constants
-            (topic.id,),
-        )
-        await connection.execute("NOTIFY tailrace_kafka, 'topics'")
+async def _delete(call: Call[DeleteTopics], topic: Topic) -> bool:
+    """Delete a topic. False if a transaction of an application has locked one of its partitions."""
+    async with call.broker.pool.connection() as connection:
+        try:
+            async with connection.transaction():
+                await connection.execute(LOCK_TIMEOUT)
+                await connection.execute("DELETE FROM kafka.topics WHERE id = %s", (topic.id,))
+                await connection.execute(
+                    f"DELETE FROM {topic.table} WHERE topic_id = %s",  # noqa: S608 - a constant
+                    (topic.id,),
+                )
+                await connection.execute("NOTIFY tailrace_kafka, 'topics'")
+        except LockNotAvailable:
+            return False
     await call.broker.refresh()
+    return True
 
 
 async def create_partitions(call: Call[CreatePartitions]) -> Answer:
@@ -276,5 +309,6 @@ async def _delete_before(
     end = extent.end if part.offset == -1 else part.offset
     if not 0 <= end <= extent.end:
         return response | {"error_code": ErrorCode.offset_out_of_range}
-    await retention.delete_before(call.broker.pool, topic, part.partition_index, end)
+    if not await retention.delete_before(call.broker.pool, topic, part.partition_index, end):
+        return response | {"error_code": ErrorCode.request_timed_out}
     return response | {"low_watermark": max(end, extent.start), "error_code": ErrorCode.none}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from asyncio import sslproto
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,19 @@ from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_BUFFER_BYTES = 16 << 10
+"""As large as a record of TLS."""
+
+
+def limit_buffers() -> None:
+    """Let every TLS connection of this process have a buffer of 16 KB.
+
+    asyncio allocates 256 KB per connection, for as long as it is open. Measured with 10,000 idle
+    clients: 3.0 GB. There is no parameter for it.
+    """
+    sslproto.SSLProtocol.max_size = _BUFFER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class TopicCatalog:
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
+        self.by_id: dict[UUID, Topic] = {}
 
     async def refresh(self, connection: AsyncConnection[Any]) -> None:
         """Read all topics."""
@@ -46,3 +47,4 @@ class TopicCatalog:
             texts = {setting: str(value) for setting, value in config.items()}
             topics.append(Topic(**dict(zip(names, values, strict=True)), config=texts))
         self.topics = {topic.name: topic for topic in topics}
+        self.by_id = {topic.uuid: topic for topic in topics}

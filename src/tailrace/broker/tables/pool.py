@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Connection = psycopg.AsyncConnection[Any]
+LOCK_TIMEOUT = "SET LOCAL lock_timeout TO '1s'"
+"""For statements that may wait for a transaction of an application: a few of them would otherwise
+hold all connections of the pool until it ends."""
 
 
 async def connect(dsn: str, *, name: str) -> Connection:

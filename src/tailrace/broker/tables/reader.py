@@ -19,18 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tailrace.broker.tables.catalog import Topic
+    from tailrace.broker.tables.pending import PartitionKey
     from tailrace.broker.tables.pool import Connection, Pool
-    from tailrace.broker.tables.writer import PartitionKey
 
 _ROWS = 1000
 # octet_length reads a value's size without detoasting it, so rows over the limit are never sent.
+# Headers that PostgreSQL has compressed may be a hundred times as large. 32: what a record takes
+# beside its contents.
 _READ = """
 SELECT "offset", (date_part('epoch', "timestamp") * 1000)::bigint, key, value, headers FROM (
-    SELECT *, sum(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) + 16)
-        OVER (ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    SELECT *, row_number() OVER rows AS number,
+        sum(32 + coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) + CASE
+                WHEN headers IS NULL THEN 0
+                WHEN pg_column_compression(headers) IS NULL THEN pg_column_size(headers)
+                ELSE octet_length(headers::text) END) OVER rows AS size
     FROM {table} WHERE topic_id = %s AND partition_id = %s AND "offset" >= %s
-    ORDER BY "offset" LIMIT %s
-) sized WHERE before IS NULL OR before < %s ORDER BY "offset"
+    WINDOW rows AS (ORDER BY "offset" ROWS UNBOUNDED PRECEDING) ORDER BY "offset" LIMIT %s
+) sized WHERE size <= %s OR (number = 1 AND %s) ORDER BY "offset"
 """
 _EXTENTS = """
 SELECT topic_id, partition_id, log_start, next_offset FROM kafka.partitions
@@ -92,15 +97,19 @@ class Tails:
             if not oldest.batches:
                 self._tails.popitem(last=False)
 
-    def read(self, key: PartitionKey, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds `offset`; empty if it is not in memory."""
+    def read(
+        self, key: PartitionKey, offset: int, max_bytes: int, *, at_least_one: bool = True
+    ) -> bytes | None:
+        """Whole batches from the one that holds `offset`; None if it is not in memory."""
         tail = self._tails.get(key)
         if tail is None or not tail.batches or not tail.first_offsets[0] <= offset < tail.end:
-            return b""
+            return None
         batches: list[bytes] = []
         size = 0
         at = bisect_right(tail.first_offsets, offset) - 1
-        while at < len(tail.batches) and (not batches or size + len(tail.batches[at]) <= max_bytes):
+        while at < len(tail.batches) and (
+            size + len(tail.batches[at]) <= max_bytes or (at_least_one and not batches)
+        ):
             batches.append(tail.batches[at])
             size += len(tail.batches[at])
             at += 1
@@ -132,22 +141,38 @@ class Reader:
         key = (topic.id, partition)
         return (await self.extents([key])).get(key)
 
-    async def read(self, topic: Topic, partition: int, offset: int, max_bytes: int) -> bytes:
-        """Record batches from an offset on: at least one record if there is one."""
-        if tail := self._tails.read((topic.id, partition), offset, max_bytes):
+    async def read(
+        self, topic: Topic, partition: int, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> bytes:
+        """Record batches from an offset on, of at most `max_bytes`.
+
+        `at_least_one`: a batch or record that is larger is read too, alone.
+        """
+        key = (topic.id, partition)
+        tail = self._tails.read(key, offset, max_bytes, at_least_one=at_least_one)
+        if tail is not None:
             return tail
         async with self._pool.connection() as connection:
-            return await _read_rows(connection, topic, partition, offset, max_bytes)
+            return await _read_rows(
+                connection, topic, partition, offset, max_bytes, at_least_one=at_least_one
+            )
 
 
 async def _read_rows(
-    connection: Connection, topic: Topic, partition: int, offset: int, max_bytes: int
+    connection: Connection,
+    topic: Topic,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    *,
+    at_least_one: bool,
 ) -> bytes:
     batches: list[bytes] = []
     size = 0
     async with connection.cursor(binary=True) as cursor:
         while size < max_bytes:
-            values = (topic.id, partition, offset, _ROWS, max_bytes - size)
+            alone = at_least_one and not batches
+            values = (topic.id, partition, offset, _ROWS, max_bytes - size, alone)
             await cursor.execute(_READ.format(table=topic.table), values)
             rows = await cursor.fetchall()
             if not rows:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from psycopg.errors import LockNotAvailable
+
+from tailrace.broker.tables import segments
 from tailrace.broker.tables.configs import SETTINGS
+from tailrace.broker.tables.pool import LOCK_TIMEOUT
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,28 +40,32 @@ SELECT "offset" FROM {table}
 WHERE topic_id = %s AND partition_id = %s AND "timestamp" >= now() - %s * interval '1 millisecond'
 ORDER BY "offset" LIMIT 1
 """
-# Sums from the newest record back; the result is the newest record that no longer fits.
-_LAST_OVER_SIZE = """
-SELECT "offset" FROM (
-    SELECT "offset", sum(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0))
-        OVER (ORDER BY "offset" DESC) AS size
-    FROM {table} WHERE topic_id = %s AND partition_id = %s ORDER BY "offset" DESC
-) sized WHERE size > %s ORDER BY "offset" DESC LIMIT 1
-"""
 
 
-async def delete_before(pool: Pool, topic: Topic, partition: int, end: int) -> None:
-    """Delete the records of a partition before offset `end`."""
+async def delete_before(pool: Pool, topic: Topic, partition: int, end: int) -> bool:
+    """Delete the records of a partition before offset `end`.
+
+    False, and nothing is deleted, if a transaction of an application has locked the partition.
+    """
     key = (topic.id, partition)
     async with pool.connection() as connection:
-        await connection.execute(_ADVANCE, (end, *key, end))
+        try:
+            async with connection.transaction():
+                await connection.execute(LOCK_TIMEOUT)
+                await connection.execute(_ADVANCE, (end, *key, end))
+        except LockNotAvailable:
+            return False
         query, values = _DELETE.format(table=topic.table), (*key, end, _ROWS_PER_TRANSACTION)
         while (await connection.execute(query, values)).rowcount == _ROWS_PER_TRANSACTION:
             pass
+    return True
 
 
 async def apply(pool: Pool, topic: Topic) -> None:
-    """Delete what `retention.ms` and `retention.bytes` of a topic say."""
+    """Delete what `retention.ms` and `retention.bytes` of a topic say.
+
+    A partition that is locked is left to the next time.
+    """
     for partition in range(topic.partitions):
         async with pool.connection() as connection:
             end = await _end(connection, topic, partition)
@@ -71,7 +79,8 @@ async def _end(connection: Connection, topic: Topic, partition: int) -> int | No
     row = await (await connection.execute(_EXTENT, key)).fetchone()
     if row is None:
         return None
-    end, next_offset = row
+    start, next_offset = row
+    end = start
     max_age_ms = _limit(topic, "retention.ms")
     max_bytes = _limit(topic, "retention.bytes")
     if max_age_ms >= 0:
@@ -79,9 +88,10 @@ async def _end(connection: Connection, topic: Topic, partition: int) -> int | No
         young = await (await connection.execute(query, (*key, max_age_ms))).fetchone()
         end = max(end, young[0] if young is not None else next_offset)
     if max_bytes >= 0:
-        query = _LAST_OVER_SIZE.format(table=topic.table)
-        over = await (await connection.execute(query, (*key, max_bytes))).fetchone()
-        end = max(end, over[0] + 1 if over is not None else 0)
+        kept = await segments.first_to_keep(
+            connection, topic, partition, start=start, end=next_offset, max_bytes=max_bytes
+        )
+        end = max(end, kept)
     return int(end)
 
 

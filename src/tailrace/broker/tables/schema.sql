@@ -57,6 +57,9 @@ CREATE TABLE IF NOT EXISTS kafka.producers (
     PRIMARY KEY (producer_id, topic_id, partition_id)
 ) WITH (fillfactor = 50);
 
+-- Producers with ids up to the largest one here may have had rows in kafka.producers that expired.
+CREATE TABLE IF NOT EXISTS kafka.expired_producers (producer_id bigint NOT NULL);
+
 CREATE TABLE IF NOT EXISTS kafka.consumer_offsets (
     group_id text NOT NULL,
     topic_id int NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
@@ -67,6 +70,28 @@ CREATE TABLE IF NOT EXISTS kafka.consumer_offsets (
     committed_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (group_id, topic_id, partition_id)
 ) WITH (fillfactor = 50);
+
+-- When the offset was committed, or the group last had members: offsets expire some days later.
+ALTER TABLE kafka.consumer_offsets
+    ADD COLUMN IF NOT EXISTS active_at timestamptz NOT NULL DEFAULT now();
+
+-- The bytes of keys and values of 10,000 consecutive offsets, for topics with retention.bytes: the
+-- broker sums every record once. Only offsets before counted_to are counted.
+CREATE TABLE IF NOT EXISTS kafka.segments (
+    topic_id int NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
+    partition_id int NOT NULL,
+    segment bigint NOT NULL,
+    counted_to bigint NOT NULL,
+    bytes bigint NOT NULL,
+    PRIMARY KEY (topic_id, partition_id, segment)
+) WITH (fillfactor = 50);
+
+-- Where these tables have been: server, timeline and database. The last one is the present one.
+CREATE TABLE IF NOT EXISTS kafka.clusters (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text NOT NULL,
+    since timestamptz NOT NULL DEFAULT now()
+);
 
 -- Which topics `tailrace shadow` copies to Kafka, and from which offset of each partition. Topics
 -- without a row are copied from their first record.

@@ -6,7 +6,8 @@ Invariants:
    them up: offsets have no gaps, and a record is never visible before one with a smaller offset.
 2. A partition that another transaction has locked (an application that writes to it with SQL and
    does not commit) delays no other partition: its batches wait for a later transaction. The writer
-   never waits for a lock, so there is no deadlock.
+   never waits for a lock, so there is no deadlock. They wait for as long as their producer does
+   (`timeout_ms`), and only as many requests as fit into `max_blocked_bytes`.
 3. The state of idempotent producers is written in the same transaction. A batch that is sent again
    gets the offset that it has. A batch after a gap is refused, also as the first of a producer: the
    batch before it may have failed and will be retried.
@@ -20,36 +21,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
 import structlog
-from psycopg.types.json import Jsonb
 
-from tailrace.broker.tables import records
+from tailrace.broker.tables import producers, records
+from tailrace.broker.tables.pending import PendingBatch, WriteResult
 from tailrace.broker.tables.pool import connect
+from tailrace.broker.tables.producers import Producer
 from tailrace.errors import PostgresUnreachableError, TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tailrace.broker.limits import Reservation
     from tailrace.broker.tables.catalog import Topic
+    from tailrace.broker.tables.pending import PartitionKey
     from tailrace.broker.tables.pool import Connection
+    from tailrace.broker.tables.producers import ProducerKey
     from tailrace.broker.tables.records import Batch
-
-PartitionKey = tuple[int, int]
-"""A topic's id and a partition number."""
-ProducerKey = tuple[int, int, int]
-"""A producer's id, and a partition key."""
 
 _BLOCKED_S = 0.01
 """Delay before a locked partition is tried again."""
+_MIN_TIMEOUT_S = 1.0
+"""A producer that does not want to wait for replicas sends a timeout of 0."""
 _MAX_TRANSACTION_BYTES = 16 << 20
-_REMEMBERED_BATCHES = 5
-"""As in Kafka: a producer has at most five requests in flight."""
-
 _LOCK = """
 SELECT topic_id, partition_id, next_offset FROM kafka.partitions
 WHERE (topic_id, partition_id) IN (SELECT * FROM unnest(%s::int[], %s::int[]))
@@ -59,70 +59,35 @@ _EXISTING = """
 SELECT topic_id, partition_id FROM kafka.partitions
 WHERE (topic_id, partition_id) IN (SELECT * FROM unnest(%s::int[], %s::int[]))
 """
-_PRODUCERS = """
-SELECT producer_id, topic_id, partition_id, epoch, batches FROM kafka.producers
-WHERE (producer_id, topic_id, partition_id)
-   IN (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[]))
-"""
 _ADVANCE = """
 UPDATE kafka.partitions p SET next_offset = w.next_offset
 FROM unnest(%s::int[], %s::int[], %s::bigint[]) w (topic_id, partition_id, next_offset)
 WHERE (p.topic_id, p.partition_id) = (w.topic_id, w.partition_id)
 """
-_STORE_PRODUCERS = """
-INSERT INTO kafka.producers (producer_id, topic_id, partition_id, epoch, batches)
-SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::smallint[], %s::jsonb[])
-ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE
-SET epoch = excluded.epoch, batches = excluded.batches, written_at = now()
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteResult:
-    """The offset of a written batch, or the name of Kafka's error code."""
-
-    offset: int = -1
-    fresh: bool = False
-    """Whether this transaction wrote it; False for a batch that was written before."""
-    error: str = ""
-    message: str = ""
-
-
+_TIMED_OUT = WriteResult(
+    error="request_timed_out",
+    message="the partition is locked by a transaction in PostgreSQL, or PostgreSQL does not answer",
+)
 _NOT_LEADER = WriteResult(
     error="not_leader_or_follower", message="the broker has lost PostgreSQL, or is stopping"
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class PendingBatch:
-    """A batch that waits to be written."""
-
-    topic: Topic
-    partition: int
-    batch: Batch
-    data: bytes
-    """The bytes as sent; empty if the records were changed since."""
-    done: asyncio.Future[WriteResult]
-
-    @property
-    def key(self) -> PartitionKey:
-        """The partition it belongs to."""
-        return self.topic.id, self.partition
-
-
-@dataclass(slots=True)
-class _Producer:
-    epoch: int
-    batches: list[list[int]] = field(default_factory=list)
-    """The last batches: first sequence, last sequence, offset."""
-
-
 class Writer:
     """Writes batches over one connection, one transaction at a time."""
 
-    def __init__(self, dsn: str, on_written: Callable[[PendingBatch, int], None]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        on_written: Callable[[PendingBatch, int], None],
+        *,
+        max_blocked_bytes: int = 64 << 20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._dsn = dsn
         self._on_written = on_written
+        self._max_blocked_bytes = max_blocked_bytes
+        self._clock = clock
         self._queue: deque[PendingBatch] = deque()
         self._blocked: dict[PartitionKey, list[PendingBatch]] = {}
         self._wake = asyncio.Event()
@@ -131,15 +96,34 @@ class Writer:
         self._events = structlog.get_logger()
 
     def put(
-        self, topic: Topic, partition: int, batch: Batch, data: bytes
+        self,
+        topic: Topic,
+        partition: int,
+        batch: Batch,
+        data: bytes,
+        *,
+        memory: Reservation,
+        timeout_s: float,
     ) -> asyncio.Future[WriteResult]:
-        """Queue a batch. Batches of a partition are written in the order of these calls."""
+        """Queue a batch. Batches of a partition are written in the order of these calls.
+
+        A batch that no transaction has begun to write within `timeout_s` is never written.
+        """
         done: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         if self._paused:
             done.set_result(_NOT_LEADER)
             return done
+        deadline = self._clock() + max(timeout_s, _MIN_TIMEOUT_S)
         self._queue.append(
-            PendingBatch(topic=topic, partition=partition, batch=batch, data=data, done=done)
+            PendingBatch(
+                topic=topic,
+                partition=partition,
+                batch=batch,
+                data=data,
+                done=done,
+                memory=memory,
+                deadline=deadline,
+            )
         )
         self._wake.set()
         return done
@@ -159,6 +143,42 @@ class Writer:
                 self._events.warning("broker.write_failed", reason=str(error))
                 self._answer(taken, WriteResult(error="kafka_storage_error", message=str(error)))
                 await self._disconnect()
+            except asyncio.CancelledError:
+                # The transaction may be committed: an idempotent producer's retry finds out.
+                self._answer(taken, _NOT_LEADER)
+                raise
+
+    def expire(self) -> None:
+        """Refuse batches that have waited too long. The broker calls it several times per second.
+
+        A batch that is being written is left alone: it may be committed.
+        """
+        now = self._clock()
+        waiting = [*self._queue, *itertools.chain(*self._blocked.values())]
+        if not any(one.deadline <= now for one in waiting):
+            return
+        self._answer([one for one in waiting if one.deadline <= now], _TIMED_OUT)
+        self._queue = deque(one for one in self._queue if one.deadline > now)
+        left = [one for batches in self._blocked.values() for one in batches if one.deadline > now]
+        self._blocked = {}
+        self._block(left)
+
+    def _block(self, batches: list[PendingBatch]) -> None:
+        """Keep batches of locked partitions; refuse those that are too late or too many.
+
+        Otherwise the batches for one locked partition, and their retries, would use up the memory
+        that the producers of all other partitions need. A batch counts with the memory of its
+        whole request, which waits for it: a small batch may hold a large request.
+        """
+        now, size, counted = self._clock(), 0, set()
+        for one in batches:
+            if id(one.memory) not in counted:
+                counted.add(id(one.memory))
+                size += one.memory.size
+            if one.deadline <= now or size > self._max_blocked_bytes:
+                self._answer([one], _TIMED_OUT)
+            else:
+                self._blocked.setdefault(one.key, []).append(one)
 
     async def pause(self) -> None:
         """Refuse all batches until `resume`, also those that wait, and close the connection.
@@ -211,18 +231,17 @@ class Writer:
             locked_out = [one for one in taken if one.key not in offsets]
             taken = [one for one in taken if one.key in offsets]
             missing = await _missing(connection, locked_out) if locked_out else set()
-            draft = _Draft(offsets=offsets, producers=await _producers(connection, taken))
+            known = await producers.read(connection, _producer_keys(taken))
+            draft = _Draft(offsets=offsets, producers=known)
             results = [draft.add(one) for one in taken]
             await draft.store(connection)
         for one, result in zip(taken, results, strict=True):
             if result.fresh:
                 self._on_written(one, result.offset)
             self._answer([one], result)
-        for one in locked_out:
-            if one.key in missing:
-                self._answer([one], WriteResult(error="unknown_topic_or_partition"))
-            else:
-                self._blocked.setdefault(one.key, []).append(one)
+        gone = [one for one in locked_out if one.key in missing]
+        self._answer(gone, WriteResult(error="unknown_topic_or_partition"))
+        self._block([one for one in locked_out if one.key not in missing])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,8 +250,11 @@ class _Draft:
 
     offsets: dict[PartitionKey, int]
     """The next offset of each partition."""
-    producers: dict[ProducerKey, _Producer]
-    rows: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    producers: dict[ProducerKey, Producer]
+    rows: dict[str, list[tuple[Batch, int, int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """Per table: batches with their topic, partition and first offset."""
     advanced: set[PartitionKey] = field(default_factory=set)
     changed: set[ProducerKey] = field(default_factory=set)
 
@@ -242,14 +264,13 @@ class _Draft:
         first = self.offsets[key]
         if batch.producer_id >= 0:
             producer_key = (batch.producer_id, *key)
-            producer = self.producers.setdefault(producer_key, _Producer(batch.producer_epoch))
-            answered = _check_sequence(producer, batch)
+            producer = self.producers.setdefault(producer_key, Producer(batch.producer_epoch))
+            answered = producers.check_sequence(producer, batch)
             if answered is not None:
                 return answered
-            recent = producer.batches[1 - _REMEMBERED_BATCHES :]
-            producer.batches = [*recent, [batch.sequence, batch.last_sequence, first]]
+            producer.add(batch, first)
             self.changed.add(producer_key)
-        self.rows[pending.topic.table].append(records.copy_rows(batch, *key, first))
+        self.rows[pending.topic.table].append((batch, *key, first))
         self.offsets[key] = first + len(batch.records)
         self.advanced.add(key)
         return WriteResult(offset=first, fresh=True)
@@ -261,43 +282,19 @@ class _Draft:
                 connection.cursor() as cursor,
                 cursor.copy(f"COPY {table} FROM STDIN (FORMAT binary)") as copy,
             ):
-                await copy.write(b"".join((records.SIGNATURE, *parts, records.TRAILER)))
+                large = any(batch.large for batch, *_ in parts)
+                await copy.write(await asyncio.to_thread(_rows, parts) if large else _rows(parts))
         if self.advanced:
             keys = sorted(self.advanced)
             ends = [self.offsets[key] for key in keys]
             await connection.execute(_ADVANCE, [*_columns(keys), ends])
-        if self.changed:
-            producer_keys = sorted(self.changed)
-            producers = [self.producers[key] for key in producer_keys]
-            epochs = [producer.epoch for producer in producers]
-            batches = [Jsonb(producer.batches) for producer in producers]
-            await connection.execute(_STORE_PRODUCERS, [*_columns(producer_keys), epochs, batches])
+        await producers.store(connection, {key: self.producers[key] for key in self.changed})
 
 
-def _check_sequence(producer: _Producer, batch: Batch) -> WriteResult | None:
-    """The answer to a batch that is not written; None if it is the producer's next batch.
-
-    | the batch's epoch and sequence             | answer                         |
-    |--------------------------------------------|--------------------------------|
-    | an older epoch                             | `invalid_producer_epoch`       |
-    | one of the last five batches               | the offset it has              |
-    | the next sequence; 0 in a newer epoch      | None: write it                 |
-    | anything else                              | `out_of_order_sequence_number` |
-    """
-    if batch.producer_epoch < producer.epoch:
-        return WriteResult(error="invalid_producer_epoch", message="a newer producer uses this id")
-    if batch.producer_epoch > producer.epoch:
-        producer.epoch, producer.batches = batch.producer_epoch, []
-    for first, last, offset in producer.batches:
-        if (first, last) == (batch.sequence, batch.last_sequence):
-            return WriteResult(offset=offset)
-    expected = (producer.batches[-1][1] + 1) & 0x7FFFFFFF if producer.batches else 0
-    if batch.sequence != expected:
-        return WriteResult(
-            error="out_of_order_sequence_number",
-            message=f"expected sequence {expected}, got {batch.sequence}",
-        )
-    return None
+def _rows(parts: list[tuple[Batch, int, int, int]]) -> bytes:
+    """The data of a binary COPY."""
+    rows = (records.copy_rows(*part) for part in parts)
+    return b"".join((records.SIGNATURE, *rows, records.TRAILER))
 
 
 async def _lock(connection: Connection, taken: list[PendingBatch]) -> dict[PartitionKey, int]:
@@ -313,18 +310,11 @@ async def _missing(connection: Connection, left: list[PendingBatch]) -> set[Part
     return set(keys) - {(topic, partition) for topic, partition in await cursor.fetchall()}
 
 
-async def _producers(
-    connection: Connection, taken: list[PendingBatch]
-) -> dict[ProducerKey, _Producer]:
-    keys = sorted(
+def _producer_keys(taken: list[PendingBatch]) -> list[ProducerKey]:
+    return sorted(
         {(one.batch.producer_id, *one.key) for one in taken if one.batch.producer_id >= 0}
     )
-    if not keys:
-        return {}
-    cursor = await connection.execute(_PRODUCERS, _columns(keys))
-    rows = await cursor.fetchall()
-    return {(row[0], row[1], row[2]): _Producer(row[3], row[4]) for row in rows}
 
 
-def _columns(rows: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(keys: Sequence[PartitionKey]) -> list[list[int]]:
+    return [list(column) for column in zip(*keys, strict=True)]

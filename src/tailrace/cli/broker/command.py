@@ -80,4 +80,4 @@ def broker(
         asyncio.run(install(source))
         typer.echo("The schema kafka is ready. Start the broker: tailrace broker")
         return
-    asyncio.run(serve(source, settings, http_host=file.http.host))
+    asyncio.run(serve(source, settings, file.http))

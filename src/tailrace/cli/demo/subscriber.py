@@ -66,7 +66,7 @@ class Subscriber:
             )
             while not self._stopping.is_set():
                 if client.is_closed:
-                    raise SinkUnreachableError(f"lost the connection to NATS at {self._sink.url}")
+                    raise SinkUnreachableError("lost the connection to NATS")
                 await asyncio.sleep(_POLL_S)
 
     async def _receive(self, message: Msg) -> None:

@@ -30,10 +30,12 @@ class MirrorOptions(Section):
 
     source: Annotated[str, Flag(name="--from", env="TAILRACE_NATS", metavar="URL")] = Field(
         default="nats://127.0.0.1:4222",
+        repr=False,
         description="NATS server that a pipeline of shape `bridge` writes to. Separate several "
         "servers with commas. For Creek's producers: nats://host:4222?creek=CREEK&database=shop.",
     )
     to: Annotated[str, Flag(env="TAILRACE_MIRROR", metavar="URL")] = Field(
+        repr=False,
         description="Target: sqlite:///local.db, duckdb:///local.db or "
         "postgresql://user@host/database.",
     )

@@ -11,6 +11,7 @@ The calls and objects are those of Creek's own client for Go.
 creek         `connect` and `Creek`: the calls
 session       the state that all calls of one client share; requests to producers
 schemas       schema messages, and a cache of them
+packets       messages that are divided into several packets
 avro          messages decoded by their schemas
 values        Avro values as Python values
 wal           changes

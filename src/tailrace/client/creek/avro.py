@@ -1,9 +1,9 @@
 """Decodes Creek's messages by their Avro schemas.
 
 The schemas are parsed without their logical types: fastavro would convert numbers to datetimes and
-fail for those that no datetime can hold. `tailrace.client.creek.values` converts them instead. Two
-records of one schema share a name, the table's, which Avro forbids. Each gets its own namespace,
-which does not change the encoding.
+fail for those that no datetime can hold. `tailrace.client.creek.values` converts them instead. In
+schemas of Creek's first release two records share a name, the table's, which Avro forbids. Each
+gets its own namespace, as in later releases; that does not change the encoding.
 """
 
 from __future__ import annotations

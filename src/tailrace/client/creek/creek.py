@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from tailrace.client.access import Access
 from tailrace.client.connection import MissingStreamError, open_connection
@@ -14,7 +13,9 @@ from tailrace.client.creek.session import Session
 from tailrace.client.creek.snapshot import Snapshot, list_snapshots
 from tailrace.client.creek.wal import StreamWal
 from tailrace.client.names import Table
+from tailrace.encode.creek.names import KINDS
 from tailrace.encode.creek.schema import NAMESPACE
+from tailrace.errors import ConfigError, SinkError
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tailrace.client.creek.schemas import SchemaMessage
     from tailrace.client.creek.snapshot import SnapshotTopic
     from tailrace.client.creek.wal import WalStart
+    from tailrace.encode.creek.names import LayoutName
 
 
 class Creek:
@@ -52,9 +54,21 @@ class Creek:
         """The snapshots of a table in the stream, oldest first."""
         return await list_snapshots(self._session, database, Table.parse(table))
 
-    async def get_schema(self, fingerprint: str) -> SchemaMessage:
-        """The schema with this fingerprint, from any producer."""
-        return await self._session.schema(fingerprint)
+    async def get_schema(self, fingerprint: str, *, database: str = "") -> SchemaMessage:
+        """The schema with this fingerprint, from any producer.
+
+        With layout database each database has a producer: name it, unless there is only one.
+        """
+        if self._session.layout == "database" and not database:
+            databases = await self._session.databases()
+            if len(databases) != 1:
+                raise ConfigError(
+                    "get_schema must name a database, because the namespace does not have exactly "
+                    "one",
+                    hint=f"Databases: {', '.join(databases) or 'none'}.",
+                )
+            database = databases[0]
+        return await self._session.schema(fingerprint, database)
 
     async def last_schema(self, database: str, table: str) -> SchemaMessage | None:
         """The newest published schema of a table; None if there is none."""
@@ -66,8 +80,7 @@ class Creek:
 
     async def databases(self) -> list[str]:
         """The databases with published schemas."""
-        subjects = await self._session.subjects("schema", f"{self._session.namespace}.*.schema.>")
-        return sorted({unquote(subject.split(".")[1]) for subject in subjects})
+        return await self._session.databases()
 
 
 @contextlib.asynccontextmanager
@@ -75,6 +88,7 @@ async def connect(
     url: str = "nats://127.0.0.1:4222",
     *,
     namespace: str = NAMESPACE,
+    layout: LayoutName | None = None,
     user: str | None = None,
     password: str | None = None,
     token: str | None = None,
@@ -84,7 +98,9 @@ async def connect(
 ) -> AsyncIterator[Creek]:
     """A client of Creek's producers, connected until the block ends.
 
-    `url` may list several servers, separated by commas. `patience_s` is how long the client waits
+    `url` may list several servers, separated by commas. `layout` is that of the producer: None uses
+    `namespace` if there is a stream NS_wal, else `database` if there are streams NS_wal_DATABASE.
+    `patience_s` is how long the client waits
     for the schema of a message, and for the next rows of a snapshot.
     """
     load_fastavro()
@@ -94,26 +110,42 @@ async def connect(
         shared = Access(
             connection=connection,
             encoding="json",
-            stream=f"{namespace}_wal",
-            snapshots=f"{namespace}_snap",
+            # The session knows the stream of each database.
+            stream="",
+            snapshots="",
             subjects="",
             ack_wait_s=30.0,
         )
         session = Session(shared=shared, namespace=namespace, patience_s=patience_s)
-        await _check_streams(session)
+        session.layout = layout or await _detect_layout(session)
+        if session.layout == "namespace":
+            await _check_streams(session)
         try:
             yield Creek(session)
         finally:
             await shared.close()
 
 
+async def _detect_layout(session: Session) -> LayoutName:
+    """The layout whose streams exist; `namespace` if none do."""
+    shared = session.names("").stream("wal")
+    with contextlib.suppress(MissingStreamError):
+        await session.connection.stream_info(shared)
+        return "namespace"
+    with contextlib.suppress(SinkError):
+        # A client may lack the permission to list streams.
+        if any(name.startswith(f"{shared}_") for name in await session.streams()):
+            return "database"
+    return "namespace"
+
+
 async def _check_streams(session: Session) -> None:
-    for kind in ("wal", "snap", "schema"):
+    for stream in map(session.names("").stream, KINDS):
         try:
-            await session.connection.stream_info(session.stream(kind))
+            await session.connection.stream_info(stream)
         except MissingStreamError as error:
             raise MissingStreamError(
-                f"there is no stream {session.stream(kind)!r}",
+                f"there is no stream {stream!r}",
                 hint="A producer creates it when it starts: tailrace creek. If the producer uses "
                 "another namespace, name it with connect(namespace=...).",
             ) from error

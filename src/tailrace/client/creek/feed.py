@@ -7,7 +7,7 @@ its rows and changes.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tailrace.client.connection import LOG
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tailrace.client.creek.avro import RowSchema
     from tailrace.client.creek.session import Session
     from tailrace.client.creek.snapshot import SnapshotHeader, SnapshotReader
+    from tailrace.client.identity import StreamIdentity
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
     from tailrace.snapshot.job import Form
@@ -45,9 +46,10 @@ class Feed:
         self._schemas: dict[Table, tuple[Schema, str | None]] = {}
         """The schema of each table, and the fingerprint that it was read from."""
 
-    async def stream_created(self) -> str | None:
-        """When the stream of changes was created."""
-        return await self._session.shared.stream_created()
+    async def stream_identity(self) -> StreamIdentity | None:
+        """What identifies the stream of changes; None if the stream is missing."""
+        stream = self._session.names(self._database).stream("wal")
+        return await replace(self._session.shared, stream=stream).stream_identity()
 
     async def schema(self, table: str) -> Schema | None:
         """The schema of the last rows or changes; before the first, the newest published one.
@@ -178,6 +180,7 @@ def _meta(header: SnapshotHeader, rows: int) -> Meta:
             batch_count=rows,
             row_count=rows,
             supersedes=None,
+            pipeline=header.pipeline,
         )
     except ValueError as error:
         raise MalformedError(f"the header of a snapshot is invalid: {error}") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import nats.errors
 import nats.js.errors
@@ -13,10 +15,11 @@ import orjson
 
 from tailrace.backoff import Backoff
 from tailrace.client.connection import LOG, REQUEST_TIMEOUT_S, translate_errors
+from tailrace.client.creek.packets import continues, unpack
 from tailrace.client.creek.schemas import SchemaCache, SchemaMessage
 from tailrace.client.payload import decode
 from tailrace.client.snapshots.messages import refusal
-from tailrace.encode.creek.schema import stream, subject, unpacked
+from tailrace.encode.creek.names import Kind, LayoutName, StreamLayout
 from tailrace.errors import MalformedError, SinkError, SinkRefusedError, SinkUnreachableError
 
 if TYPE_CHECKING:
@@ -39,6 +42,14 @@ class UnknownSchemaError(SinkRefusedError):
     """No producer has a schema with this fingerprint."""
 
 
+class NoProducerError(SinkUnreachableError):
+    """No producer listens for a request."""
+
+
+class NoReplyError(SinkUnreachableError):
+    """A producer listens and does not reply: it has no answer, or is too slow."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Session:
     """Settings of a client and its cache of schemas."""
@@ -46,6 +57,7 @@ class Session:
     shared: Access
     """The connection, and the open iterations."""
     namespace: str
+    layout: LayoutName = "namespace"
     patience_s: float
     clock: Callable[[], float] = time.monotonic
     _cache: SchemaCache = field(default_factory=SchemaCache)
@@ -57,71 +69,117 @@ class Session:
         """The connection to NATS."""
         return self.shared.connection
 
-    def stream(self, kind: str) -> str:
-        """The stream of one kind of message."""
-        return stream(self.namespace, kind)
+    def names(self, database: str) -> StreamLayout:
+        """The names of streams, subjects and requests of a database."""
+        return StreamLayout.of(self.namespace, self.layout, database)
 
-    def subject(self, database: str, kind: str, table: Table) -> str:
+    def subject(self, database: str, kind: Kind, table: Table) -> str:
         """The subject of a table's messages of one kind."""
-        return subject(self.namespace, database, kind, table.schema, table.name)
+        return self.names(database).subject(kind, database, table.schema, table.name)
+
+    def snapshot_stream(self, topic: str) -> str:
+        """The stream of a snapshot. With layout database, its topic begins with the stream."""
+        return (
+            topic.partition(".")[0] if self.layout == "database" else self.names("").stream("snap")
+        )
 
     def access(self, database: str, table: Table) -> Access:
         """Access to the changes of one table."""
-        return replace(self.shared, subjects=self.subject(database, "wal", table))
+        stream = self.names(database).stream("wal")
+        return replace(self.shared, stream=stream, subjects=self.subject(database, "wal", table))
 
-    async def subjects(self, kind: str, matching: str) -> dict[str, int]:
+    async def subjects(self, stream: str, matching: str) -> dict[str, int]:
         """The subjects in a stream, with their numbers of messages."""
         counts: dict[str, int] = {}
-        name = self.stream(kind)
         while True:
             body = {"subjects_filter": matching, "offset": len(counts)}
-            with translate_errors(f"read stream {name}"):
-                answer = await self.connection.client.request(
-                    f"$JS.API.STREAM.INFO.{name}", orjson.dumps(body), timeout=REQUEST_TIMEOUT_S
-                )
-            info = parse_object(answer.data, "an answer of JetStream")
-            if (error := info.get("error")) is not None:
-                raise SinkRefusedError(
-                    f"JetStream refuses to read stream {name}: {error.get('description', error)}"
-                )
+            info = await self._read_api(f"STREAM.INFO.{stream}", body, f"read stream {stream}")
             page = info["state"].get("subjects") or {}
             counts |= page
             if not page or len(counts) >= info.get("total", len(counts)):
                 return counts
 
-    async def request(self, name: str, body: bytes) -> Msg:
+    async def streams(self) -> list[str]:
+        """The names of all streams."""
+        names: list[str] = []
+        while True:
+            info = await self._read_api("STREAM.NAMES", {"offset": len(names)}, "list the streams")
+            page = info.get("streams") or []
+            names += page
+            if not page or len(names) >= info.get("total", len(names)):
+                return names
+
+    async def _read_api(self, name: str, body: dict[str, Any], action: str) -> dict[str, Any]:
+        with translate_errors(action):
+            answer = await self.connection.client.request(
+                f"$JS.API.{name}", orjson.dumps(body), timeout=REQUEST_TIMEOUT_S
+            )
+        info = parse_object(answer.data, "an answer of JetStream")
+        if (error := info.get("error")) is not None:
+            raise SinkRefusedError(
+                f"JetStream refuses to {action}: {error.get('description', error)}"
+            )
+        return info
+
+    async def databases(self) -> list[str]:
+        """The databases with published schemas."""
+        names = self.names("")
+        if self.layout == "database":
+            prefix = f"{names.stream('schema')}_"
+            streams = await self.streams()
+            tokens = {name.removeprefix(prefix) for name in streams if name.startswith(prefix)}
+        else:
+            subjects = await self.subjects(names.stream("schema"), names.stream_subjects("schema"))
+            tokens = {subject.split(".")[1] for subject in subjects}
+        return sorted(map(unquote, tokens))
+
+    async def request(self, subject: str, body: bytes) -> Msg:
         """The answer of a producer to a request."""
-        with translate_errors(f"send a request on {self.namespace}.{name}"):
+        with translate_errors(f"send a request on {subject}"):
             try:
                 return await self.connection.client.request(
-                    f"{self.namespace}.{name}", body, timeout=REQUEST_TIMEOUT_S
+                    subject, body, timeout=REQUEST_TIMEOUT_S
                 )
             except nats.errors.NoRespondersError as error:
-                raise SinkUnreachableError(
-                    f"no producer answers on {self.namespace}.{name}", hint=_START
+                raise NoProducerError(f"no producer answers on {subject}", hint=_START) from error
+            except nats.errors.TimeoutError as error:
+                raise NoReplyError(
+                    f"no producer has replied on {subject} within {REQUEST_TIMEOUT_S:g} s",
+                    hint=_START,
                 ) from error
 
-    async def schema(self, fingerprint: str, where: str = "") -> SchemaMessage:
+    async def schema(self, fingerprint: str, database: str, where: str = "") -> SchemaMessage:
         """The schema with a fingerprint, from the cache or from any producer."""
         message = self._cache.message(fingerprint, where)
         if message is None:
             try:
-                reply = await self.request("_schema", fingerprint.encode())
-            except SinkUnreachableError:
-                # Creek's client sends to `_schema`; Creek's guide documents `_schemas`.
-                reply = await self.request("_schemas", fingerprint.encode())
+                reply = await self._request_schema(fingerprint, database)
+            except NoReplyError as error:
+                # A producer that does not know a schema is silent.
+                raise _unknown(fingerprint) from error
             message = _schema_message(reply, fingerprint)
             self._cache.add(message, where)
         return message
+
+    async def _request_schema(self, fingerprint: str, database: str) -> Msg:
+        *others, last = self.names(database).schema_requests
+        for subject in others:
+            with contextlib.suppress(NoProducerError):
+                return await self.request(subject, fingerprint.encode())
+        return await self.request(last, fingerprint.encode())
 
     async def last_schema(self, database: str, table: Table) -> SchemaMessage | None:
         """The newest published schema of a table."""
         where = self.subject(database, "schema", table)
         with translate_errors("read a schema"):
             try:
-                stored = await self.connection.jetstream.get_last_msg(self.stream("schema"), where)
+                stream = self.names(database).stream("schema")
+                stored = await self.connection.jetstream.get_last_msg(stream, where)
             except nats.js.errors.NotFoundError:
                 return None
+        if continues(stored.data or b""):
+            # A schema in several packets: the producer is asked for it.
+            return None
         message = SchemaMessage.of(unpack(stored.data or b""))
         self._cache.add(message, where)
         self._checked_at[where] = self.clock()
@@ -160,22 +218,27 @@ class Session:
         # The table's newest schema first: it is the right one most often, and needs no producer.
         await self.last_schema(database, table)
         if self._cache.change_schema(fingerprint, where) is None:
-            await self.schema(fingerprint, where)
+            await self.schema(fingerprint, database, where)
         self._checked_at[where] = self.clock()
 
 
 def _schema_message(reply: Msg, fingerprint: str) -> SchemaMessage:
     if (reply.headers or {}).get(_CODE) == "404":
-        raise UnknownSchemaError(
-            f"no producer has a schema with the fingerprint {fingerprint}",
-            hint="Producers store their schemas in the table _creek.avro_schemas of the source: "
-            "check that the producer of the message is running.",
-        )
+        # From a producer of an earlier release.
+        raise _unknown(fingerprint)
     raise_if_refused(reply)
     message = SchemaMessage.of(reply.data)
     if message.fingerprint != fingerprint:
         raise MalformedError(f"requested schema {fingerprint}, got {message.fingerprint}")
     return message
+
+
+def _unknown(fingerprint: str) -> UnknownSchemaError:
+    return UnknownSchemaError(
+        f"no producer has a schema with the fingerprint {fingerprint}",
+        hint="Producers store their schemas in the table _creek.avro_schemas of the source: "
+        "check that the producer of the message is running.",
+    )
 
 
 def raise_if_refused(reply: Msg) -> None:
@@ -187,18 +250,6 @@ def raise_if_refused(reply: Msg) -> None:
     if reply.data.startswith(b"{"):
         answer = decode(reply.data, "json")
     raise refusal({"error": text} | dict(answer))
-
-
-def unpack(payload: bytes) -> bytes:
-    """The content of a packet."""
-    content = unpacked(payload)
-    if content is None:
-        raise MalformedError(
-            "a message is not a single packet of Creek",
-            hint="The client reads messages of one packet each. Tailrace's producers write no "
-            "others.",
-        )
-    return content
 
 
 def parse_object(data: bytes, what: str) -> dict[str, Any]:

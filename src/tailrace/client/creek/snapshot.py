@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from tailrace.client.creek.avro import RowSchema
-from tailrace.client.creek.session import parse_object, raise_if_refused, unpack
+from tailrace.client.creek.packets import Assembler
+from tailrace.client.creek.session import parse_object, raise_if_refused
 from tailrace.client.iteration import PlainIteration
 from tailrace.client.readers.ordered import OrderedReader
 from tailrace.client.readers.reader import Start
 from tailrace.client.readers.timed import TimedReader
-from tailrace.encode.creek.schema import END
+from tailrace.encode.creek.schema import END, unpacked
 from tailrace.errors import (
     ConfigError,
     MalformedError,
@@ -62,6 +63,8 @@ class SnapshotHeader:
     """Changes that are not in the snapshot were committed after this time. None: unknown."""
     taken_at: datetime | None = None
     """When the snapshot was taken. None: not in the header."""
+    pipeline: str = ""
+    """The pipeline that delivers the table's changes. Empty: not in the header."""
 
     @classmethod
     def of(cls, topic: str, data: bytes) -> Self:
@@ -80,6 +83,7 @@ class SnapshotHeader:
                 visibility=header.get("visibility"),
                 since=datetime.fromisoformat(since) if since else None,
                 taken_at=datetime.fromisoformat(taken_at) if taken_at else None,
+                pipeline=str(header.get("pipeline", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedError(f"the header of a snapshot is invalid: {error!r}") from error
@@ -119,6 +123,7 @@ class SnapshotReader:
         self._session = session
         self._request = request
         self._clock = clock
+        self._packets = Assembler()
         self._ended = False
         self._ambiguous = False
         """Whether a row may have the bytes of the end: three small integers can, for example."""
@@ -127,8 +132,8 @@ class SnapshotReader:
         self.schema: RowSchema | None = None
 
     async def batches(self) -> AsyncGenerator[list[bytes]]:
-        """Encoded rows as they arrive. The header is set with the first batch."""
-        stream = self._session.stream("snap")
+        """Encoded rows as they arrive. Header and schema are set with the first batch."""
+        stream = self._session.snapshot_stream(self.topic)
         reader = OrderedReader(
             self._session.connection, stream, self.topic, start=Start(), batch=_BATCH
         )
@@ -138,7 +143,9 @@ class SnapshotReader:
                 messages = await self._next(timed)
                 if not messages:
                     return
-                yield self._rows(messages)
+                rows = self._rows(messages)
+                if self.schema is not None:
+                    yield rows
         finally:
             await timed.close()
 
@@ -171,9 +178,11 @@ class SnapshotReader:
         """The encoded rows among messages, up to the end."""
         rows = []
         for message in messages:
-            data = unpack(message.data)
             if _FAILED in message.headers:
-                raise _failure(self.topic, message.headers[_FAILED], data)
+                raise _failure(self.topic, message.headers[_FAILED], message.data)
+            data = self._packets.add(message.data)
+            if data is None:
+                continue
             if self.schema is None:
                 self._read_header(data)
                 continue
@@ -200,6 +209,8 @@ class SnapshotReader:
 
 def _failure(topic: str, reason: str, data: bytes) -> SnapshotFailedError:
     hint = ""
+    # Earlier releases sent it as a packet.
+    data = unpacked(data) or data
     with contextlib.suppress(MalformedError):
         failure = parse_object(data, "a failure")
         reason, hint = str(failure.get("error", reason)), str(failure.get("hint", ""))
@@ -241,7 +252,7 @@ class Snapshot(PlainIteration[dict[str, Any]]):
     async def _open_reader(self) -> SnapshotReader:
         if self._table is not None:
             return await request_snapshot(self._session, *self._table)
-        stream = self._session.stream("snap")
+        stream = self._session.snapshot_stream(self._topic)
         if await self._session.connection.message(stream, 1, self._topic) is None:
             raise ConfigError(
                 f"there is no snapshot {self._topic!r}",
@@ -252,13 +263,15 @@ class Snapshot(PlainIteration[dict[str, Any]]):
 
 async def request_snapshot(session: Session, database: str, table: Table) -> SnapshotReader:
     """Request a snapshot of a table."""
+    names = session.names(database)
+    root = names.stream("snap") if names.database else names.namespace
 
     async def request() -> str:
         body = {"database": database, "namespace": table.schema, "table": table.name}
-        reply = await session.request("_snapshot", orjson.dumps(body))
+        reply = await session.request(names.snapshot_request, orjson.dumps(body))
         raise_if_refused(reply)
         topic = reply.data.decode(errors="replace")
-        if not topic.startswith(f"{session.namespace}."):
+        if not topic.startswith(f"{root}."):
             raise SinkRefusedError(
                 f"a producer must answer a snapshot request for {table} with a topic, "
                 f"got {topic[:200]!r}"
@@ -271,7 +284,7 @@ async def request_snapshot(session: Session, database: str, table: Table) -> Sna
 async def list_snapshots(session: Session, database: str, table: Table) -> list[SnapshotTopic]:
     """The snapshots of a table in the stream, oldest first."""
     prefix = session.subject(database, "snap", table)
-    counts = await session.subjects("snap", f"{prefix}.*")
+    counts = await session.subjects(session.names(database).stream("snap"), f"{prefix}.*")
     return [
         SnapshotTopic(topic=topic, at=_requested_at(topic), messages=counts[topic])
         for topic in sorted(counts)

@@ -14,7 +14,7 @@ import numpy as np
 from tailrace.change import Op
 from tailrace.client.change import Change
 from tailrace.client.creek.avro import ORIGIN
-from tailrace.client.creek.session import unpack
+from tailrace.client.creek.packets import Assembler, unpack
 from tailrace.client.creek.table_schema import table_schema
 from tailrace.client.creek.wal import WalDecoder, split_fingerprint, timestamp
 from tailrace.client.names import Table
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
     from tailrace.client.creek.avro import ChangeSchema
     from tailrace.client.creek.session import Session
+    from tailrace.client.readers.ordered import OrderedReader
     from tailrace.client.readers.reader import StreamMessage
     from tailrace.client.replica import State
     from tailrace.client.schemas import Schema
+    from tailrace.client.transactions import Batch
 
 UNKNOWN_VISIBILITY = Visibility(0, 0)
 """The header of the snapshot has no visibility."""
@@ -58,8 +60,17 @@ class CreekTransactions(Transactions):
         super().__init__(session.access(database, table), table, state)
         self._decoder = WalDecoder(session, database, table)
         self._on_schema = on_schema
+        self._packets = Assembler()
         self._table_schemas: dict[ChangeSchema, Schema] = {}
         self._last_schema: ChangeSchema | None = None
+
+    async def _take(self, messages: list[StreamMessage]) -> Batch | None:
+        whole = self._packets.join(messages)
+        return await super()._take(whole) if whole else None
+
+    def _on_idle(self, reader: OrderedReader) -> Batch | None:
+        # The state must not advance into a message: the next run would lack its first packets.
+        return None if self._packets.incomplete else super()._on_idle(reader)
 
     async def _decode(self, messages: list[StreamMessage]) -> tuple[list[Change], list[bool]]:
         changes = [await self._change(message) for message in messages]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tailrace.client.creek.session import unpack
+from tailrace.client.creek.packets import Assembler
 from tailrace.client.iteration import PlainIteration
 from tailrace.client.readers.ordered import OrderedReader
 from tailrace.client.readers.reader import Start
@@ -40,9 +40,10 @@ class WalSource:
     schema: str
     table: str
     tx_id: int
-    last_lsn: str
     lsn: str
     """LSN of the commit."""
+    last_lsn: str = ""
+    """LSN of the table's previous transaction. Empty: today's Creek does not send it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +80,22 @@ class StreamWal(PlainIteration[Wal]):
     async def _batches(self) -> AsyncGenerator[list[Wal]]:
         reader = await self._open_reader()
         decoder = WalDecoder(self._session, self._database, self._table)
+        packets = Assembler()
         try:
             while True:
-                changes = [await decoder.wal(message) for message in await reader.next()]
+                messages = packets.join(await reader.next())
+                changes = [await decoder.wal(message) for message in messages]
                 yield self._without_skipped(changes)
         finally:
             await reader.close()
 
     async def _open_reader(self) -> OrderedReader:
-        session, stream = self._session, self._session.stream("wal")
+        session = self._session
+        stream = session.names(self._database).stream("wal")
         since = self._start.time
         if since is not None:
             info = await session.connection.stream_info(stream)
-            if not retains_since(info, since, datetime.now(UTC)):
+            if not retains_since(info, since):
                 raise PositionLostError(
                     f"stream {stream} no longer has all changes since {since.isoformat()}",
                     hint="Take a new snapshot, and raise the retention of the stream.",
@@ -144,8 +148,8 @@ class WalDecoder:
         self._table = table
 
     async def split(self, message: StreamMessage) -> tuple[str, ChangeSchema, bytes]:
-        """The fingerprint of a message, its schema, and the Avro bytes."""
-        fingerprint, body = split_fingerprint(unpack(message.data))
+        """The fingerprint of a whole message, its schema, and the Avro bytes."""
+        fingerprint, body = split_fingerprint(message.data)
         schema = await self._session.change_schema(fingerprint, self._database, self._table)
         return fingerprint, schema, body
 

@@ -44,6 +44,8 @@ class Meta:
     row_count: int
     supersedes: str | None
     """The abandoned snapshot that this one replaces."""
+    pipeline: str = ""
+    """The pipeline that delivers the table's changes. Empty: the snapshot does not name it."""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Self:
@@ -59,6 +61,7 @@ class Meta:
                 batch_count=message["batch_count"],
                 row_count=message["row_count"],
                 supersedes=message["supersedes"],
+                pipeline=message.get("pipeline", ""),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedError(f"the metadata of a snapshot are invalid: {error!r}") from error

@@ -142,7 +142,7 @@ def _branch(number: int) -> bytes:
 
 
 def _bools(values: pa.BinaryArray, lead: bytes) -> pa.BinaryArray:
-    true = pc.equal(values, b"t").fill_null(False).to_numpy(zero_copy_only=False)
+    true = pc.equal(values, columns.constant(b"t")).fill_null(False).to_numpy(zero_copy_only=False)
     return _with_lead(true.astype(np.uint8)[:, None], values, lead)
 
 

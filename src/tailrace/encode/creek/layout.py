@@ -8,7 +8,7 @@ group, else 0/0.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,8 @@ _ESCAPED_END = bytes([creek.END[0] | 0x80, 0]) + creek.END[1:]
 class CreekLayout:
     """Creek's events. Changes with unchanged large values have a schema of their own."""
 
+    namespaced: ClassVar[bool] = True
+
     def messages(
         self, group: Group, origin: Origin, _destination: str | pa.BinaryArray
     ) -> tuple[pa.BinaryArray, pa.BinaryArray]:
@@ -63,10 +65,18 @@ class CreekLayout:
 
     def _events(self, group: Group, origin: Origin, *, partial: bool) -> pa.BinaryArray:
         assert group.relation is not None
-        schema = creek.event(group.relation, group.types, partial=partial)
+        schema = creek.event(
+            group.relation, group.types, partial=partial, namespaced=self.namespaced
+        )
         outline = Outline(group, origin)
         pieces = [*_head(outline, schema), *_images(group, partial=partial)]
         return _packets(_joined([creek.MARK + schema.fingerprint, *pieces]))
+
+
+class PlainCreekLayout(CreekLayout):
+    """The events of Creek's first release: their schemas have no namespaces."""
+
+    namespaced = False
 
 
 def row_messages(group: Group) -> pa.BinaryArray:
@@ -76,7 +86,7 @@ def row_messages(group: Group) -> pa.BinaryArray:
     body = _joined(_record(group, group.relation, group.after, partial=False))
     # A row of small numbers may equal the end marker: then its first number is written in two
     # bytes.
-    ends = pc.equal(body, creek.END)
+    ends = pc.equal(body, columns.constant(creek.END))
     return _packets(pc.if_else(ends, pa.scalar(_ESCAPED_END, pa.binary()), body))
 
 

@@ -1,9 +1,10 @@
-"""Creek's formats: Avro schemas of tables, their fingerprints, subjects and packets.
+"""Creek's formats: Avro schemas of tables, their fingerprints, and packets.
 
 The schema of a message depends only on the columns of its table. Its fingerprint is the CRC-64 of
-the canonical form that Creek's Avro library computes: logical types are included, notes such as
-`pgType` are not. As in Creek, two named types of one schema may share a name: `before` and `after`
-are both named after the table.
+the canonical form that Creek's Avro library computes (hamba/avro since 2.15.1): logical types are
+included, notes such as `pgType` are not. The records of `before` and `after` are both named after
+the table, each in its own namespace, because Avro allows no name twice. In Creek's first release
+they had no namespace; the encoding `avro-plain` has that form.
 
 A value that its Avro type cannot represent (a numeric NaN, an array with NULLs, a time after the
 year 294246) is PostgreSQL's text in a last branch of the union, which Creek does not have. Columns
@@ -20,7 +21,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tailrace.decode.types import Kind, Type, catalog_name, resolve
-from tailrace.jetstream.names import token
 from tailrace.schema import ReplicaIdentity
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ OPS = ("c", "u", "u_pk", "d", "t", "r")
 INFINITY = ("infinity", "negative_infinity_ca5991f51367e3e4")
 """Infinite dates and times; an Avro symbol cannot begin with a sign."""
 
-_ENUM = {"name": "infinity_modifier", "type": "enum", "symbols": list(INFINITY)}
+_ENUM_NAME = "infinity_modifier"
+_ENUM = {"name": _ENUM_NAME, "type": "enum", "symbols": list(INFINITY)}
 _PLAIN = {
     Kind.BOOL: "boolean",
     Kind.INT2: "int",
@@ -135,13 +136,19 @@ def _is_avro_array(column: Column, types: Mapping[int, TypeName]) -> bool:
     return type_.element.kind is not Kind.TEXT or name.removeprefix("_") in _TEXTS
 
 
-def event(relation: Relation, types: Mapping[int, TypeName], *, partial: bool = False) -> Schema:
+def event(
+    relation: Relation,
+    types: Mapping[int, TypeName],
+    *,
+    partial: bool = False,
+    namespaced: bool = True,
+) -> Schema:
     """The schema of a table's changes.
 
     The schema of a partial change has `unchanged`: the names of columns whose large values did not
     change and are not known. In `after` they are null.
     """
-    return _event(relation, tuple(sorted(types.items())), partial)
+    return _event(relation, tuple(sorted(types.items())), partial, namespaced)
 
 
 def row(relation: Relation, types: Mapping[int, TypeName]) -> Schema:
@@ -150,8 +157,11 @@ def row(relation: Relation, types: Mapping[int, TypeName]) -> Schema:
 
 
 @lru_cache(maxsize=4096)
-def _event(relation: Relation, types: tuple[tuple[int, TypeName], ...], partial: bool) -> Schema:
+def _event(
+    relation: Relation, types: tuple[tuple[int, TypeName], ...], partial: bool, namespaced: bool
+) -> Schema:
     used = dict(types)
+    before, after = ("before", "after") if namespaced else ("", "")
     members = list(fields(relation, used, partial=partial))
     keys = [member for member in fields(relation, used) if member[0].key]
     text, stamp = "string", _STAMP
@@ -164,23 +174,37 @@ def _event(relation: Relation, types: tuple[tuple[int, TypeName], ...], partial:
         ("source", _record("source", source.items())),
         ("op", {"name": "op", "type": "enum", "symbols": list(OPS)}),
         ("sent_at", stamp),
-        ("before", ["null", _table(relation, keys, used)]),
-        ("after", ["null", _table(relation, members, used)]),
+        ("before", ["null", _table(relation, keys, used, before)]),
+        ("after", ["null", _table(relation, members, used, after)]),
     ]
     if partial:
         listed.append(("unchanged", {"type": "array", "items": text}))
-    return _schema(_record("publish_message", listed))
+    tree = _record("publish_message", listed)
+    # hamba/avro before 2.15.1 puts a type's definition in place of references to it.
+    return _schema(tree, canonical(tree if namespaced else _expanded(tree)))
 
 
 @lru_cache(maxsize=4096)
 def _row(relation: Relation, types: tuple[tuple[int, TypeName], ...]) -> Schema:
     used = dict(types)
-    return _schema(_table(relation, fields(relation, used), used))
+    tree = _table(relation, fields(relation, used), used)
+    return _schema(tree, canonical(tree))
 
 
-def _schema(tree: Any) -> Schema:
+def _schema(tree: Any, canonical_text: str) -> Schema:
     text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
-    return Schema(text=text, fingerprint=crc64(canonical(tree).encode()).to_bytes(8, "big"))
+    return Schema(text=text, fingerprint=crc64(canonical_text.encode()).to_bytes(8, "big"))
+
+
+def _expanded(tree: Any) -> Any:
+    match tree:
+        case list():
+            return [_expanded(each) for each in tree]
+        case dict():
+            # A column may have the name of the type.
+            return {key: each if key == "name" else _expanded(each) for key, each in tree.items()}
+        case _:
+            return _ENUM if tree == _ENUM_NAME else tree
 
 
 def _record(name: str, members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -189,7 +213,10 @@ def _record(name: str, members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _table(
-    relation: Relation, members: Iterable[tuple[Column, Field]], types: Mapping[int, TypeName]
+    relation: Relation,
+    members: Iterable[tuple[Column, Field]],
+    types: Mapping[int, TypeName],
+    namespace: str = "",
 ) -> dict[str, Any]:
     defined: set[str] = set()
     taken: set[str] = set()
@@ -205,7 +232,10 @@ def _table(
         if name != column.name:
             entry["pgName"] = column.name
         listed.append(entry)
-    return {"name": _avro_name(relation.name, set()), "type": "record", "fields": listed}
+    # Avro allows no name twice, also not for a record and an enumeration.
+    name = _avro_name(relation.name, {_ENUM_NAME})
+    inside = {"namespace": namespace} if namespace else {}
+    return {"name": name, **inside, "type": "record", "fields": listed}
 
 
 def _avro_name(name: str, taken: set[str]) -> str:
@@ -250,37 +280,38 @@ def _value(type_: Type, defined: set[str]) -> Any:
 
 
 def _infinity(defined: set[str]) -> Any:
-    name = str(_ENUM["name"])
-    if name in defined:
-        return name
-    defined.add(name)
+    if _ENUM_NAME in defined:
+        return _ENUM_NAME
+    defined.add(_ENUM_NAME)
     return _ENUM
 
 
-def canonical(tree: Any) -> str:
-    """The canonical form, which fingerprints are computed from. References to types are expanded.
+def canonical(tree: Any, namespace: str = "") -> str:
+    """The canonical form, which fingerprints are computed from. Names have their namespace.
 
     >>> canonical({"type": "array", "items": ["null", {"type": "long", "logicalType": "date"}]})
     '{"type":"array","items":["null",{"type":"long","logicalType":"date"}]}'
+    >>> canonical({"name": "users", "namespace": "after", "type": "record", "fields": []})
+    '{"name":"after.users","type":"record","fields":[]}'
     """
     match tree:
-        case "infinity_modifier":
-            text = canonical(_ENUM)
         case str():
-            text = f'"{tree}"'
+            # The only named type that is used twice; all other strings are Avro's own types.
+            text = f'"{_full_name(namespace, tree) if tree == _ENUM_NAME else tree}"'
         case list():
-            text = f"[{','.join(map(canonical, tree))}]"
+            text = f"[{','.join(canonical(branch, namespace) for branch in tree)}]"
         case {"type": "record", "name": name, "fields": members}:
+            inner = tree.get("namespace", namespace)
             listed = ",".join(
-                f'{{"name":"{member["name"]}","type":{canonical(member["type"])}}}'
+                f'{{"name":"{member["name"]}","type":{canonical(member["type"], inner)}}}'
                 for member in members
             )
-            text = f'{{"name":"{name}","type":"record","fields":[{listed}]}}'
+            text = f'{{"name":"{_full_name(inner, name)}","type":"record","fields":[{listed}]}}'
         case {"type": "enum", "name": name, "symbols": symbols}:
             listed = ",".join(f'"{symbol}"' for symbol in symbols)
-            text = f'{{"name":"{name}","type":"enum","symbols":[{listed}]}}'
+            text = f'{{"name":"{_full_name(namespace, name)}","type":"enum","symbols":[{listed}]}}'
         case {"type": "array", "items": items}:
-            text = f'{{"type":"array","items":{canonical(items)}}}'
+            text = f'{{"type":"array","items":{canonical(items, namespace)}}}'
         case {"type": type_, "logicalType": "decimal", "precision": precision, "scale": scale}:
             digits = f'"precision":{precision}' + (f',"scale":{scale}' if scale else "")
             text = f'{{"type":"{type_}","logicalType":"decimal",{digits}}}'
@@ -289,6 +320,10 @@ def canonical(tree: Any) -> str:
         case _:
             raise ValueError(f"unknown Avro schema: {tree!r}")
     return text
+
+
+def _full_name(namespace: str, name: str) -> str:
+    return f"{namespace}.{name}" if namespace else name
 
 
 def _crc_table() -> list[int]:
@@ -326,13 +361,3 @@ def unpacked(payload: bytes) -> bytes | None:
     size = int.from_bytes(payload[2:6], "big")
     valid = len(payload) == size + 6 and payload[:2] == b"\0\0"
     return payload[6:] if valid else None
-
-
-def stream(namespace: str, kind: str) -> str:
-    """The JetStream stream of one kind of message: wal, schema or snap."""
-    return f"{namespace}_{kind}"
-
-
-def subject(namespace: str, database: str, kind: str, schema: str, table: str) -> str:
-    """The subject of a table's messages."""
-    return f"{namespace}.{token(database)}.{kind}.{token(schema)}.{token(table)}"

@@ -34,8 +34,9 @@ _BUILT_IN = (
     ShapeType(
         name="creek",
         about="The Avro messages of Creek, each with the fingerprint of its schema.",
-        encodings=("avro",),
+        encodings=("avro", "avro-plain"),
         layout="tailrace.encode.creek.layout:CreekLayout",
+        plain_layout="tailrace.encode.creek.layout:PlainCreekLayout",
         jetstream=True,
         # A schema is found by the table that it describes.
         whole_rows=True,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailrace.encode.layout import Layout
     from tailrace.sinks.destination import Template
 
-Encoding = Literal["msgpack", "json", "avro"]
+Encoding = Literal["msgpack", "json", "avro", "avro-plain"]
 
 # ruff: noqa: PLC0415 - the encoders are loaded where they encode
 
@@ -50,6 +50,8 @@ class ShapeType:
     """`module:Class` of a `Shape`, for messages that are JSON or MessagePack documents."""
     layout: str = ""
     """`module:Class` of a `Layout`, for messages in a format of their own."""
+    plain_layout: str = ""
+    """The same for the encoding `avro-plain`."""
     records: str = ""
     """`module:Class` of an encoder for a sink that takes records instead of messages."""
     jetstream: bool = False
@@ -75,8 +77,9 @@ class ShapeType:
 
     def make_layout(self, encoding: Encoding) -> Layout:
         """Ids and payloads in an encoding."""
-        if self.layout:
-            layout: Layout = load(self.layout)()
+        path = self.plain_layout if encoding == "avro-plain" else self.layout
+        if path:
+            layout: Layout = load(path)()
             return layout
         from tailrace.encode.layout import Documents
         from tailrace.encode.syntaxes.json import Json

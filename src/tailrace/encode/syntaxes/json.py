@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tailrace.decode import columns
 from tailrace.decode.types import Kind, Type
 from tailrace.encode.pieces import Piece, Pieces, only, where
-from tailrace.encode.syntaxes import arrays, binary, hstore, text
+from tailrace.encode.syntaxes import arrays, binary, digits, hstore, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Json:
 
     def integers(self, values: NDArray[np.integer]) -> Pieces:
         """Decimal digits."""
-        return (columns.text_of(pa.array(values)),)
+        return (digits.decimal(values),)
 
     def document(self, values: pa.BinaryArray) -> Pieces:
         """JSON text is written unchanged."""
@@ -135,18 +135,21 @@ def quoted(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _around(before: bytes, values: pa.BinaryArray, after: bytes) -> pa.BinaryArray:
-    return pc.binary_join_element_wise(before, values, after, b"")
+    return pc.binary_join_element_wise(
+        columns.constant(before), values, columns.constant(after), columns.constant(b"")
+    )
 
 
 def _bools(values: pa.BinaryArray) -> pa.BinaryArray:
-    return pc.if_else(pc.equal(values, b"t"), b"true", b"false")
+    is_true = pc.equal(values, columns.constant(b"t"))
+    return pc.if_else(is_true, columns.constant(b"true"), columns.constant(b"false"))
 
 
 def _floats(values: pa.BinaryArray) -> pa.BinaryArray:
     """JSON has no NaN and no infinities: those become strings. A bare -0 would read as 0."""
-    negative = pc.equal(values, b"-0")
+    negative = pc.equal(values, columns.constant(b"-0"))
     if pc.any(negative).as_py():
-        values = pc.if_else(negative, b"-0.0", values)
+        values = pc.if_else(negative, columns.constant(b"-0.0"), values)
     data = columns.content(values)
     odd = (data == ord("N")) | (data == ord("I"))
     if not odd.any():

@@ -272,7 +272,7 @@ def integers(values: NDArray[np.integer], nulls: pa.Buffer | None = None) -> pa.
 
 
 def _bools(values: pa.BinaryArray) -> pa.BinaryArray:
-    true = pc.equal(values, b"t").fill_null(False).to_numpy(zero_copy_only=False)
+    true = pc.equal(values, columns.constant(b"t")).fill_null(False).to_numpy(zero_copy_only=False)
     return columns.fixed(
         np.where(true, 0xC3, 0xC2).astype(np.uint8)[:, None], columns.validity(values)
     )

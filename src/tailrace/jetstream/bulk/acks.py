@@ -20,6 +20,7 @@ from tailrace.errors import (
     SinkRefusedError,
     SinkUnreachableError,
 )
+from tailrace.jetstream.failures import error_of
 from tailrace.jetstream.protocol import header_value
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ _NO_RESPONDERS = 503
 _STORE_FAILED = 10077
 _TOO_LARGE = 10054
 _BATCH_DUPLICATE = 10201
-_NO_RESOURCES = frozenset({10023, 10028, 10047})
-"""Insufficient resources; memory, storage exceeded."""
 _LIMITS = ("maximum messages", "maximum bytes", "maximum message")
 
 
@@ -57,7 +56,7 @@ class Failure:
         """The error for a message; `message` names it."""
         text = f"stream {stream} refused {message}: {self.description}"
         full = self.err_code == _STORE_FAILED and self.description.startswith(_LIMITS)
-        if full or self.err_code in _NO_RESOURCES:
+        if full:
             return SinkFullError(text)
         if self.err_code == _TOO_LARGE:
             return PoisonedError(text)
@@ -67,9 +66,9 @@ class Failure:
                 text,
                 hint="If it happens again, another pipeline writes the same ids to this stream.",
             )
-        if self.code == _NO_RESPONDERS and self.err_code:
-            return SinkUnreachableError(text)
-        return SinkRefusedError(text)
+        if self.no_responders:
+            return SinkRefusedError(text)
+        return error_of(text, code=self.code, err_code=self.err_code)
 
 
 class Acks:

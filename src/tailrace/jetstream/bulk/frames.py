@@ -8,8 +8,8 @@
 
 The reply subject ends with the number of the message on this connection, so that an answer names
 the message it belongs to. In an atomic batch only the last message has a reply: the number of the
-first message, a dash, and the number of messages. An optional column `headers` holds more header
-lines, each after its line break.
+first message, a dash, and the number of messages. `fields` are further header lines of every
+message, the optional column `headers` those of one message, each after its line break.
 
 The columns must be valid: `tailrace.jetstream.subjects` checks the destinations, and `broken_id`
 finds an id that would end its header line.
@@ -36,18 +36,24 @@ def header_bytes(ids: pa.Array) -> npt.NDArray[np.int64]:
     return lengths(ids) + _FIXED_BYTES
 
 
-def frame(batch: pa.RecordBatch, *, inbox: bytes, first: int) -> pa.Array:
+def frame(batch: pa.RecordBatch, *, inbox: bytes, first: int, fields: bytes = b"") -> pa.Array:
     """Every row as an HPUB whose reply subject is `inbox` and a number, counted from `first`."""
     reply = [_scalar(b" " + inbox), _digits(np.arange(first, first + batch.num_rows))]
-    header = header_bytes(batch.column("id"))
-    if "headers" not in batch.schema.names:
-        return _publish_frames(batch, reply, [], header)
-    fields = batch.column("headers")
-    return _publish_frames(batch, reply, [fields], header + lengths(fields))
+    header = header_bytes(batch.column("id")) + len(fields)
+    further: list[pa.Scalar | pa.Array] = [_scalar(fields)] if fields else []
+    if "headers" in batch.schema.names:
+        further.append(batch.column("headers"))
+        header += lengths(batch.column("headers"))
+    return _publish_frames(batch, reply, further, header)
 
 
 def frame_atomic(
-    batch: pa.RecordBatch, starts: npt.NDArray[np.int64], *, inbox: bytes, first: int
+    batch: pa.RecordBatch,
+    starts: npt.NDArray[np.int64],
+    *,
+    inbox: bytes,
+    first: int,
+    fields: bytes = b"",
 ) -> pa.Array:
     """One atomic batch per start. A single message is atomic by itself."""
     rows = np.arange(batch.num_rows)
@@ -66,9 +72,9 @@ def frame_atomic(
         _digits(rows - start + 1),
         _either(last, _scalar(b"\r\nNats-Batch-Commit: 1"), empty),
     )
-    fields = _either(several, member, empty)
-    header = header_bytes(batch.column("id")) + lengths(fields)
-    return _publish_frames(batch, [reply], [fields], header)
+    members = _either(several, member, empty)
+    header = header_bytes(batch.column("id")) + len(fields) + lengths(members)
+    return _publish_frames(batch, [reply], [_scalar(fields), members], header)
 
 
 def _publish_frames(

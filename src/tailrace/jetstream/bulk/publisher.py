@@ -66,6 +66,8 @@ class Publisher:
         self._max_outstanding = max_outstanding
         self._timeout_s = timeout_s
         self._sent = 0
+        self.fields = b""
+        """Header lines of every message, each after its line break."""
         self.repeated: list[tuple[int, Row]] = []
         """Messages that the stream already held, at most _MAX_REPEATED of them: their sequences
         there, and their rows. Read-back skips what is known to be stored, so these are few."""
@@ -88,14 +90,16 @@ class Publisher:
             low, high = np.searchsorted(ends, [row, end], side="right")
             inside = ends[low:high] - row
             self._unanswered.append(_Sent(self._sent, part))
-            if atomic:
-                begins = np.r_[0, inside[:-1]]
-                framed = frames.frame_atomic(
-                    part, begins, inbox=self._connection.inbox, first=self._sent
-                )
-            else:
-                framed = frames.frame(part, inbox=self._connection.inbox, first=self._sent)
-            self._send(framed, inside)
+            self._send(self._framed(part, inside, atomic=atomic), inside)
+
+    def _framed(
+        self, rows: pa.RecordBatch, ends: npt.NDArray[np.int64], *, atomic: bool
+    ) -> pa.Array:
+        inbox, first, fields = self._connection.inbox, self._sent, self.fields
+        if not atomic:
+            return frames.frame(rows, inbox=inbox, first=first, fields=fields)
+        begins = np.r_[0, ends[:-1]]
+        return frames.frame_atomic(rows, begins, inbox=inbox, first=first, fields=fields)
 
     def _send(self, framed: pa.Array, ends: npt.NDArray[np.int64]) -> None:
         bounds = frames.byte_bounds(framed)

@@ -6,8 +6,19 @@ id of every message after the checkpoint. Lanes publish concurrently, so the las
 not tell which others are stored: the set of ids does.
 
 A micro-batch starts after the previous one is completely stored, so no message after the checkpoint
-precedes one that the checkpoint covers. This holds per pipeline, so a stream, or at least its
-subjects, belongs to one pipeline.
+precedes one that the checkpoint covers. This holds per pipeline: positions of another one say
+nothing. In a stream that several pipelines share, every message names its owner in a header, and
+the steps are different:
+
+| the message names   | backwards, to a delivered message      | collected as stored             |
+|---------------------|----------------------------------------|---------------------------------|
+| this pipeline       | may be the one                         | if it is after the checkpoint   |
+| another pipeline    | passed over                            | no                              |
+| none: published     | passed over; in a stream that is not   | if it is after the checkpoint:  |
+| before it was shared| shared it may be the one               | it may be of this pipeline      |
+
+A single message is then likely to be another pipeline's, so whole ranges are read backwards, each
+four times as long as the one before.
 """
 
 from __future__ import annotations
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
 
 _ID = re.compile(rb"([0-9a-f]{1,16})-(?:.*-[A-Za-z]+-)?([0-9]{1,19})", re.DOTALL)
 _ID_FIELD = b"Nats-Msg-Id"
+_OWNER_FIELD = b"Tailrace-Pipeline"
 _API = "$JS.API"
 _ALL = ">"
 _NO_MESSAGE = 10037
@@ -59,6 +71,15 @@ def position_of(message_id: bytes) -> Position | None:
     return Position(Lsn(int(match[1], 16)), int(match[2])) if match else None
 
 
+class _Found(NamedTuple):
+    """What a range of the stream holds: messages after the checkpoint, as columns in parts."""
+
+    lsns: list[Lsns]
+    keys: list[pa.Array]
+    delivered: bool
+    """Whether it also has a message of the pipeline that the checkpoint covers."""
+
+
 class ReadBack:
     """The messages after a checkpoint, by subject and id, in order of LSN."""
 
@@ -69,6 +90,13 @@ class ReadBack:
         order = np.argsort(unsorted, kind="stable")
         self._lsns = unsorted[order]
         self._keys = _as_array(keys).take(pa.array(order))
+
+    @classmethod
+    def joined(cls, found: Sequence[_Found]) -> ReadBack:
+        """The messages of several ranges."""
+        lsns = [part for each in found for part in each.lsns]
+        keys = [part for each in found for part in each.keys]
+        return cls(np.concatenate(lsns), pa.concat_arrays(keys)) if keys else cls()
 
     def beyond(self, after: Position) -> ReadBack:
         """The same without the transactions before that of `after`."""
@@ -102,37 +130,80 @@ class StreamMessage(NamedTuple):
     sequence: int
     subject: str
     id: bytes
+    header: bytes
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSubjects:
-    """The subjects of a stream that only one pipeline publishes to."""
+class OwnMessages:
+    """Which messages of a stream are a pipeline's own."""
 
     stream: str
     subjects: str = _ALL
+    """A pattern of all subjects that the pipeline publishes to."""
+    owner: str = ""
+    """The name of the pipeline in its messages."""
+    shared: bool = False
+    """Whether other pipelines publish to these subjects."""
+
+    @property
+    def fields(self) -> bytes:
+        r"""The header line of each message that the pipeline publishes.
+
+        >>> OwnMessages("CDC", owner="slot.bridge", shared=True).fields, OwnMessages("CDC").fields
+        (b'\r\nTailrace-Pipeline: slot.bridge', b'')
+        """
+        return b"\r\n%s: %s" % (_OWNER_FIELD, self.owner.encode()) if self.shared else b""
+
+    def mine(self, header: bytes) -> bool:
+        """Whether the message is surely the pipeline's own."""
+        owner = header_value(header, _OWNER_FIELD)
+        return not self.shared if owner is None else owner == self.owner.encode()
+
+    def others(self, header: bytes) -> bool:
+        """Whether the message is surely another pipeline's."""
+        owner = header_value(header, _OWNER_FIELD)
+        return owner is not None and owner != self.owner.encode()
 
 
 def read_back(
-    connection: NatsConnection, own: OwnSubjects, bounds: tuple[int, int], *, after: Position
+    connection: NatsConnection, own: OwnMessages, bounds: tuple[int, int], *, after: Position
 ) -> ReadBack:
     """The messages after `after` between two sequences of the stream, both included."""
     first, last = bounds
     if first > last:
         return ReadBack()
+    if own.shared:
+        return _backward(connection, own, bounds, after)
     start = _last_delivered(connection, own, after, first, last) + 1
-    return _forward(connection, own, (start, last), after) if start <= last else ReadBack()
+    if start > last:
+        return ReadBack()
+    return ReadBack.joined([_forward(connection, own, (start, last), after)])
+
+
+def _backward(
+    connection: NatsConnection, own: OwnMessages, bounds: tuple[int, int], after: Position
+) -> ReadBack:
+    """Read ranges backwards until one has a message of the pipeline that is not after `after`."""
+    first, last = bounds
+    found: list[_Found] = []
+    upto, size = last, _STRIDE
+    while upto >= first and not (found and found[-1].delivered):
+        start = max(first, upto - size + 1)
+        found.append(_forward(connection, own, (start, upto), after))
+        upto, size = start - 1, size * 4
+    return ReadBack.joined(found)
 
 
 def _last_delivered(
-    connection: NatsConnection, own: OwnSubjects, after: Position, first: int, last: int
+    connection: NatsConnection, own: OwnMessages, after: Position, first: int, last: int
 ) -> int:
     """The sequence of a message that is not after `after`, or the one before `first`."""
     sequence, stride = last, _STRIDE
     while True:
         # The message at the sequence or the next one: some are deleted or expired.
         message = message_at(connection, own.stream, sequence, own.subjects)
-        position = position_of(message.id) if message else None
+        position = position_of(message.id) if message and own.mine(message.header) else None
         if message and position is not None and position <= after:
             return message.sequence
         if sequence <= first:
@@ -163,27 +234,32 @@ def _message(
     header = base64.b64decode(message.get("hdrs", ""))
     payload = base64.b64decode(message.get("data", ""))
     message_id = header_value(header, _ID_FIELD) or b""
-    return StreamMessage(message["seq"], message["subject"], message_id, payload)
+    return StreamMessage(message["seq"], message["subject"], message_id, header, payload)
 
 
 def _forward(
-    connection: NatsConnection, own: OwnSubjects, bounds: tuple[int, int], after: Position
-) -> ReadBack:
+    connection: NatsConnection, own: OwnMessages, bounds: tuple[int, int], after: Position
+) -> _Found:
     beyond = (int(after.lsn), after.ordinal)
     # Columns take a quarter of the memory of lists. After a lost checkpoint this is a whole stream.
     lsns: list[Lsns] = []
     keys: list[pa.Array] = []
+    delivered = False
     messages = _messages(connection, own.stream, *bounds, own.subjects)
     while some := list(itertools.islice(messages, _PULL)):
         found: list[tuple[int, bytes]] = []
         for message in some:
             message_id = header_value(message.header, _ID_FIELD) or b""
             match = _ID.fullmatch(message_id)
-            if match and (lsn := int(match[1], 16), int(match[2])) > beyond:
+            if match is None or own.others(message.header):
+                continue
+            if (lsn := int(match[1], 16), int(match[2])) > beyond:
                 found.append((lsn, message.subject + b" " + message_id))
+            elif not delivered:
+                delivered = own.mine(message.header)
         lsns.append(np.array([lsn for lsn, _ in found], np.uint64))
         keys.append(pa.array([key for _, key in found], pa.large_binary()))
-    return ReadBack(np.concatenate(lsns), pa.concat_arrays(keys)) if keys else ReadBack()
+    return _Found(lsns, keys, delivered)
 
 
 def _as_array(keys: Sequence[bytes] | pa.Array) -> pa.Array:
@@ -231,7 +307,8 @@ def _messages(
     seen = start - 1
     deadline = time.monotonic() + _MAX_LAG_S
     while seen < last:
-        pulled = connection.pull(f"{_API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", _PULL)
+        most = min(_PULL, last - seen)
+        pulled = connection.pull(f"{_API}.CONSUMER.MSG.NEXT.{stream}.{consumer}", most)
         if pulled:
             yield from pulled
             seen = sequence_of(pulled[-1].reply)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tailrace.jetstream.settings import JetStreamSettings
 
+OWNER = "snapshots"
+"""The owner of a stream of snapshots, in the stream's metadata."""
 _OUTSTANDING = 16
 _SCHEMA = pa.schema([(name, pa.binary()) for name in ("destination", "id", "headers", "payload")])
 
@@ -64,7 +66,7 @@ class SnapshotPublisher:
         settings: JetStreamSettings,
         *,
         name: str,
-        owner: str = "snapshots",
+        owner: str = OWNER,
         outstanding: int = _OUTSTANDING,
     ) -> None:
         self._settings = settings

@@ -6,7 +6,7 @@ one for Creek's producers. A mirror depends neither on NATS nor on the format of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from tailrace.client import Batch, Meta, Schema, State
+    from tailrace.client import Batch, Meta, Schema, State, StreamIdentity
     from tailrace.snapshot.job import Form
 
 
@@ -77,8 +77,8 @@ class MirrorSource(Protocol):
         """The schemas of all known tables."""
         ...
 
-    async def stream_created(self) -> str | None:
-        """When the stream of changes was created, which identifies the stream."""
+    async def stream_identity(self) -> StreamIdentity | None:
+        """What identifies the stream of changes; None if the stream is missing."""
         ...
 
     def chunks(self, table: str, *, form: Form) -> RowChunks:
@@ -111,7 +111,8 @@ class SourceOptions:
 class SourceAddress:
     """An address: the URL of a server, and the parameters after the question mark."""
 
-    url: str
+    url: str = field(repr=False)
+    """It may include a password."""
     parameters: Mapping[str, str]
 
 

@@ -58,6 +58,9 @@ TYPES = {
 }
 """Types that CAST accepts, as Spark spells them. DECIMAL has parameters and is not listed."""
 
+QUALIFIERS = {"before", "after", "row", "change"}
+"""Of columns, except for `change`: it qualifies the fields of the change itself."""
+
 UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
 """Units of INTERVAL."""
 
@@ -79,7 +82,7 @@ REASONS: dict[type[exp.Expr], str] = {
     exp.Parameter: "session variables are not supported",
     exp.Alias: "AS is only allowed in `select`",
     exp.Concat: "two strings in a row: write ||, or '' for a quote inside a string",
-    exp.Dot: "a qualified name is before.column, after.column or frame.column",
+    exp.Dot: "a qualified name is before.column, after.column or change.field",
     exp.Tuple: "a list in parentheses is only allowed after IN",
     exp.JSONExtractScalar: "write a JSON path as doc:name, or use get_json_object",
     exp.AtTimeZone: "use from_utc_timestamp or to_utc_timestamp",

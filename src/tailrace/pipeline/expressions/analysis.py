@@ -1,6 +1,7 @@
 """Analysis by Spark: the result types of expressions, or Spark's error.
 
-Only Spark's analyzer is called, over an empty frame with the table's columns; no job runs.
+Only Spark's analyzer and optimizer are called, over an empty frame with the table's columns; no job
+runs. `raised_error` and `data_error` read the errors of running expressions.
 """
 
 from __future__ import annotations
@@ -106,7 +107,36 @@ def raised_error(message: str) -> PoisonedError | None:
     return PoisonedError(match[1], hint=_GUARD) if match else None
 
 
+def data_error(message: str) -> ExpressionError | None:
+    """The error of an expression that cannot be computed for a row, from Spark's message.
+
+    A failed cast, an overflow, a division by zero, an invalid date: the same row fails again.
+    """
+    if match := _DATA_EXCEPTION.search(message):
+        conditions = list(_CONDITION.finditer(message, 0, match.start()))
+        reason = message[conditions[-1].start() : match.start()] if conditions else ""
+    elif match := _JAVA_EXCEPTION.search(message):
+        reason = match[1]
+    else:
+        return None
+    shown = " ".join(reason.split())[:500]
+    return ExpressionError(f"an expression fails for a row: {shown}", hint=_CONVERT)
+
+
+# Class 22 of SQLSTATE is "data exception". 42601 is a text that does not match the format of
+# to_number(), 54000 a result that is too large.
+_DATA_EXCEPTION = re.compile(r" SQLSTATE: (22\w{3}|42601|54000)\b")
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
+# Some functions fail with an exception of Java's library, which has no SQLSTATE.
+_JAVA_EXCEPTION = re.compile(
+    r"\(TID \d+\) \([^()]*\): "
+    r"(java\.(?:lang\.(?:Arithmetic|NumberFormat)|time\.[\w.]*|util\.\w*Format\w*)Exception: .*)"
+)
 _GUARD = "Change the expression as the message says, then restart the pipeline. Nothing is lost."
+_CONVERT = (
+    "Test the value first, or use try_cast, try_divide or another try_ function, which return NULL "
+    "instead; then restart the pipeline. Nothing is lost."
+)
 
 
 def _type(spark: SparkSession, expression: Expression, relation: Relation) -> str:
@@ -117,6 +147,8 @@ def _type(spark: SparkSession, expression: Expression, relation: Relation) -> st
     try:
         with _quiet():
             frame = spark.createDataFrame([], schema).selectExpr(f"{text} AS result")
+            # The optimizer computes constants: `id <> 'x'` fails here if id is a number.
+            frame._jdf.queryExecution().optimizedPlan()
             return str(frame.schema.fields[0].dataType.simpleString())
     except PySparkException as error:
         raise ExpressionError(

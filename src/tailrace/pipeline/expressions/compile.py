@@ -194,16 +194,21 @@ def typed(selected: Selected, kind: str) -> Selected:
     return replace(selected, column=column, after=new[0], before=old[0])
 
 
-def combine(texts: Mapping[int, str], *, message: str | None = None) -> str:
+def combine(
+    texts: Mapping[int, str], *, message: str | None = None, mark: str | None = None
+) -> str:
     """One CASE expression out of the SQL for several versions of tables, by fingerprint.
 
-    `message` is for logical messages, which have no relation. A version that is not among them
-    stops the query; the source prevents that by ending the batch before it.
+    `message` is for logical messages, which have no relation; `mark` is for rows that say how far
+    an open batch has come. A version that is not among them stops the query; the source prevents
+    that by ending the batch before it.
 
-    >>> combine({7: "a"}, message="b")[:67]
-    'CASE WHEN relation IS NULL THEN b WHEN relation = 7L THEN a ELSE ra'
+    >>> combine({7: "a"}, message="b", mark="c")[10:95]
+    'open_batch IS NOT NULL THEN c WHEN relation IS NULL THEN b WHEN relation = 7L THEN a '
     """
     words = ["CASE"]
+    if mark is not None:
+        words.append(f"WHEN open_batch IS NOT NULL THEN {mark}")
     if message is not None:
         words.append(f"WHEN relation IS NULL THEN {message}")
     words += [f"WHEN relation = {number}L THEN {text}" for number, text in texts.items()]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tailrace.pipeline.expressions import syntax
+from tailrace.pipeline.expressions import limits, syntax
 from tailrace.pipeline.expressions.render import Renderer
 from tailrace.pipeline.expressions.syntax import Text, offset
 
@@ -126,6 +126,7 @@ def _alias(text: Text, tree: exp.Alias) -> tuple[str, exp.Expr]:
 
 def _checked(text: Text, tree: exp.Expr, recorder: _Recorder) -> Expression:
     Renderer(text, recorder).sql(tree)
+    limits.check(text, tree)
     return Expression(
         text=text, tree=tree, references=tuple(recorder.references), guarded=tuple(recorder.guarded)
     )
@@ -147,6 +148,9 @@ class _Recorder:
 
     def text(self, reference: Reference) -> str:
         return self.value(reference)
+
+    def condition(self, text: str) -> str:
+        return text
 
     def unchanged(self, reference: Reference) -> str:
         self._check(reference)

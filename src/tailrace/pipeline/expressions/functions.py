@@ -14,7 +14,8 @@ UNCHANGED = "is_unchanged"
 ABSENT = "is_absent"
 KNOWN = "is_known"
 TEXT = "text"
-OWN = frozenset({UNCHANGED, ABSENT, KNOWN, TEXT})
+GUARDS = frozenset({UNCHANGED, ABSENT, KNOWN})
+OWN = GUARDS | {TEXT}
 """Tailrace's own functions: each takes one column, by name."""
 
 _STRINGS = {
@@ -92,6 +93,23 @@ _JSON_AND_ARRAYS = {
 
 ALLOWED: Final = _STRINGS | _BYTES | _CHOICES | _NUMBERS | _TIMES | _JSON_AND_ARRAYS
 """Name → least and most arguments."""
+
+PATTERNS: Final = frozenset(name for name in _STRINGS if name.startswith("regexp_")) | {"split"}
+"""Functions whose second argument is a regular expression."""
+
+TEXTLESS: Final = frozenset(
+    {
+        *("ascii", "length", "len", "char_length", "character_length", "octet_length"),
+        *("bit_length", "instr", "startswith", "endswith", "contains", "locate", "position"),
+        *("levenshtein", "regexp_like", "regexp_count", "regexp_instr", "chr", "char", "space"),
+        *("unbase64", "unhex", "encode", "crc32", "hash", "xxhash64"),
+        *_CHOICES,
+        *(_NUMBERS.keys() - {"to_char", "format_number", "conv"}),
+        *(_TIMES.keys() - {"date_format", "from_unixtime"}),
+        *(_JSON_AND_ARRAYS.keys() - {"get_json_object", "json_object_keys", "array_join"}),
+    }
+)
+"""Functions that return no text of several letters other than one of their arguments."""
 
 _CHANGES = "returns another value on a replay"
 _CODE = "runs code outside of SQL"

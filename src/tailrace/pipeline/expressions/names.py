@@ -1,16 +1,14 @@
 """Resolution of names: what a column means, as Spark SQL over the cells frame.
 
-| class     | for                     | a bare name `x` means
-|
-|-----------|-------------------------|-------------------------------------------------------------|
-| `Row`     | `where`, `route`, `key` | the new row's x; the old row's x of a delete
-|
-| `Image`   | `select`                | x of one row image; `select` is compiled once for each
-|
-| `Message` | logical messages        | a field of the frame, or NULL: a message has no row
-|
-| `Typed`   | Spark's analyzer        | an empty column of the right type
-|
+| class     | for                     | a bare name `x` means                                  |
+|-----------|-------------------------|--------------------------------------------------------|
+| `Row`     | `where`, `route`, `key` | the new row's x; the old row's x of a delete           |
+| `Image`   | `select`                | x of one row image; `select` is compiled once for each |
+| `Message` | logical messages        | a field of the change, or NULL: a message has no row   |
+| `Typed`   | Spark's analyzer        | an empty column of the right type                      |
+
+A bare name that is both a column of the table and a field of the change is refused: `row.x` is the
+column, `change.x` the field.
 
 Reading a value that PostgreSQL did not send stops the query: an unchanged large value that the old
 row does not hold either, or a column outside of the old key. It is never read as NULL.
@@ -35,7 +33,7 @@ FRAME = {
     **{name: sql.name(name) for name in ("committed_at", "annotations")},
     "_id": sql.EVENT_ID,
 }
-"""The fields of the frame that expressions may read. `_id` is the event id."""
+"""The fields of the change itself that expressions may read. `_id` is the event id."""
 
 FRAME_TYPES = {
     **dict.fromkeys(("op", "schema", "table", "annotations", "_id"), "STRING"),
@@ -48,6 +46,9 @@ FRAME_TYPES = {
 class _Table:
     """The columns of one relation, by name."""
 
+    own_qualifier = "after"
+    """What an error message suggests for a column whose bare name is ambiguous."""
+
     def __init__(self, text: Text, relation: Relation) -> None:
         self._text = text
         self.relation = relation
@@ -57,36 +58,64 @@ class _Table:
         return f"{self.relation.qualified_name}.{self.relation.columns[index].name}"
 
     def column(self, reference: Reference) -> int | None:
-        """The column's index; None for a field of the frame. A table's column takes precedence."""
-        if reference.qualifier == "frame":
-            self._check_frame(reference)
+        """The column's index; None for a field of the change.
+
+        | name       | the table has a column x | x is a field of the change | result     |
+        |------------|--------------------------|----------------------------|------------|
+        | `x`        | yes                      | no                         | the column |
+        | `x`        | no                       | yes                        | the field  |
+        | `x`        | yes                      | yes                        | refused    |
+        | `row.x`    | yes                      | -                          | the column |
+        | `change.x` | -                        | yes                        | the field  |
+        """
+        if reference.qualifier == "change":
+            self._check_field(reference)
             return None
         names = [column.name for column in self.relation.columns]
+        index = self._index(reference, names)
+        is_field = not reference.qualifier and frame_column(reference) is not None
+        if index is not None and is_field:
+            self._refuse_column_or_field(reference)
+        if index is None and not is_field:
+            self._refuse_unknown(reference, names)
+        return index
+
+    def _index(self, reference: Reference, names: list[str]) -> int | None:
+        """The column with this name; None if there is none."""
         if reference.name in names:
             return names.index(reference.name)
-        if not reference.exact:
-            folded = reference.name.casefold()
-            matches = [index for index, name in enumerate(names) if name.casefold() == folded]
-            if len(matches) == 1:
-                return matches[0]
-            if matches:
-                self._refuse_ambiguous(reference)
-        if reference.qualifier or frame_column(reference) is None:
-            self._refuse_unknown(reference, names)
-        return None
+        if reference.exact:
+            return None
+        folded = reference.name.casefold()
+        matches = [index for index, name in enumerate(names) if name.casefold() == folded]
+        if len(matches) > 1:
+            self._refuse_ambiguous(reference)
+        return matches[0] if matches else None
 
     def own(self, reference: Reference) -> int:
-        """The column's index; refuses a field of the frame."""
+        """The column's index; refuses a field of the change."""
         index = self.column(reference)
         if index is None:
             self._text.refuse(reference.offset, f"{reference.name} is not a column of the table")
         return index
 
-    def _check_frame(self, reference: Reference) -> None:
+    def condition(self, text: str) -> str:
+        """As it is."""
+        return text
+
+    def _check_field(self, reference: Reference) -> None:
         if frame_column(reference) is None:
             close = difflib.get_close_matches(reference.name, FRAME, n=1)
             known = f", did you mean {close[0]}?" if close else f": it has {', '.join(FRAME)}"
-            self._text.refuse(reference.offset, f"the frame has no field {reference.name}{known}")
+            self._text.refuse(reference.offset, f"a change has no field {reference.name}{known}")
+
+    def _refuse_column_or_field(self, reference: Reference) -> NoReturn:
+        name = reference.name
+        self._text.refuse(
+            reference.offset,
+            f"{name} is a column of {self.relation.qualified_name} and a field of the change: "
+            f"write {self.own_qualifier}.{name} or change.{name}",
+        )
 
     def _refuse_ambiguous(self, reference: Reference) -> NoReturn:
         self._text.refuse(
@@ -96,19 +125,25 @@ class _Table:
         )
 
     def _refuse_unknown(self, reference: Reference, names: list[str]) -> NoReturn:
-        table = self.relation.qualified_name
-        close = difflib.get_close_matches(reference.name, [*names, *FRAME], n=1)
+        name, qualifier = reference.name, reference.qualifier
+        known = names if qualifier else [*names, *FRAME]
+        close = difflib.get_close_matches(name, known, n=1)
         suggestion = f", did you mean {close[0]}?" if close else ""
-        self._text.refuse(reference.offset, f"{table} has no column {reference.name}{suggestion}")
+        if qualifier and frame_column(reference) is not None:
+            suggestion = f', {name} without "{qualifier}." is a field of the change'
+        self._text.refuse(
+            reference.offset, f"{self.relation.qualified_name} has no column {name}{suggestion}"
+        )
 
 
 def frame_column(reference: Reference) -> str | None:
-    """Spark SQL for the field of the frame with this name; None if there is none."""
+    """Spark SQL for the field of the change with this name; None if there is none."""
     return FRAME.get(reference.name if reference.exact else reference.name.lower())
 
 
 class Row(_Table):
-    """One change: `before.x`, `after.x`, and `x` for the new row, or the old row of a delete."""
+    """One change: `before.x`, `after.x`, and `x` or `row.x` for the new row, or the old row of a
+    delete."""
 
     def value(self, reference: Reference) -> str:
         """The value of a column."""
@@ -191,6 +226,8 @@ class Row(_Table):
 class Image(Row):
     """One row image, `after` or `before`: a bare name is a column of this image only."""
 
+    own_qualifier = "row"
+
     def __init__(self, text: Text, relation: Relation, image: str) -> None:
         super().__init__(text, relation)
         self._image = image
@@ -211,18 +248,27 @@ class Image(Row):
         return absent(index) if self._image == "before" else "FALSE"
 
 
+_NULL = "CASE WHEN op IS NULL THEN NULL END"
+"""NULL that Spark does not take for a constant. With a plain NULL in place of a column,
+`concat_ws('', 'no', 'w', x)` is a constant text, and as a date it is the current day."""
+
+
 class Message:
     """A logical message: it has no row, so every column is NULL, and that is known."""
 
     def value(self, reference: Reference) -> str:
-        """The frame's fields; NULL for other names."""
-        if reference.qualifier in ("before", "after"):
-            return "NULL"
-        return frame_column(reference) or "NULL"
+        """The fields of the change; NULL for other names."""
+        if reference.qualifier in ("before", "after", "row"):
+            return _NULL
+        return frame_column(reference) or _NULL
 
     def text(self, reference: Reference) -> str:
         """NULL."""
         return self.value(reference)
+
+    def condition(self, text: str) -> str:
+        """A boolean: Spark does not accept a NULL without a type as a condition."""
+        return f"({text} IS TRUE)"
 
     def unchanged(self, _reference: Reference) -> str:
         """No."""
@@ -248,7 +294,7 @@ class Typed(_Table):
         """A column of the empty frame."""
         index = self.column(reference)
         if index is None:
-            return self._named("frame", -1, reference.name.lower(), FRAME_TYPES)
+            return self._named("change", -1, reference.name.lower(), FRAME_TYPES)
         column = self.relation.columns[index]
         kinds = {column.name: cells.spark_type(column)}
         return self._named(reference.qualifier, index, column.name, kinds)

@@ -32,6 +32,9 @@ class Names(Protocol):
     def text(self, reference: Reference, /) -> str:
         """PostgreSQL's text of a table's column."""
 
+    def condition(self, text: str, /) -> str:
+        """A condition of CASE or if(), from its Spark SQL."""
+
     def unchanged(self, reference: Reference, /) -> str:
         """Whether PostgreSQL left the value out because an update did not change it."""
 

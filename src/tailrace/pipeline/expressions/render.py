@@ -22,6 +22,7 @@ from tailrace.pipeline.expressions.allowed import (
     CONDITIONS,
     FIELDS,
     IGNORED_PARTS,
+    QUALIFIERS,
     REASONS,
     TYPES,
     UNITS,
@@ -173,8 +174,10 @@ class Renderer:
             words.append(self._operand(node, "this"))
         for branch in node.args["ifs"]:
             self._only(branch, "this", "true")
-            condition, result = self._part(branch, "this"), self._part(branch, "true")
-            words.append(f"WHEN {self.sql(condition)} THEN {self.sql(result)}")
+            condition, result = self.sql(self._part(branch, "this")), self._part(branch, "true")
+            if not node.args.get("this"):
+                condition = self._names.condition(condition)
+            words.append(f"WHEN {condition} THEN {self.sql(result)}")
         if node.args.get("default"):
             words.append(f"ELSE {self.sql(self._part(node, 'default'))}")
         return f"({' '.join(words)} END)"
@@ -249,8 +252,10 @@ class Renderer:
             self._refuse(node, REASONS[exp.Dot])
         self._only(node, "this", "table")
         prefix = qualifier.name if isinstance(qualifier, exp.Identifier) else ""
-        if prefix and prefix.lower() not in ("before", "after", "frame"):
-            self._refuse(node, f"unknown qualifier {prefix}: write before., after. or frame.")
+        if prefix and prefix.lower() not in QUALIFIERS:
+            self._refuse(
+                node, f"unknown qualifier {prefix}: write before., after., row. or change."
+            )
         if not prefix and not name.quoted and name.name.lower() in functions.REFUSED:
             self._refuse_clock_function(node, name.name)
         return Reference(
@@ -278,7 +283,10 @@ class Renderer:
         least, most = functions.ALLOWED[name]
         if not least <= len(arguments) <= most:
             self._refuse(node, f"{name}() takes {_count(least, most)}, not {len(arguments)}")
-        return f"{name}({', '.join(map(self.sql, arguments))})"
+        written = [self.sql(argument) for argument in arguments]
+        if name == "if":
+            written[0] = self._names.condition(written[0])
+        return f"{name}({', '.join(written)})"
 
     def _own_function(self, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> str:
         if len(arguments) != 1:

@@ -7,8 +7,11 @@ import re
 # Spark replaces `${...}` with settings and variables before it parses, even inside a string.
 _PLAIN = re.compile(r"[^'\\$\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
 
-# Spark replaces a constant of one of these words, cast to a date or time, with the current time.
-_CLOCK = re.compile(r"\s*(epoch|now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
+# Spark replaces a constant of one of these words, cast to a date or time, with the current time. It
+# removes blanks and control characters around it, and a time zone may follow.
+_CLOCK = re.compile(
+    r"[\x00-\x20]*(epoch|now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE | re.ASCII
+)
 
 
 def string(value: str) -> str:
@@ -22,12 +25,10 @@ def string(value: str) -> str:
     >>> string("it's")
     "CAST(X'69742773' AS STRING)"
     """
-    if not _PLAIN.fullmatch(value):
-        return f"CAST(X'{value.encode().hex()}' AS STRING)"
-    if _CLOCK.fullmatch(value):
-        # `op` makes it a non-constant expression, which Spark does not replace.
-        return f"concat('{value}', left(op, 0))"
-    return f"'{value}'"
+    plain = _PLAIN.fullmatch(value)
+    literal = f"'{value}'" if plain else f"CAST(X'{value.encode().hex()}' AS STRING)"
+    # `op` makes it a non-constant expression, which Spark does not replace.
+    return f"concat({literal}, left(op, 0))" if _CLOCK.match(value) else literal
 
 
 def name(value: str) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from tailrace.decode.group import Group
     from tailrace.encode.shapes.shape_type import GroupEncoder
+    from tailrace.open_batch import OpenBatch
     from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.source.options import Options
     from tailrace.position import Position
@@ -47,9 +48,13 @@ SCHEMA = StructType(
         StructField("lsn", LongType()),
         StructField("ordinal", LongType()),
         StructField("messages", BinaryType()),
+        StructField("open", LongType()),
+        StructField("page", LongType()),
     ]
 )
-"""`after` is where the micro-batch starts; `lsn` and `ordinal` are of the first message."""
+"""`after` is where the micro-batch starts; `lsn` and `ordinal` are of the first message. An open
+batch is one row without messages: `open` is its number, and `page` the last delivered page of a
+backfill. The task that delivers then reads the log by itself."""
 _PACKING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
@@ -94,6 +99,12 @@ class BlockFrame:
         spec = self._spec
         groups = part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
         return map(check_sizes, groups)
+
+
+def open_block(batch: OpenBatch, page: int) -> pa.RecordBatch:
+    """The row of an open batch."""
+    row = {"after": str(batch.after), "lane": 0, "open": batch.number, "page": page}
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema(SCHEMA))
 
 
 def encoder_of(spec: Spec) -> GroupEncoder:
@@ -152,6 +163,8 @@ def _block(
                 1,
                 [None, pa.py_buffer(np.array([0, len(body)], np.int32)), body],
             ),
+            pa.nulls(1, pa.int64()),
+            pa.nulls(1, pa.int64()),
         ],
         schema=schema,
     )

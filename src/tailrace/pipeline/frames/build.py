@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from tailrace.backfill.spool import Spool
 from tailrace.log.reader import Log
 from tailrace.pipeline.frames import blocks, cells, changes
-from tailrace.pipeline.frames.blocks import BlockFrame
+from tailrace.pipeline.frames.blocks import BlockFrame, open_block
 from tailrace.pipeline.frames.cells import CellFrame
 from tailrace.pipeline.frames.changes import ChangeFrame
 from tailrace.pipeline.frames.frame import Slice
 from tailrace.pipeline.frames.table import TableFrame, table_schema
+from tailrace.pipeline.open_source import OpenSource
+from tailrace.pipeline.source.planner import PlannedVersions
+from tailrace.pipeline.spec import Spec
 from tailrace.pipeline.worker import freeze_gc
 
 if TYPE_CHECKING:
@@ -21,9 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from tailrace.open_batch import OpenBatch
     from tailrace.pipeline.frames.frame import Frame
     from tailrace.pipeline.source.options import Options
     from tailrace.position import Position
+
+__all__ = ["build", "follow", "open_log", "read", "schema_of"]
 
 _logs: dict[Path, Log] = {}
 """Logs that this worker has open: an open log continues where the last range ended."""
@@ -55,6 +61,13 @@ def build(options: Options, schema: StructType) -> Frame:
             return ChangeFrame(options)
 
 
+def open_log(folder: Path) -> Log:
+    """The log, as this worker has it open."""
+    if folder not in _logs:
+        _logs[folder] = Log.open(folder)
+    return _logs[folder]
+
+
 def read(
     options: Options,
     schema: StructType,
@@ -63,11 +76,30 @@ def read(
     numbers: tuple[int, ...] = (),
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, and of the backfill pages with these numbers."""
-    frame = build(options, schema)
-    log = _logs.get(options.log)
-    if log is None:
-        log = _logs[options.log] = Log.open(options.log)
+    frame, log = build(options, schema), open_log(options.log)
     spool = Spool(options.spool) if options.spool else None
     pages = tuple(spool.page(number) for number in numbers) if spool else ()
     yield from frame.batches(Slice(log=log, after=after, upto=upto, pages=pages, spool=spool))
+    freeze_gc()
+
+
+def follow(options: Options, batch: OpenBatch, page: int) -> Iterator[pa.RecordBatch]:
+    """The rows of an open batch: of blocks one, and the task that delivers follows the log."""
+    if options.frame == "blocks":
+        yield open_block(batch, page)
+        return
+    assert options.spool is not None
+    assert options.open_batches is not None
+    spec = Spec.load(options.pipeline)
+    source = OpenSource(
+        log=options.log,
+        spool=options.spool,
+        records=options.open_batches,
+        spec=spec,
+        max_rows=options.max_rows,
+        max_s=options.max_open_s,
+    )
+    log = open_log(options.log)
+    following = source.follow(log, batch, page=page, versions=PlannedVersions.of(spec))
+    yield from CellFrame(spec).follow(following, batch, push_bytes=options.push_bytes)
     freeze_gc()

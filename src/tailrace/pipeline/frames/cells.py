@@ -7,6 +7,9 @@ back into groups after the expressions have run.
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +27,13 @@ from pyspark.sql.types import (
 
 from tailrace.change import Op
 from tailrace.decode.group import Cells, Group
+from tailrace.open_batch import OpenBatch
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.frames.changes import repeated
 from tailrace.pipeline.frames.frame import arrow_schema, check_sizes, in_order, wanted_by
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
+from tailrace.position import Position
 from tailrace.tables import Prefixes
 
 if TYPE_CHECKING:
@@ -37,10 +42,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Image
+    from tailrace.pipeline.follow import Following
     from tailrace.pipeline.frames.frame import Slice
     from tailrace.pipeline.source.options import Options
     from tailrace.schema import Relation, TypeName
 
+_MARK_S, _REPEAT_S = 0.01, 0.3
+"""Marks of a log that has no pause are at least so far apart; a repeated one follows later."""
 SCHEMA = StructType(
     [
         StructField("start", StringType()),
@@ -59,10 +67,65 @@ SCHEMA = StructType(
         StructField("unchanged", ArrayType(IntegerType())),
         StructField("absent", ArrayType(IntegerType())),
         StructField("prefix", StringType()),
+        StructField("open_batch", StringType()),
         StructField("content", BinaryType()),
     ]
 )
-"""`start` is the position where the micro-batch begins."""
+"""`start` is the position where the micro-batch begins. `open_batch` is null but for marks."""
+_REACHED, _CLOSED = "reached", "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMark:
+    """How far an open batch has come, as a row among its changes.
+
+    Spark passes rows on to a Python function when their Arrow batch has `maxBytesPerBatch`, and a
+    Python worker passes them to Spark when a buffer of 64 KiB is full. So a mark has a cell of that
+    size. It is the last buffer of its Arrow batch: no byte of the batch stays behind in a buffer.
+    And Spark asks for the next row before it looks at the size, so that another row follows.
+    """
+
+    batch: OpenBatch
+    reached: Position
+    closed: bool
+
+    def rows(self, size: int) -> pa.RecordBatch:
+        """The rows of a mark that moves the rows before it through Spark."""
+        mark = {
+            "start": str(self.reached),
+            "lane": 0,
+            "op": _CLOSED if self.closed else _REACHED,
+            "open_batch": str(self.batch),
+        }
+        schema = arrow_schema(SCHEMA)
+        rows = pa.RecordBatch.from_pylist([mark, mark], schema=schema)
+        offsets = pa.py_buffer(np.array([0, size, size], np.int32))
+        cell = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, _padding(size)])
+        return rows.set_column(schema.get_field_index("content"), schema.field("content"), cell)
+
+    @classmethod
+    def of(cls, rows: pa.StructArray) -> OpenMark | None:
+        """The last mark among rows of the frame."""
+        column = rows.field("open_batch")
+        if column.null_count == len(column):
+            return None
+        at = int(np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))[-1])
+        return cls(
+            OpenBatch.parse(column[at].as_py()),
+            Position.parse(rows.field("start")[at].as_py()),
+            rows.field("op")[at].as_py() == _CLOSED,
+        )
+
+
+@cache
+def _padding(size: int) -> pa.Buffer:
+    return pa.py_buffer(bytes(size))
+
+
+def changes_of(rows: pa.StructArray) -> pa.StructArray:
+    """The rows without marks."""
+    column = rows.field("open_batch")
+    return rows if column.null_count == len(column) else rows.filter(column.is_null())
 
 
 class CellFrame:
@@ -87,6 +150,26 @@ class CellFrame:
                 lanes.join(entry)
         for entry in self._groups(part):
             yield in_order([_batch(group, lanes, str(part.after), schema) for group in entry])
+
+    def follow(
+        self, following: Following, batch: OpenBatch, *, push_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of an open batch, as the log grows, with marks that move them on."""
+        schema, lanes, start = arrow_schema(SCHEMA), Lanes(1, ()), following.reached
+        # Before the first change: the task that delivers learns which batch it is.
+        yield OpenMark(batch, start, closed=False).rows(0)
+        marked, marked_s, repeated = start, time.monotonic(), True
+        for part in following.parts():
+            since_s = time.monotonic() - marked_s
+            if part is not None:
+                groups = check_sizes(part.groups)
+                yield in_order([_batch(group, lanes, str(start), schema) for group in groups])
+            new = following.reached > marked and (part is None or since_s >= _MARK_S)
+            # Progress is noted a few times per second: the last mark of many comes once more.
+            if new or (not repeated and since_s >= _REPEAT_S):
+                marked, marked_s, repeated = following.reached, time.monotonic(), not new
+                yield OpenMark(batch, marked, closed=False).rows(push_bytes)
+        yield OpenMark(batch, following.reached, closed=True).rows(0)
 
     def _groups(self, part: Slice) -> Iterator[list[Group]]:
         spec = self._spec
@@ -115,6 +198,7 @@ def _batch(group: Group, lanes: Lanes, start: str, schema: pa.Schema) -> pa.Reco
         _indexes([] if group.after is None else _unchanged(group.after), count),
         _indexes([(at, np.ones(count, np.bool_)) for at in missing], count),
         pa.nulls(count, pa.string()) if group.prefixes is None else group.prefixes,
+        pa.nulls(count, pa.string()),
         pa.nulls(count, pa.binary()) if group.contents is None else group.contents,
     ]
     return pa.RecordBatch.from_arrays(values, schema=schema)

@@ -2,14 +2,18 @@
 
 Spark stores offsets as JSON in its checkpoint, so the keys are a format on disk: `position`,
 `history` (what the position belongs to, see `tailrace.checkpoint`), `chunk` (the last delivered
-page), `chunks` (the pages of this batch) and `beat`. Spark starts a batch when the text of the
-offset changes.
+page), `chunks` (the pages of this batch), `beat`, `opened` and `open`. Spark starts a batch when
+the text of the offset changes.
+
+The offset of an open batch (`tailrace.open_batch`) has `open`: its position is where the batch
+begins, and with the number `opened` names the batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.open_batch import OpenBatch
 from tailrace.position import Position
 
 
@@ -30,6 +34,16 @@ class Offset:
     """The pages that this micro-batch delivers."""
     heartbeat: int = 0
     """Counts batches without changes: the only difference between two offsets of one position."""
+    opened: int = 0
+    """The number of the last open batch, up to this one."""
+    open: bool = False
+    """Whether this batch is open. Its position is then where it begins."""
+
+    @property
+    def open_batch(self) -> OpenBatch:
+        """The identity of this open batch."""
+        assert self.open
+        return OpenBatch(self.opened, self.position)
 
     @classmethod
     def parse(cls, offset: dict[str, object]) -> Offset:
@@ -42,6 +56,8 @@ class Offset:
             page=int(str(offset.get("chunk", 0))),
             pages=tuple(pages),
             heartbeat=int(str(offset.get("beat", 0))),
+            opened=int(str(offset.get("opened", 0))),
+            open=bool(offset.get("open", False)),
         )
 
     def dump(self) -> dict[str, object]:
@@ -55,4 +71,8 @@ class Offset:
             offset["chunks"] = list(self.pages)
         if self.heartbeat:
             offset["beat"] = self.heartbeat
+        if self.opened:
+            offset["opened"] = self.opened
+        if self.open:
+            offset["open"] = True
         return offset

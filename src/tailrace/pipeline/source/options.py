@@ -39,6 +39,9 @@ HELP = {
     "frame": "changes, table, blocks or cells; the last two are for pipelines.",
     "pipeline": "For pipelines: their settings.",
     "spool": "For pipelines: the folder with the rows of backfills.",
+    "openBatches": "For pipelines: the folder with the records of open batches.",
+    "maxOpenSeconds": "For pipelines: how long batches near the end of the log stay open.",
+    "pushBytes": "For pipelines: the size of a row that moves the rows before it through Spark.",
 }
 _BY_LOWER_CASE = {name.lower(): name for name in HELP}
 _SPARK_OPTIONS = frozenset({"path", "__datasource_options__"})
@@ -70,6 +73,9 @@ class Options:
     frame: str = "changes"
     pipeline: str = ""
     spool: Path | None = None
+    open_batches: Path | None = None
+    max_open_s: float = 0.0
+    push_bytes: int = 1 << 20
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Options:
@@ -119,6 +125,9 @@ class Options:
             frame=frame,
             pipeline=values.get("pipeline", ""),
             spool=Path(values["spool"]) if "spool" in values else None,
+            open_batches=Path(values["openBatches"]) if "openBatches" in values else None,
+            max_open_s=float(values.get("maxOpenSeconds", "0")),
+            push_bytes=_number(values, "pushBytes", 1 << 20),
         )
 
 

@@ -9,6 +9,8 @@ planner decides in this order:
 | Does a change need a table version without a plan?  | end before it; `ReplanError` if it is the |
 |                                                     | first change of the batch                 |
 | Is the next page complete at that position?         | deliver it after the changes              |
+| Is the rest of the log short, and may batches be    | an open batch: its task follows the log   |
+| open?                                               |                                           |
 | Neither changes nor pages, for 30 s?                | a heartbeat: the same position again      |
 | Otherwise                                           | no batch                                  |
 
@@ -22,7 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.backfill.handover import page_position
 from tailrace.errors import ReplanError
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.source.offset import Offset
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
     from tailrace.backfill.spool import Page
     from tailrace.log.format.mark import Mark
     from tailrace.log.reader import Extent
+    from tailrace.pipeline.spec import Spec
     from tailrace.position import Position
     from tailrace.schema import Relation, TypeName
 
 HEARTBEAT_S = 30.0
 """Spark kills Python workers that are idle for a minute, and a new one takes seconds to start."""
 UNLIMITED = 1 << 62
+OPEN_ROWS = 10_000
+"""A batch of more changes is closed: reading and delivering then run in two processes."""
 
 
 class PlannedLog(Protocol):
@@ -73,6 +77,26 @@ class PlannedVersions:
     wanted: Callable[[Relation], bool]
     fingerprints: frozenset[int]
 
+    @classmethod
+    def of(cls, spec: Spec) -> PlannedVersions:
+        """The versions that the plan of a pipeline covers."""
+        # The decoder, which a query without expressions does not plan with.
+        from tailrace.pipeline.frames.frame import wanted_by  # noqa: PLC0415
+
+        return cls(wanted=wanted_by(spec.wanted()), fingerprints=frozenset(spec.relations))
+
+    def uncovered(
+        self, log: PlannedLog, after: Position, upto: Position, *, in_force: bool
+    ) -> tuple[Position, Relation] | None:
+        """The first version in a range that the plan does not cover, and the position before it.
+
+        `in_force`: also look at the versions in force at the start of the range.
+        """
+        for before, relation, types in log.relations(after, upto, in_force=in_force):
+            if self.wanted(relation) and not self.covers(relation, types):
+                return before, relation
+        return None
+
     def covers(self, relation: Relation, types: Mapping[int, TypeName]) -> bool:
         """Whether the plan has expressions for this version of a table."""
         return fingerprint(relation, types) in self.fingerprints
@@ -82,8 +106,9 @@ class Planner:
     """Plans the micro-batches of one query.
 
     `history` is what positions of this log belong to. `pages` returns the pages of backfills after
-    a number, in order. `versions` is None for frames that read any version of a table. `now` and
-    the `now` of `next_end` are of one monotonic clock.
+    a number, in order. `versions` is None for frames that read any version of a table. `opens`
+    tells whether batches may be open at present. `now` and the `now` of `next_end` are of one
+    monotonic clock.
     """
 
     def __init__(
@@ -94,12 +119,14 @@ class Planner:
         max_page_rows: int = UNLIMITED,
         pages: Callable[[int], Iterable[Page]] = lambda _: (),
         versions: PlannedVersions | None = None,
+        opens: Callable[[], bool] = lambda: False,
     ) -> None:
         self._last_batch_s = now
         self._history = history
         self._max_page_rows = max_page_rows
         self._pages = pages
         self._versions = versions
+        self._opens = opens
         self._checked_versions_in_force = False
 
     def next_end(
@@ -109,17 +136,25 @@ class Planner:
 
         With a `target` (`Trigger.AvailableNow`) no batch goes beyond it and no heartbeat is sent.
         """
-        position = self._end_in_log(log, start.position, limits, target)
+        position, near_end = self._end_in_log(log, start.position, limits, target)
         pages = self._next_pages(log, start.page, position, alone=position == start.position)
+        following = Offset(
+            position=position, history=self._history, page=start.page, opened=start.opened
+        )
         if pages:
-            end = Offset(
+            # The decoder, which a query without a backfill does not plan with.
+            from tailrace.backfill.handover import page_position  # noqa: PLC0415
+
+            end = replace(
+                following,
                 position=page_position(pages[-1], position),
-                history=self._history,
                 page=pages[-1].number,
                 pages=tuple(page.number for page in pages),
             )
+        elif near_end and target is None and self._opens():
+            end = replace(following, position=start.position, opened=start.opened + 1, open=True)
         elif position > start.position:
-            end = Offset(position=position, history=self._history, page=start.page)
+            end = following
         elif target is None and now - self._last_batch_s >= HEARTBEAT_S:
             end = replace(start, heartbeat=start.heartbeat + 1)
         else:
@@ -129,12 +164,16 @@ class Planner:
 
     def _end_in_log(
         self, log: PlannedLog, after: Position, limits: Limits, target: Position | None
-    ) -> Position:
-        """How far the changes of the batch reach; `after` if there are none."""
+    ) -> tuple[Position, bool]:
+        """How far the changes of the batch reach, and whether little follows in the log."""
         if target is None and log.end().position <= after:
-            return after
+            return after, True
         extent = log.extent(after, rows=limits.rows, size=limits.size_bytes, upto=target)
-        return self._end_of_plan(log, after, extent.upto) if extent.upto > after else after
+        if extent.upto <= after:
+            return after, True
+        position = self._end_of_plan(log, after, extent.upto)
+        short = extent.rows < min(OPEN_ROWS, limits.rows) and extent.bytes < limits.size_bytes
+        return position, short and position == extent.upto
 
     def _end_of_plan(self, log: PlannedLog, after: Position, upto: Position) -> Position:
         """As far as the plan covers every version of every table."""
@@ -143,11 +182,12 @@ class Planner:
             return upto
         # The versions in force at the start are checked once; later ones are in the log's entries.
         in_force = not self._checked_versions_in_force
-        for before, relation, types in log.relations(after, upto, in_force=in_force):
-            if versions.wanted(relation) and not versions.covers(relation, types):
-                if before <= after:
-                    raise ReplanError(f"{relation.qualified_name} has changed")
-                return before
+        found = versions.uncovered(log, after, upto, in_force=in_force)
+        if found is not None:
+            before, relation = found
+            if before <= after:
+                raise ReplanError(f"{relation.qualified_name} has changed")
+            return before
         self._checked_versions_in_force = True
         return upto
 
@@ -156,15 +196,11 @@ class Planner:
     ) -> list[Page]:
         """The pages that may follow the changes up to a position.
 
-        A page is a snapshot of rows as of `page.lsn`. It may be delivered once every change that it
-        contains has been: after a position at or beyond that LSN, or at the log's end if capture
-        has read up to that LSN and found no more changes. `alone`: the batch has no changes.
+        `alone`: the batch has no changes.
         """
         pages: list[Page] = []
         for page in self._pages(delivered):
-            mark = log.end()
-            nothing_later = mark.position <= upto and mark.end_lsn >= page.lsn
-            if not nothing_later and upto.lsn < page.lsn:
+            if not due(page, log.end(), upto):
                 break
             table = page.table
             if self._versions is not None and not self._versions.covers(
@@ -177,6 +213,17 @@ class Planner:
             if sum(page.rows for page in pages) >= self._max_page_rows:
                 break
         return pages
+
+
+def due(page: Page, end: Mark, upto: Position) -> bool:
+    """Whether a page of a backfill may follow the changes up to a position.
+
+    A page is a snapshot of rows as of `page.lsn`. It may be delivered once every change that it
+    contains has been: after a position at or beyond that LSN, or at the log's end if capture has
+    read up to that LSN and found no more changes.
+    """
+    nothing_later = end.position <= upto and end.end_lsn >= page.lsn
+    return nothing_later or upto.lsn >= page.lsn
 
 
 def split(

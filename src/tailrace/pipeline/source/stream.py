@@ -14,6 +14,10 @@ peculiarities:
 * Rows of a backfill follow the last change of a micro-batch, at positions of their own. The offset
   also holds the number of the last page, which keeps growing when the log moves on.
 * Any exception in a planning method ends the query: the reader raises final errors only.
+* An offset is planned before its batch runs. The offset of an open batch (`tailrace.open_batch`)
+  therefore names the batch; where it ended is looked up when the next batch is planned.
+* Spark starts a new interpreter for the planning of each query, so the decoder and the encoders are
+  loaded only where rows are read.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import math
 import signal
 import sys
 import time
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -41,12 +46,11 @@ from pyspark.sql.streaming.datasource import (
 
 from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
-from tailrace.errors import ConfigError, DiskFullError, DivergedError
+from tailrace.errors import ConfigError, CorruptError, DiskFullError, DivergedError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
-from tailrace.pipeline.frames import build as frames
-from tailrace.pipeline.frames.frame import wanted_by
+from tailrace.open_batch import OpenBatches
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
 from tailrace.pipeline.source.planner import UNLIMITED, Limits, PlannedVersions, Planner, split
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.backfill.spool import Page
+    from tailrace.open_batch import OpenBatch
     from tailrace.pipeline.source.inline import InlineCapture
 
 _WAIT_S = 0.05
@@ -82,6 +87,8 @@ class TailraceSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the frame that the options describe."""
+        from tailrace.pipeline.frames import build as frames  # noqa: PLC0415 - see above
+
         return frames.schema_of(self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -114,6 +121,14 @@ class Range(InputPartition):
     def __init__(self, after: str, upto: str, pages: tuple[int, ...] = ()) -> None:
         super().__init__((after, upto, pages))
         self.after, self.upto, self.pages = after, upto, pages
+
+
+class OpenRange(InputPartition):
+    """An open batch: its task follows the log."""
+
+    def __init__(self, batch: OpenBatch, page: int) -> None:
+        super().__init__((str(batch), page))
+        self.batch, self.page = batch, page
 
 
 class LogReader(DataSourceReader):
@@ -171,16 +186,21 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pin(offset.position)
         if self._capture is not None:
             self._capture.check()
-        if self._target is None:
+        if self._target is None and not self._opens():
             log.wait(offset.position, _WAIT_S)
         end = self._planner.next_end(
             log, offset, limits=self._limits(limit), target=self._target, now=self._clock()
         )
+        if end is not None and end.open:
+            self._records.prune(end.opened)
         return start if end is None else end.dump()
 
     def _parse_offset(self, offset: dict[str, object]) -> Offset:
-        """The offset. Raises DivergedError if its position is not one of this log."""
-        parsed, log = Offset.parse(offset), self._open_log()
+        """The offset, with the position where its batch ended.
+
+        Raises DivergedError if the position is not one of this log.
+        """
+        parsed, log = self._resolve(Offset.parse(offset)), self._open_log()
         if parsed.history and parsed.history != self._history:
             raise DivergedError(
                 f"the checkpoint belongs to the log {parsed.history}, but this log is "
@@ -193,6 +213,29 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hint=self._way_out,
             )
         return parsed
+
+    def _resolve(self, offset: Offset) -> Offset:
+        if not offset.open:
+            return offset
+        closed = self._records.closed(offset.open_batch)
+        if closed is None:
+            raise CorruptError(
+                f"there is no record of where batch {offset.open_batch} ended", hint=self._way_out
+            )
+        return replace(offset, position=closed, open=False)
+
+    @cached_property
+    def _records(self) -> OpenBatches:
+        folder = self._options.open_batches
+        if folder is None:
+            raise ConfigError(
+                "the checkpoint has open batches, but the option openBatches is not set"
+            )
+        return OpenBatches(folder)
+
+    def _opens(self) -> bool:
+        """Whether the next batch may be open."""
+        return self._options.max_open_s > 0 and not self._records.close_requested
 
     @property
     def _way_out(self) -> str:
@@ -213,6 +256,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_page_rows=options.max_rows,
             pages=self._pages_after,
             versions=self._planned_versions(),
+            opens=self._opens,
         )
 
     def _pages_after(self, number: int) -> Iterable[Page]:
@@ -225,10 +269,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Only the cells frame depends on a plan for certain versions of tables."""
         if self._options.frame != "cells":
             return None
-        spec = Spec.load(self._options.pipeline)
-        return PlannedVersions(
-            wanted=wanted_by(spec.wanted()), fingerprints=frozenset(spec.relations)
-        )
+        return PlannedVersions.of(Spec.load(self._options.pipeline))
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
         """The end of the log, for Spark's progress reports."""
@@ -247,8 +288,11 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[InputPartition]:
         """The range as one partition, or as many as the option `partitions` says."""
-        log = self._open_log()
-        first, last = self._parse_offset(start), self._parse_offset(end)
+        log, planned = self._open_log(), Offset.parse(end)
+        first = self._parse_offset(start)
+        if planned.open:
+            return [self._open_partition(planned.open_batch, planned.page)]
+        last = self._parse_offset(end)
         # A heartbeat repeats the pages of the offset that it follows: they are delivered already.
         pages = last.pages if last.page > first.page else ()
         if self._options.partitions == 1 or first.position == last.position:
@@ -256,8 +300,26 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = split(log, first.position, last.position, self._options.partitions)
         return [Range(str(after), str(upto)) for after, upto in ranges]
 
+    def _open_partition(self, batch: OpenBatch, page: int) -> InputPartition:
+        """An open batch; a range if it is a replay of one that was closed.
+
+        Settings may have changed so that batches are not open any more. One that was interrupted
+        then ends with what it has delivered.
+        """
+        begin, closed = self._records.begin(batch), self._records.closed(batch)
+        if closed is None and self._options.max_open_s > 0:
+            return OpenRange(batch, page)
+        if closed is None:
+            closed = self._records.close(batch, begin)
+        return Range(str(min(begin, closed)), str(closed))
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range, the same ones on every call."""
+        from tailrace.pipeline.frames import build as frames  # noqa: PLC0415 - see above
+
+        if isinstance(partition, OpenRange):
+            yield from frames.follow(self._options, partition.batch, partition.page)
+            return
         assert isinstance(partition, Range)
         after, upto = Position.parse(partition.after), Position.parse(partition.upto)
         yield from frames.read(self._options, self._schema, after, upto, partition.pages)
@@ -301,7 +363,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.consumer and now - self._pinned_at > _PIN_S:
             self._pinned_at = now
             store = LocalStore(self._options.log)
-            # On a full disk the last pin stays, which keeps more than is needed. The query goes
-            # on: what it delivers makes room.
+            # If not even the old pin can be overwritten it stays, which keeps more than is needed.
+            # The query goes on: what it delivers makes room.
             with contextlib.suppress(DiskFullError):
                 retention.pin(store, self._options.consumer, after, now=time.time())

@@ -14,7 +14,7 @@ from tailrace.postgres.connection import connect, dsn_of
 from tailrace.postgres.names import quote_ident
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
-from tailrace.run.presets.preset import literal
+from tailrace.run.presets.preset import http_section, literal
 from tailrace.sinks.nats.sink_type import SINK as NATS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def settings(options: BridgeOptions, environment: Mapping[str, str]) -> dict[str
         },
         "log": {"path": literal(str(data / "log"))},
         "data": literal(str(data)),
-        "http": {"port": options.port},
+        "http": http_section(host=options.host, port=options.port, hosts=options.hosts),
         "pipelines": {
             NAME: {
                 "shape": "bridge",

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from tailrace.creek.sql import install, installed
-from tailrace.encode.creek import schema as creek
+from tailrace.encode.creek.names import StreamLayout
 from tailrace.errors import ConfigError, PostgresError, PostgresRefusedError, TailraceError
 from tailrace.postgres.bootstrap import initialise, log_exists
-from tailrace.postgres.connection import connect, lacks_privilege
+from tailrace.postgres.connection import connect, database_name, lacks_privilege
 from tailrace.postgres.names import TableName, quote_literal
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
 from tailrace.run.presets.options import duration_s
-from tailrace.run.presets.preset import literal
+from tailrace.run.presets.preset import http_section, literal
 from tailrace.sinks.nats.sink_type import SINK as NATS
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from tailrace.config import Config
+    from tailrace.encode.creek.names import Kind
     from tailrace.postgres.bootstrap import Initialised
     from tailrace.run.presets.options import CreekOptions
 
@@ -45,6 +46,7 @@ def settings(options: CreekOptions) -> dict[str, Any]:
     """The content of the settings file."""
     data = options.folder
     namespace = literal(options.namespace)
+    names = StreamLayout.of(namespace, options.layout, literal(_database(options)))
     limits = {"max_age_hours": duration_s(options.max_age) / 3600, "replicas": options.replicas}
     wal_limits = {"max_bytes": options.max_bytes, "max_messages": options.max_messages}
     return {
@@ -56,22 +58,24 @@ def settings(options: CreekOptions) -> dict[str, Any]:
         "log": {"path": literal(str(data / "log"))},
         "data": literal(str(data)),
         "capture": {"progress_s": duration_s(options.message_timeout)},
-        "http": {"host": literal(options.host), "port": options.port},
+        "http": http_section(host=options.host, port=options.port, hosts=options.hosts),
         "pipelines": {
             NAME: {
                 # A publication FOR ALL TABLES includes the tables of `_creek`.
                 "tables": ["*.*", "!_creek.*"],
                 "shape": "creek",
+                "encoding": options.encoding,
                 "namespace": namespace,
+                "layout": options.layout,
                 "snapshots": {
-                    "request": f"{namespace}._snapshot",
-                    "stream": _stream(namespace, "snap") | limits,
+                    "request": names.snapshot_request,
+                    "stream": _stream(names, "snap") | limits,
                 },
                 "sink": {
                     "type": NATS.name,
                     "url": "${NATS_URI}",
-                    "stream": _stream(namespace, "wal") | limits | wal_limits,
-                    "subject": f"{namespace}.{{database}}.wal.{{schema}}.{{table}}",
+                    "stream": _stream(names, "wal") | limits | wal_limits,
+                    "subject": names.template("wal"),
                     "max_outstanding": options.max_pending,
                     "timeout_s": duration_s(options.nats_timeout),
                 },
@@ -80,8 +84,21 @@ def settings(options: CreekOptions) -> dict[str, Any]:
     }
 
 
-def _stream(namespace: str, kind: str) -> dict[str, Any]:
-    return {"name": creek.stream(namespace, kind), "subjects": [f"{namespace}.*.{kind}.>"]}
+def _database(options: CreekOptions) -> str:
+    """The database in the names of streams; empty if names do not depend on it."""
+    if options.layout == "namespace":
+        return ""
+    database = database_name(options.pg_uri.get_secret_value())
+    if not database:
+        raise ConfigError(
+            "PG_URI does not name a database, and with layout database the streams are named by it",
+            hint="Set PG_URI or --pg-uri: postgres://user:password@host:5432/database",
+        )
+    return database
+
+
+def _stream(names: StreamLayout, kind: Kind) -> dict[str, Any]:
+    return {"name": names.stream(kind), "subjects": [names.stream_subjects(kind)]}
 
 
 def write(options: CreekOptions) -> Path:

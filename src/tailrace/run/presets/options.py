@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
+from tailrace.encode.creek.names import LayoutName  # noqa: TC001 - pydantic reads it
 from tailrace.settings import Flag, Section
 
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
@@ -31,6 +32,11 @@ _DATA = (
     "it: keep it."
 )
 _SLOT = "Replication slot: PostgreSQL stores the position under it. Created at the first start."
+_HOST = "Address of the HTTP endpoints. Everyone who reaches it can read /status."
+_HOSTS = (
+    "Names under which HTTP clients such as Prometheus reach the endpoints, separated by commas. "
+    "Addresses and localhost need not be named."
+)
 
 
 def duration_s(text: str) -> float:
@@ -61,6 +67,12 @@ def _level(text: str) -> str:
     return text
 
 
+def _policy(text: str) -> str:
+    if text.lower() not in ("limits", "0"):
+        raise ValueError(f"must be limits, got {text!r}")
+    return text
+
+
 Duration = Annotated[str, AfterValidator(_duration)]
 PositiveDuration = Annotated[str, AfterValidator(_positive_duration)]
 
@@ -75,6 +87,8 @@ class BridgeOptions(Section):
     port: int = Field(
         default=9090, ge=0, le=65535, description="Port of the HTTP endpoints. 0: no endpoints."
     )
+    host: Annotated[str, Flag(metavar="ADDRESS")] = Field(default="127.0.0.1", description=_HOST)
+    hosts: Annotated[str, Flag(metavar="NAMES")] = Field(default="", description=_HOSTS)
     as_json: Annotated[bool, Flag(name="--json", switch=True)] = Field(
         default=False, description="Encode messages as JSON. Default: MessagePack."
     )
@@ -126,6 +140,15 @@ class CreekOptions(Section):
         description="Prefix of all subjects and streams. Producers of several databases may share "
         "one.",
     )
+    layout: Annotated[LayoutName, Flag(env="NATS_LAYOUT")] = Field(
+        default="namespace",
+        description="Names of streams and subjects. namespace: NS_wal, for Creek's clients of "
+        "2023; database: NS_wal_DATABASE, for those of 2025.",
+    )
+    encoding: Literal["avro", "avro-plain"] = Field(
+        default="avro",
+        description="avro-plain: types without namespaces, for clients of Creek's first release.",
+    )
     nats_timeout: Annotated[PositiveDuration, Flag(env="NATS_TIMEOUT", metavar="DURATION")] = Field(
         default="30s", description="Max time without an answer before NATS counts as unreachable."
     )
@@ -143,10 +166,19 @@ class CreekOptions(Section):
         ge=0,
         description="Max bytes of changes in NATS; new ones then wait in the log. 0: no limit.",
     )
-    max_messages: Annotated[int, Flag(env="NATS_RETENTION_LIMIT_MAX_MSGS")] = Field(
+    max_messages: Annotated[
+        int, Flag(env="NATS_RETENTION_LIMIT_MAX_MSGS", env_aliases=("NATS_RETENTION_MAX_MSGS",))
+    ] = Field(
         default=0,
         ge=0,
         description="Max changes in NATS; new ones then wait in the log. 0: no limit.",
+    )
+    retention_policy: Annotated[
+        str, AfterValidator(_policy), Flag(env="NATS_RETENTION_POLICY", metavar="POLICY")
+    ] = Field(
+        default="limits",
+        description="Only limits, or 0 as Creek writes it: with the other policies NATS deletes "
+        "messages that clients have yet to read.",
     )
     log_level: Annotated[str, AfterValidator(_level), Flag(env="LOG_LEVEL", metavar="LEVEL")] = (
         Field(default="info", description="debug, info, warn or error.")
@@ -157,11 +189,8 @@ class CreekOptions(Section):
         le=65535,
         description="Port of /metrics and the other HTTP endpoints. 0: no endpoints.",
     )
-    host: Annotated[str, Flag(metavar="ADDRESS")] = Field(
-        default="127.0.0.1",
-        description="Address of the HTTP endpoints. They are unauthenticated; POST /shutdown stops "
-        "the process.",
-    )
+    host: Annotated[str, Flag(metavar="ADDRESS")] = Field(default="127.0.0.1", description=_HOST)
+    hosts: Annotated[str, Flag(metavar="NAMES")] = Field(default="", description=_HOSTS)
     data: Annotated[Path | None, Flag(metavar="DIR")] = Field(default=None, description=_DATA)
 
     @property

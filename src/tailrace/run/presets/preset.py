@@ -7,6 +7,7 @@ file refers to them.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+HTTP_TOKEN = "${TAILRACE_HTTP_TOKEN:-}"  # noqa: S105 - a reference
+"""`http.token` in the file of a preset. Without the variable, the server creates a token."""
 _HEADER = """\
 # Written by `tailrace {command}` at every start. To change other settings than its options, copy
 # this file and run the copy: tailrace run copy.yml
@@ -27,6 +30,16 @@ _HEADER = """\
 def literal(text: str) -> str:
     """Escape text in which a reference to the environment could begin."""
     return text.replace("${", "$${")
+
+
+def http_section(*, host: str, port: int, hosts: str) -> dict[str, Any]:
+    """The section `http` of the file; `hosts` are names, separated by commas or blanks."""
+    return {
+        "host": literal(host),
+        "port": port,
+        "hosts": [literal(name) for name in re.split(r"[\s,]+", hosts) if name],
+        "token": HTTP_TOKEN,
+    }
 
 
 def write(content: Mapping[str, Any], file: Path, *, command: str) -> Path:

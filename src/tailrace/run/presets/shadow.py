@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import structlog
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, PostgresError
 from tailrace.postgres.bootstrap import initialise, log_exists
 from tailrace.postgres.connection import connect, translate_error
 from tailrace.postgres.names import quote_ident
 from tailrace.postgres.publication import read_publication
 from tailrace.run.presets import preset
-from tailrace.run.presets.preset import literal
+from tailrace.run.presets.preset import HTTP_TOKEN, literal
 from tailrace.shadow.settings import ShadowSink
 from tailrace.shadow.sink_type import SINK as SHADOW
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 FILE = "shadow.yml"
 NAME = "shadow"
 DSN = "TAILRACE_SHADOW_DSN"
+_LATER_START_TIMEOUT_S = 2
 _SWEEP = b"SELECT kafka.shadow_sweep()"
 _TOPIC = """
 SELECT t.id, t.unlogged, array_agg(p.log_start ORDER BY p.partition_id),
@@ -63,7 +65,7 @@ def config_file(settings: ShadowSettings, data: Path) -> dict[str, Any]:
         },
         "log": {"path": literal(str(data / "log"))},
         "data": literal(str(data)),
-        "http": {"port": settings.port},
+        "http": {"port": settings.port, "token": HTTP_TOKEN},
         "pipelines": {
             NAME: {
                 "tables": ["kafka.messages"],
@@ -99,10 +101,12 @@ def sink_of(config: Config) -> ShadowSink:
 
 
 def prepare(config: Config) -> Initialised | None:
-    """At the first start, create publication and slot, and request a copy of existing records."""
-    if log_exists(config.log.path):
-        return None
+    """At the first start, create publication and slot. At every start, request a copy of existing
+    records: topics that Kafka had refused are tried again."""
     source = config.source
+    if log_exists(config.log.path):
+        _request_copy(source.dsn.get_secret_value())
+        return None
     with connect(
         source.dsn.get_secret_value(), connect_timeout_s=config.capture.connect_timeout_s
     ) as connection:
@@ -125,6 +129,15 @@ def prepare(config: Config) -> Initialised | None:
         except psycopg.Error as error:
             raise translate_error(connection, error) from error
         return initialised
+
+
+def _request_copy(dsn: str) -> None:
+    """Request a copy at a later start, if PostgreSQL answers: the shadow does not depend on it."""
+    try:
+        with connect(dsn, connect_timeout_s=_LATER_START_TIMEOUT_S) as connection:
+            connection.execute(_SWEEP)
+    except (PostgresError, psycopg.Error) as error:
+        structlog.get_logger().warning("shadow.copy_not_requested", reason=str(error).strip())
 
 
 def turn_on(dsn: str, topics: Sequence[str], *, start: str = "", append: bool = False) -> None:

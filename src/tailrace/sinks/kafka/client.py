@@ -54,14 +54,16 @@ def _security(settings: Kafka) -> dict[str, Any]:
         "ssl.key.location": settings.tls_key,
     }
     configured = {key: str(path) for key, path in files.items() if path is not None}
-    tls = settings.tls or bool(configured)
-    protocol = ("SASL_" if settings.user else "") + ("SSL" if tls else "PLAINTEXT")
     login = {
         "sasl.mechanism": settings.mechanism,
         "sasl.username": settings.user,
         "sasl.password": settings.password.get_secret_value(),
     }
-    return {"security.protocol": protocol, **configured, **(login if settings.user else {})}
+    return {
+        "security.protocol": settings.protocol,
+        **configured,
+        **(login if settings.user else {}),
+    }
 
 
 def create_client(kind: Callable[[dict[str, Any]], _Client], config: dict[str, Any]) -> _Client:

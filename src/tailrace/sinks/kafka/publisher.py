@@ -266,7 +266,25 @@ class Publisher:
             raise self._too_large([item for item in failures if item.topic == first.topic])
         if first.error.code() == KafkaError._DESTROY:
             raise self._partition_dropped(first)
+        if first.error.code() in _PURGED and (reason := self._transaction_failure()):
+            raise translate_error(reason, self._cluster)
         raise translate_error(first.error, str(first))
+
+    def _transaction_failure(self) -> KafkaError | None:
+        """Why the open transaction must be aborted; None if there is no reason.
+
+        librdkafka drops all messages of such a transaction, and refuses further ones, without the
+        reason: a missing right is of the transaction, not of a message. It gives the reason to a
+        call that the transaction does not allow. A transaction is open, so the call has no effect.
+        """
+        if self._began_s is None:
+            return None
+        try:
+            self._producer.begin_transaction()
+        except (KafkaException, SystemError) as error:
+            reason = cause(error)
+            return None if reason is None or reason.code() == KafkaError._STATE else reason
+        return None
 
     def _partition_dropped(self, failed: FailedMessage) -> TailraceError:
         """Why librdkafka dropped a partition with messages in flight.
@@ -304,6 +322,11 @@ class Publisher:
         if reason.code() == KafkaError._FATAL:
             # The producer failed earlier; the next call raises the original error.
             self._call(partial(self._producer.poll, _POLL_S))
+        if reason.code() == KafkaError._STATE and (failure := self._transaction_failure()):
+            # Delivery reports name the message, if the failure is of one.
+            self._call(partial(self._producer.flush, _POLL_S))
+            self._raise_failures()
+            return translate_error(failure, self._cluster)
         if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             limit = self._settings.max_message_bytes
             return PoisonedError(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from tailrace.settings import Bytes, Section
+from tailrace.settings import Bytes, Section, is_loopback
 from tailrace.sinks.sink_type import SinkSettings
 
 _TEMPLATE = re.compile(r"(?:[A-Za-z0-9._-]|\{(?:schema|table|operation|database)\})+")
@@ -33,6 +34,7 @@ _OURS = {
     "logger": "none",
 }
 """Settings of librdkafka that have their own key in Tailrace, or cannot be set."""
+_MECHANISM = ("sasl.mechanism", "sasl.mechanisms")
 
 
 def _template(text: str) -> str:
@@ -59,6 +61,14 @@ def _librdkafka(settings: dict[str, str]) -> dict[str, str]:
             instead = f"use `{own}` instead" if own != "none" else "Tailrace needs it"
             raise ValueError(f"{key} cannot be set: {instead}")
     return settings
+
+
+def _host(broker: str) -> str:
+    """The host of one of the `bootstrap` addresses; empty if it is invalid."""
+    try:
+        return urlsplit(f"//{broker.strip().rpartition('://')[2]}").hostname or ""
+    except ValueError:
+        return ""
 
 
 class Kafka(Section):
@@ -115,7 +125,8 @@ class Kafka(Section):
     user: str = Field(default="", description="User name, for SASL.")
     password: SecretStr = Field(default=SecretStr(""), description="Password of the user.")
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        default="SCRAM-SHA-512", description="SASL mechanism."
+        default="SCRAM-SHA-512",
+        description="SASL mechanism. PLAIN needs TLS, unless all of `bootstrap` is on loopback.",
     )
     tls: bool = Field(
         default=False, description="Use TLS. Any of the `tls_` settings enables it too."
@@ -130,6 +141,7 @@ class Kafka(Section):
     )
     settings: Annotated[dict[str, str], AfterValidator(_librdkafka)] = Field(
         default={},
+        repr=False,
         description=(
             "Any setting of librdkafka; it overrides Tailrace's own. Settings that would break a "
             "promise are refused."
@@ -142,6 +154,26 @@ class Kafka(Section):
             raise ValueError("`user` and `password` must be set together")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("`tls_certificate` and `tls_key` must be set together")
+        return self
+
+    @property
+    def protocol(self) -> str:
+        """librdkafka's `security.protocol`."""
+        tls = self.tls or bool(self.tls_ca or self.tls_certificate or self.tls_key)
+        protocol = ("SASL_" if self.user else "") + ("SSL" if tls else "PLAINTEXT")
+        return self.settings.get("security.protocol", protocol).upper()
+
+    @model_validator(mode="after")
+    def _password_is_protected(self) -> Self:
+        """With PLAIN the password itself is sent; with SCRAM it never is."""
+        own = [self.settings[key] for key in _MECHANISM if key in self.settings]
+        plain = "PLAIN" in {name.upper() for name in own or [self.mechanism]}
+        local = all(is_loopback(_host(each)) for each in self.bootstrap.split(","))
+        if self.user and plain and self.protocol == "SASL_PLAINTEXT" and not local:
+            raise ValueError(
+                "mechanism PLAIN would send the password unencrypted: set `tls: true`, or use "
+                "SCRAM-SHA-512. Without TLS, PLAIN is allowed for brokers on loopback only"
+            )
         return self
 
 

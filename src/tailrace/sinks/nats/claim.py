@@ -13,17 +13,22 @@ opens its stream:
 | another history     | was reset                    | claim from the end on, after the duplicate  |
 |                     |                              | window: the server still knows the ids      |
 | another history     | was not reset                | DIVERGED                                    |
+
+A claim is under the name of the slot and of the pipeline, and holds the subjects that the pipeline
+publishes to. If those of another claim overlap, messages name their pipeline (`read_back`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace.checkpoint import RESET
 from tailrace.errors import DivergedError, SinkRefusedError, SinkUnreachableError
+from tailrace.jetstream.claim import ALL, Claim, claims, key_of
 from tailrace.jetstream.stream import checked, find_stream
+from tailrace.jetstream.subjects import overlap
 
 if TYPE_CHECKING:
     from typing import Any
@@ -37,49 +42,37 @@ _FORGET_S = 2.0
 """The server removes old ids by a timer, somewhat later than the window says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The messages of a pipeline after a sequence belong to a history."""
-
-    history: str = ""
-    after: int = 0
-    """The last sequence of the stream before the history began."""
-    since_s: int = 0
-    """When the pipeline replaced the claim of another history; 0 if there was none."""
-
-    @classmethod
-    def parse(cls, text: str) -> Claim:
-        """Read the value in the stream's metadata.
-
-        >>> Claim.parse("5f0c2a9e+77aa01c2 1200 1794743604")
-        Claim(history='5f0c2a9e+77aa01c2', after=1200, since_s=1794743604)
-        """
-        history, after, since_s = text.split(" ")
-        return cls(history, int(after), int(since_s))
-
-    def __str__(self) -> str:
-        return f"{self.history} {self.after} {self.since_s}"
-
-
-def key_of(pipeline: str) -> str:
-    """The key in the stream's metadata."""
-    return f"tailrace.history.{pipeline}"
+def shared(info: dict[str, Any], lane: Lane, subjects: str) -> bool:
+    """Whether another pipeline publishes to the subjects."""
+    return any(
+        overlap(claim.subjects, subjects)
+        for owner, claim in claims(info).items()
+        if owner != lane.owner
+    )
 
 
 def ensure(
-    connection: NatsConnection, info: dict[str, Any], lane: Lane, *, after: Position
+    connection: NatsConnection,
+    info: dict[str, Any],
+    lane: Lane,
+    *,
+    after: Position,
+    subjects: str = ALL,
 ) -> Claim:
     """The claim of the pipeline, recorded in the stream. Changes nothing but its metadata."""
     if not lane.history:
         return Claim()
-    stream, key = info["config"]["name"], key_of(lane.pipeline)
+    stream, key = info["config"]["name"], key_of(lane.owner)
     for _ in range(_ATTEMPTS):
         metadata = info["config"].get("metadata") or {}
-        recorded = Claim.parse(metadata[key]) if key in metadata else None
+        recorded = claims(info).get(lane.owner)
         if recorded is not None and recorded.history == lane.history:
+            claim = replace(recorded, subjects=subjects)
+        else:
+            claim = replace(_next(recorded, info, lane, after), subjects=subjects)
+        if claim == recorded:
             _wait_for_duplicate_window(recorded, info)
             return recorded
-        claim = _next(recorded, info, lane, after)
         config = info["config"] | {"metadata": metadata | {key: str(claim)}}
         answer = connection.request(f"$JS.API.STREAM.UPDATE.{stream}", config)
         checked(answer, f"record the history of pipeline {lane.pipeline} in stream {stream}")
@@ -99,7 +92,7 @@ def _next(recorded: Claim | None, info: dict[str, Any], lane: Lane, after: Posit
         raise DivergedError(
             f"stream {stream} holds messages of pipeline {lane.pipeline} from the log "
             f"{recorded.history}, but this log is {lane.history}",
-            hint=RESET,
+            hint=f"{RESET} If both are in use: each process needs a slot with a name of its own.",
         )
     return Claim(lane.history, last, int(_now(info)))
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +30,15 @@ from tailrace.errors import DivergedError, PoisonedError, SinkRefusedError, Sink
 from tailrace.jetstream.bulk import frames
 from tailrace.jetstream.bulk.atomic_batches import Transactions
 from tailrace.jetstream.bulk.publisher import Publisher
-from tailrace.jetstream.bulk.read_back import OwnSubjects, ReadBack, message_at, read_back
+from tailrace.jetstream.bulk.read_back import OwnMessages, ReadBack, message_at, read_back
+from tailrace.jetstream.claim import Claim
 from tailrace.jetstream.connection import NatsConnection
+from tailrace.jetstream.quorum import await_quorum
 from tailrace.jetstream.stream import find_stream, ready
 from tailrace.jetstream.subjects import Subjects
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.nats.claim import Claim, ensure
+from tailrace.sinks.nats.claim import ensure, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 class JetStream:
     """Publishes messages to a JetStream stream.
 
-    `subjects` is a pattern that only this pipeline publishes to.
+    `subjects` is a pattern of all subjects that this pipeline publishes to.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class JetStream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._place = OwnSubjects(settings.stream.name, subjects)
+        self._own = OwnMessages(settings.stream.name, subjects, lane.owner)
         self._lane = lane
         self._name = lane.pipeline
         self._clock = clock
@@ -94,7 +97,11 @@ class JetStream:
                 self._forget()
                 self._created = info["created"]
             assert self._line is not None
-            self._claim = ensure(self._line, info, self._lane, after=after)
+            assert self._publisher is not None
+            subjects = self._own.subjects
+            self._claim = ensure(self._line, info, self._lane, after=after, subjects=subjects)
+            self._own = replace(self._own, shared=shared(info, self._lane, subjects))
+            self._publisher.fields = self._own.fields
             self._window_s = info["config"].get("duplicate_window", 0) / 1e9
             self._after = after
             if self._clock() - self._read_back_at_s > self._window_s / 4:
@@ -127,6 +134,7 @@ class JetStream:
         settings = self._settings
         line = self._line = NatsConnection.connect(settings, name=self._name)
         answer = ready(line, settings, pipeline=self._name)
+        answer = await_quorum(line, answer, timeout_s=settings.timeout_s)
         config = answer["config"]
         self._subjects = Subjects(config["subjects"])
         stream_limit = int(config.get("max_msg_size", -1))
@@ -148,7 +156,7 @@ class JetStream:
         now = self._clock()
         first = max(int(state["first_seq"]), self._claim.after + 1)
         bounds = (first, int(state["last_seq"]))
-        self._stored = read_back(self._line, self._place, bounds, after=self._after)
+        self._stored = read_back(self._line, self._own, bounds, after=self._after)
         self._read_back_at_s, self._read_back_due_s = now, math.inf
         if len(self._stored):
             structlog.get_logger().info(
@@ -235,7 +243,8 @@ class JetStream:
         """The rows before the first one that cannot be published, and the error for that one."""
         ids = batch.column("id")
         invalid: list[tuple[int, SinkError]] = []
-        sizes = frames.header_bytes(ids) + frames.lengths(batch.column("payload"))
+        header = frames.header_bytes(ids) + len(self._own.fields)
+        sizes = header + frames.lengths(batch.column("payload"))
         if (large := np.flatnonzero(sizes > self._limit_bytes)).size:
             size = sizes[large[0]]
             reason = f"it has {size} bytes with its header, the limit is {self._limit_bytes}"

@@ -115,6 +115,7 @@ class Chunked(Format):
                 "since": snapshot.since.isoformat() if snapshot.since else None,
                 "format": self.form,
                 "supersedes": totals.supersedes or None,
+                "pipeline": self.pipeline,
             },
         )
 
@@ -122,8 +123,9 @@ class Chunked(Format):
         """Whether the last metadata of the table are this snapshot's."""
         return publisher.last_id(self._meta) == f"{self.id}-meta"
 
-    def failed(self, error: TailraceError) -> SnapshotMessage:
+    def failed(self, error: TailraceError, *, begun: bool) -> SnapshotMessage:
         """An error in place of the metadata."""
+        del begun
         return self._control(
             "failed",
             {

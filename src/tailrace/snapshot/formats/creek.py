@@ -3,7 +3,7 @@
 A row's message id is `{snapshot}-{stretch}-{row}`. A retry reads the ids back and so knows which
 rows are already on the topic, also after the server's duplicate window. Creek's clients take every
 message on the topic for the next row, so no other snapshot can continue on it. A message with the
-header `Tailrace-Error` tells clients that the snapshot has failed.
+header `Tailrace-Error` tells Tailrace's clients that the snapshot has failed.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class CreekFormat(Format):
             "approx_rows": approximate_rows,
             "visibility": str(snapshot.visibility),
             "since": _rfc3339(snapshot.since) if snapshot.since else None,
+            "pipeline": self.pipeline,
         }
         return self._control("head", orjson.dumps(fields))
 
@@ -102,17 +103,27 @@ class CreekFormat(Format):
         """Whether EOF is the topic's last message: nothing follows it."""
         return publisher.last_id(self.topic) == self._message_id("end")
 
-    def failed(self, error: TailraceError) -> SnapshotMessage:
-        """An error in place of the missing rows and EOF."""
-        fields = {"error": str(error), "code": error.code, "hint": error.hint}
-        return self._control("failed", orjson.dumps(fields), ("Tailrace-Error", error.code))
+    def failed(self, error: TailraceError, *, begun: bool) -> SnapshotMessage:
+        """An error in place of the missing rows and EOF.
 
-    def _control(self, kind: str, content: bytes, *headers: tuple[str, str]) -> SnapshotMessage:
+        Creek has no such message. In place of the header, a packet without a schema makes its
+        clients fail. Among the rows they would decode a packet as a row, so the error is none: a
+        payload that begins with `{` is the rest of a packet to them, which they discard.
+        """
+        fields = {"error": str(error), "code": error.code, "hint": error.hint}
+        content = orjson.dumps(fields)
+        return SnapshotMessage(
+            destination=self.topic,
+            id=self._message_id("failed"),
+            payload=content if begun else creek.packet(content),
+            headers=(("Tailrace-Error", error.code),),
+        )
+
+    def _control(self, kind: str, content: bytes) -> SnapshotMessage:
         return SnapshotMessage(
             destination=self.topic,
             id=self._message_id(kind),
             payload=creek.packet(content),
-            headers=headers,
         )
 
     def _message_id(self, kind: str) -> str:

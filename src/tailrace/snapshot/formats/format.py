@@ -94,6 +94,8 @@ class Format(ABC):
 
     id: str
     table: TableName
+    pipeline: str
+    """The pipeline that delivers the table's changes, SLOT.PIPELINE."""
 
     replaceable: ClassVar[bool]
     """Whether a snapshot with another id may replace it if the exported snapshot is lost."""
@@ -125,8 +127,11 @@ class Format(ABC):
         """Whether the tail is in the stream."""
 
     @abstractmethod
-    def failed(self, error: TailraceError) -> SnapshotMessage:
-        """The message in place of the tail: the snapshot has failed."""
+    def failed(self, error: TailraceError, *, begun: bool) -> SnapshotMessage:
+        """The message in place of the tail: the snapshot has failed.
+
+        `begun`: whether the head is in the stream.
+        """
 
     @abstractmethod
     def outstanding(self, sink: JetStreamSettings) -> int:

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from tailrace.encode.compression import Compression
 from tailrace.errors import SchemaChangedError
+from tailrace.sinks.contract import Lane
 from tailrace.snapshot.catalog import described, stretches
 from tailrace.snapshot.export import imported
 from tailrace.snapshot.formats import Copied, CreekFormat, Rows
 from tailrace.snapshot.job import SnapshotJob
 from tailrace.snapshot.service import dictionary
+from tailrace.snapshot.service.streams import snapshot_sink
 
 if TYPE_CHECKING:
     from tailrace.config import Config, Pipeline, Snapshots
-    from tailrace.jetstream.settings import JetStreamSettings
     from tailrace.snapshot.export import Exported
     from tailrace.snapshot.formats import Format
     from tailrace.snapshot.service.catalog import PublishedTables
@@ -33,6 +34,7 @@ class JobFactory:
     def __init__(self, config: Config, name: str, catalog: PublishedTables) -> None:
         pipeline: Pipeline = config.pipelines[name]
         assert pipeline.snapshots is not None
+        self._owner = Lane(pipeline=name, slot=config.source.slot).owner
         self._pipeline = pipeline
         self._settings: Snapshots = pipeline.snapshots
         self._catalog = catalog
@@ -63,7 +65,7 @@ class JobFactory:
     def resume(self, record: Record, snapshot: Exported) -> SnapshotJob:
         """The job of a record whose exported snapshot still exists.
 
-        Raises PostgresRefusedError if the exported snapshot is gone, SchemaChangedError if its
+        Raises SnapshotLostError if the exported snapshot is gone, SchemaChangedError if its
         messages would differ from those that are already in the stream.
         """
         with imported(self._dsn, snapshot):
@@ -80,13 +82,17 @@ class JobFactory:
     def format(self, record: Record) -> Format:
         """The format of a record's messages."""
         if record.form == "creek":
-            return CreekFormat(id=record.id, table=record.table, topic=record.topic)
+            return CreekFormat(
+                id=record.id, table=record.table, pipeline=self._owner, topic=record.topic
+            )
         compressed = self._settings.compression == "zstd"
         encoding = self._pipeline.format
         assert encoding != "avro"
+        assert encoding != "avro-plain"
         return (Rows if record.form == "rows" else Copied)(
             id=record.id,
             table=record.table,
+            pipeline=self._owner,
             encoding=encoding,
             chunk_rows=self._settings.chunk_rows,
             compression=Compression(base64.b64decode(record.dictionary)) if compressed else None,
@@ -104,13 +110,3 @@ class JobFactory:
             sink=self.sink,
             format=self.format(record),
         )
-
-
-def snapshot_sink(pipeline: Pipeline) -> JetStreamSettings:
-    """The pipeline's NATS server with the stream for its snapshots."""
-    assert pipeline.snapshots is not None
-    subject = "init.snap.{table}.x.0"
-    if pipeline.shape == "creek":
-        subject = f"{pipeline.namespace}.{{database}}.snap.{{schema}}.{{table}}.x"
-    changed = {"stream": pipeline.snapshots.stream, "subject": subject, "atomic": "none"}
-    return pipeline.jetstream.model_copy(update=changed)

@@ -21,7 +21,6 @@ import structlog
 from tailrace import checkpoint
 from tailrace.backoff import Backoff
 from tailrace.errors import (
-    PostgresRefusedError,
     SchemaChangedError,
     SinkError,
     SinkRefusedError,
@@ -92,7 +91,13 @@ class Maker:
             done = record.done
             try:
                 self._advance(record)
-            except TailraceError as error:
+            except Exception as error:
+                if self._stopping.is_set():
+                    # Spark may have stopped during the wave. The next start resumes the snapshot.
+                    self._events.info("snapshot.interrupted", id=record.id, reason=str(error))
+                    return
+                if not isinstance(error, TailraceError):
+                    raise
                 record.error = str(error)
                 if record.done > done:
                     backoff.reset()
@@ -117,16 +122,19 @@ class Maker:
         )  # fmt: skip
         self._release(record.snapshot)
         self._set_ending(record)
-        if self._publish_error(record, self._jobs.format(record).failed(error)):
+        if self._publish_error(record, error):
             record.remove(self.folder)
             record.state, record.ended_at = "failed", self._now()
 
-    def _publish_error(self, record: Record, message: SnapshotMessage) -> bool:
+    def _publish_error(self, record: Record, cause: TailraceError) -> bool:
         """Publish the error until it is stored or the sink refuses it; False if stopped before."""
         backoff = Backoff(first_s=_FIRST_RETRY_S, max_s=_MAX_RETRY_S)
+        form = self._jobs.format(record)
         while True:
             try:
-                self._send(message)
+                with SnapshotPublisher(self._sink, name=form.id) as publisher:
+                    publisher.send(form.failed(cause, begun=form.has_head(publisher)))
+                    publisher.flush()
             except TailraceError as error:
                 self._events.warning(
                     "snapshot.error_not_published", id=record.id, code=error.code,
@@ -152,17 +160,22 @@ class Maker:
     def _is_final(self, record: Record, error: TailraceError, failures: int) -> bool:
         """Whether the snapshot fails with this error.
 
-        error                                        final
-        unexpected                                   after _MAX_UNEXPECTED retries in a row
-        transient                                    no
-        other, the exported snapshot still exists    yes
-        other, the exported snapshot is lost         if no new snapshot can replace it
+        error                                             final
+        unexpected                                        after _MAX_UNEXPECTED retries in a row
+        the exported snapshot is lost, before its record  no
+        the exported snapshot is lost                     if no new snapshot can replace it
+        transient                                         no
+        other, the exported snapshot still exists         yes
+        other, the exported snapshot is lost, too         if no new snapshot can replace it
         """
         if isinstance(error, UnexpectedError):
             return failures > _MAX_UNEXPECTED
-        if error.transient:
+        if isinstance(error, SnapshotLostError):
+            if record.snapshot is None:
+                return False
+        elif error.transient:
             return False
-        if record.snapshot is None or self._exists(record.snapshot):
+        elif record.snapshot is None or self._exists(record.snapshot):
             return True
         try:
             return not self._is_replaceable(record)
@@ -258,7 +271,7 @@ class Maker:
             return None
         try:
             return self._jobs.resume(record, record.snapshot)
-        except (PostgresRefusedError, SchemaChangedError) as error:
+        except (SnapshotLostError, SchemaChangedError) as error:
             if not self._is_replaceable(record):
                 raise
             reason = str(error)

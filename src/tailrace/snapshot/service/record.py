@@ -82,7 +82,7 @@ class Record:
             format=self.form,
             state=self.state,
             requested_at=self.requested_at,
-            seconds=(self.ended_at or now) - self.begun_at if self.begun_at else 0.0,
+            seconds=max((self.ended_at or now) - self.begun_at, 0.0) if self.begun_at else 0.0,
             chunks=self.chunks,
             rows=self.rows,
             bytes=self.bytes,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.encode.creek import schema as creek
 from tailrace.errors import ConfigError, UnexpectedError
 from tailrace.jetstream.requests import Listener
 from tailrace.snapshot.service.answers import CreekAnswers, PlainAnswers
@@ -21,6 +20,8 @@ from tailrace.snapshot.service.record import FINISHED, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pydantic import SecretStr
 
     from tailrace.config import Config
     from tailrace.observe.figures import SnapshotFigures
@@ -99,8 +100,9 @@ class SnapshotService:
             record = Record(id=new_id(now), table=table, form=form, requested_at=now)
             if form == "creek":
                 record.id = _creek_id(datetime.fromtimestamp(now, UTC))
-                names = listing.database, "snap", table.namespace, table.name
-                subject = creek.subject(self._pipeline.namespace, *names)
+                subject = self._pipeline.creek_layout.subject(
+                    "snap", listing.database, table.namespace, table.name
+                )
                 record.topic = f"{subject}.{record.id}"
             record.save(self._maker.folder)
             self._add(record)
@@ -146,7 +148,7 @@ def _creek_id(now: datetime) -> str:
 
 def services(config: Config, publish: Publish) -> list[SnapshotService]:
     """One service per pipeline with `snapshots`. Each needs its own request subject."""
-    subjects: dict[tuple[str, str], str] = {}
+    subjects: dict[tuple[SecretStr, str], str] = {}
     for name, pipeline in config.pipelines.items():
         if pipeline.snapshots is not None:
             subject = pipeline.jetstream.url, pipeline.snapshots.request

@@ -15,6 +15,7 @@ import nats
 import orjson
 
 from tailrace.encode.creek import schema as creek
+from tailrace.encode.creek.names import KINDS, StreamLayout
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tests.creek import reader_schema
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
+    from tailrace.encode.creek.names import Kind, LayoutName
     from tailrace.testing import EmbeddedNats
 
 DATABASE = "shop"
@@ -84,12 +86,27 @@ def event(
     return creek.packet(creek.MARK + schema.fingerprint + encode(schema, message))
 
 
+def divided(packet: bytes, size: int) -> list[bytes]:
+    """A packet as Creek sends it if no message may have more than so many bytes of content."""
+    content = creek.unpacked(packet)
+    assert content is not None
+    parts = [content[at * size : (at + 1) * size] for at in range(1 + len(content) // size)]
+    heads = [packet[:6], *(number.to_bytes(2, "big") for number in range(1, len(parts)))]
+    return [head + part for head, part in zip(heads, parts, strict=True)]
+
+
 class Producer:
     """A producer in its own thread. Its calls return after JetStream has stored the messages."""
 
-    def __init__(self, server: EmbeddedNats, *, namespace: str = creek.NAMESPACE) -> None:
+    def __init__(
+        self,
+        server: EmbeddedNats,
+        *,
+        namespace: str = creek.NAMESPACE,
+        layout: LayoutName = "namespace",
+    ) -> None:
         self.url = server.url
-        self.namespace = namespace
+        self.names = StreamLayout.of(namespace, layout, DATABASE)
         self.schemas: dict[str, bytes] = {}
         """Answers to schema requests, by fingerprint."""
         self.topics: list[str] = []
@@ -124,18 +141,18 @@ class Producer:
 
     async def _start(self) -> None:
         self._connection = connection = await nats.connect(self.url, max_reconnect_attempts=-1)
-        for kind in ("wal", "snap", "schema"):
+        for kind in KINDS:
             await self._stream(kind)
-        for name in ("_schema", "_schemas"):
-            await connection.subscribe(f"{self.namespace}.{name}", cb=self._on_schema)
-        await connection.subscribe(f"{self.namespace}._snapshot", cb=self._on_snapshot)
+        for subject in self.names.schema_requests:
+            await connection.subscribe(subject, cb=self._on_schema)
+        await connection.subscribe(self.names.snapshot_request, cb=self._on_snapshot)
         await connection.flush()
 
-    async def _stream(self, kind: str) -> None:
+    async def _stream(self, kind: Kind) -> None:
         assert self._connection is not None
-        name = creek.stream(self.namespace, kind)
+        name = self.names.stream(kind)
         config = {
-            "name": name, "subjects": [f"{self.namespace}.*.{kind}.>"], "retention": "limits",
+            "name": name, "subjects": [self.names.stream_subjects(kind)], "retention": "limits",
             "storage": "file", "allow_atomic": True,
         }  # fmt: skip
         # nats-py has no setting for atomic batches.
@@ -147,6 +164,7 @@ class Producer:
     async def _on_schema(self, message: Msg) -> None:
         schema = self.schemas.get(message.data.decode())
         if schema is None:
+            # As producers of earlier releases do; later ones stay silent.
             await _refuse(message, "404", {"error": "not here", "code": "x", "hint": ""})
         else:
             await message.respond(schema)
@@ -178,9 +196,9 @@ class Producer:
             self.subject("schema", table), creek.packet(self.schemas[self.serve_schema(table)])
         )
 
-    def subject(self, kind: str, table: Relation) -> str:
+    def subject(self, kind: Kind, table: Relation) -> str:
         """The subject of a table's messages."""
-        return creek.subject(self.namespace, DATABASE, kind, table.namespace, table.name)
+        return self.names.subject(kind, DATABASE, table.namespace, table.name)
 
     def publish(
         self, subject: str, *payloads: bytes, headers: dict[str, str] | None = None
@@ -195,13 +213,13 @@ class Producer:
 
         self._call(publish())
 
-    def purge(self, kind: str) -> None:
+    def purge(self, kind: Kind) -> None:
         """Delete a stream and create it again."""
 
         async def purge() -> None:
             assert self._connection is not None
             jetstream = self._connection.jetstream(timeout=60)
-            await jetstream.delete_stream(creek.stream(self.namespace, kind))
+            await jetstream.delete_stream(self.names.stream(kind))
             await self._stream(kind)
 
         self._call(purge())

@@ -191,10 +191,9 @@ def test_reader_survives_restarts_of_the_server(feeding: Producer, server: Embed
     "payload",
     [
         b"",
-        b"\0\0\0\0\0\x09nonsense",
+        b"\0\0\0\0\0\x07nonsense",
         packet(b"nonsense"),
         packet(b"\xc3\x01" + bytes(7)),
-        insert(1)[:-1],
         packet(insert(1)[6:-1]),
         packet(insert(1)[6:] + b"\0"),
     ],
@@ -205,6 +204,16 @@ def test_invalid_message_is_malformed(feeding: Producer, payload: bytes) -> None
     async def check(client: Creek) -> None:
         with pytest.raises(MalformedError):
             await take(client.stream_wal(DATABASE, "users"), 1)
+
+    run_connected(feeding.url, check)
+
+
+def test_first_packet_without_the_others_is_dropped(feeding: Producer) -> None:
+    """GIVEN a producer that stopped in a divided message, and sent it again as a whole."""
+    feeding.wal(USERS, insert(1)[:-1], insert(1), insert(2))
+
+    async def check(client: Creek) -> None:
+        assert await take_ids(client.stream_wal(DATABASE, "users"), 2) == [1, 2]
 
     run_connected(feeding.url, check)
 

@@ -35,7 +35,7 @@ class Following(Running):
 @contextlib.contextmanager
 def mirror(feeding: Producer, table: str, to: str, **options: Any) -> Iterator[Following]:
     """A mirror until the block ends. Raises the error that ended it."""
-    url = f"{feeding.url}?creek={feeding.namespace}&database=shop"
+    url = f"{feeding.url}?creek={feeding.names.namespace}&database=shop"
     running = Following(url, table, to, **options)
     try:
         yield running

@@ -10,6 +10,7 @@ import nats.errors
 
 from tailrace.creek import service
 from tailrace.encode.creek import schema as creek
+from tailrace.encode.creek.names import StreamLayout
 from tailrace.log.reader import Earliest
 from tailrace.wire import pgoutput
 from tests.jetstream import connected
@@ -90,19 +91,20 @@ class Service(System):
         return connected(self.server.url, request)
 
     def schema(self, fingerprint: str, subject: str = "_schema") -> dict[str, Any] | None:
-        """The document of a fingerprint; None if there is none."""
-        reply = self.ask(fingerprint, subject)
+        """The document of a fingerprint; None if the service stays silent."""
+        try:
+            reply = self.ask(fingerprint, subject)
+        except nats.errors.TimeoutError:
+            return None
         assert reply is not None
         content: dict[str, Any] = msgspec.json.decode(reply.data)
-        if "error" in content:
-            assert (reply.headers or {})["Nats-Service-Error-Code"] == "404"
-            return None
         assert reply.headers is None
         return content
 
     def published(self, table: str, schema: str = "public") -> list[dict[str, Any]]:
         """The messages on a table's schema subject."""
-        subject = creek.subject(NAMESPACE, self.database.name, "schema", schema, table)
+        names = StreamLayout(namespace=NAMESPACE)
+        subject = names.subject("schema", self.database.name, schema, table)
         return [
             msgspec.json.decode(creek.unpacked(message.payload) or b"")
             for message in self.received(f"{NAMESPACE}_schema")

@@ -94,9 +94,13 @@ def test_every_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "max_bytes": 8,
         "max_messages": 9,
         "host": "::1",
+        "hosts": "creek, metrics.internal",
         "port": 0,
     }
+    monkeypatch.setenv("TAILRACE_HTTP_TOKEN", "0123456789abcdef")
     found = loaded(tmp_path / "odd ${folder}", monkeypatch, **given)
+    assert found.http.hosts == ("creek", "metrics.internal")
+    assert found.http.token.get_secret_value() == "0123456789abcdef"
     assert (found.source.slot, found.source.publication) == ("my_slot", "my ${pub}")
     assert found.data == tmp_path / "odd ${folder}"
     [pipeline] = found.pipelines.values()
@@ -114,7 +118,7 @@ def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = loaded(tmp_path, monkeypatch)
     file = tmp_path / preset.FILE
     assert found.source.dsn.get_secret_value() == os.environ["PG_URI"]
-    assert found.pipelines["creek"].jetstream.url == os.environ["NATS_URI"]
+    assert found.pipelines["creek"].jetstream.url.get_secret_value() == os.environ["NATS_URI"]
     assert "canary" not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) & 0o022 == 0
 

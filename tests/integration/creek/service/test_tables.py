@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tailrace.creek.sql import install, installed
+from tailrace.creek.sql import find, install, installed
 from tailrace.log.format.entry import Kind
 from tailrace.log.reader import Earliest
 from tailrace.position import Lsn
@@ -39,12 +39,10 @@ def commit_of(captured: Captured) -> list[Lsn]:
     return [change.position.lsn for change in captured.changes() if change.prefix == "creek.tables"]
 
 
-@pytest.fixture(params=["18", "16"])
+@pytest.fixture(params=["", "16", pytest.param("15", marks=pytest.mark.long)])
 def either(request: pytest.FixtureRequest) -> Database:
     """A database with the API, on each major version."""
-    database: Database = request.getfixturevalue(
-        "database" if request.param == "18" else "database16"
-    )
+    database: Database = request.getfixturevalue(f"database{request.param}")
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION tailrace FOR TABLE users")
     with connect(database.dsn) as connection:
@@ -63,6 +61,40 @@ def test_tables_join_and_leave(either: Database) -> None:
     for _ in range(2):
         either.execute(REMOVE)
         assert members(either) == ["users"]
+
+
+@pytest.mark.parametrize(
+    "parameters", ["pub text, _tbl regclass", 'publication text, "table" regclass']
+)
+def test_the_api_replaces_that_of_another_producer(database: Database, parameters: str) -> None:
+    """GIVEN a database in which Creek ran, or an earlier release of Tailrace
+    WHEN the API is installed
+    THEN it replaces the functions, and the stored schemas stay."""
+    database.execute(
+        "CREATE SCHEMA _creek; CREATE TABLE _creek.avro_schemas (fingerprint text PRIMARY KEY,"
+        " schema text, source text, at timestamptz DEFAULT now());"
+        "INSERT INTO _creek.avro_schemas VALUES ('AAAAAAAAAAA=', '{}', 'public.users')"
+    )
+    for name in ("add_table", "remove_table"):
+        database.execute(
+            f"CREATE FUNCTION _creek.{name}({parameters}) RETURNS void LANGUAGE sql AS ''"
+        )
+    database.execute(
+        f"{ORDERS}; CREATE TABLE users (id int PRIMARY KEY);"
+        "CREATE PUBLICATION tailrace FOR TABLE users"
+    )
+    with connect(database.dsn) as connection:
+        assert not installed(connection)
+        install(connection)
+        assert installed(connection)
+        assert find(connection, "AAAAAAAAAAA=") is not None
+    database.execute(ADD)
+    assert members(database) == ["orders", "users"]
+    # Creek creates its functions at every start, and can do so again.
+    database.execute(
+        "CREATE OR REPLACE FUNCTION _creek.add_table(pub text, _tbl regclass) RETURNS void"
+        " LANGUAGE sql AS ''"
+    )
 
 
 def test_a_running_producer_publishes_a_new_table(

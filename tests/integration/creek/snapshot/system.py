@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.jetstream import Received
 
 STREAM = "CREEK_snap"
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 REQUEST = "CREEK._snapshot"
 
 

@@ -210,10 +210,10 @@ def test_without_its_snapshot_a_topic_ends_with_an_error(system: System) -> None
     system.start_service()
     assert system.over(topic)["state"] == "failed"
     *_, last = system.topic(topic).messages
-    assert last.headers["Tailrace-Error"] == "REFUSED"
-    content = msgspec.json.decode(creek.unpacked(last.payload) or b"")
+    assert last.headers["Tailrace-Error"] == "SNAPSHOT_LOST"
+    content = msgspec.json.decode(last.payload)
     assert "no longer exists" in content["error"]
-    assert content["code"] == "REFUSED"
+    assert content["code"] == "SNAPSHOT_LOST"
     assert not list((system.data / "snapshots" / "p").glob("*.json"))
     again = system.ask().text
     assert again != topic
@@ -268,7 +268,7 @@ def test_a_bug_is_reported_to_the_client(system: System) -> None:
     assert system.over(topic)["state"] == "failed"
     header, last = system.topic(topic).messages
     assert "Tailrace-Error" not in header.headers
-    content = msgspec.json.decode(creek.unpacked(last.payload) or b"")
+    content = msgspec.json.decode(last.payload)
     assert content["error"] == "ValueError: odd"
     assert system.over(system.ask().text)["state"] == "complete"
 

@@ -16,7 +16,8 @@ def batch(size: int = 100) -> bytes:
     return bytes(8) + b"x" * (size - 8)
 
 
-def first_offsets(data: bytes, size: int = 100) -> list[int]:
+def first_offsets(data: bytes | None, size: int = 100) -> list[int]:
+    assert data is not None
     return [struct.unpack_from(">q", data, at)[0] for at in range(0, len(data), size)]
 
 
@@ -37,9 +38,9 @@ def test_batches_from_the_one_that_has_the_offset() -> None:
 
 def test_offsets_that_are_not_in_memory() -> None:
     tails = filled()
-    assert tails.read(KEY, 49, 1000) == b""
-    assert tails.read(KEY, 80, 1000) == b""
-    assert tails.read(OTHER, 50, 1000) == b""
+    assert tails.read(KEY, 49, 1000) is None
+    assert tails.read(KEY, 80, 1000) is None
+    assert tails.read(OTHER, 50, 1000) is None
 
 
 def test_at_least_one_batch_is_read() -> None:
@@ -48,11 +49,19 @@ def test_at_least_one_batch_is_read() -> None:
     assert first_offsets(tails.read(KEY, 50, 200)) == [50, 60]
 
 
+def test_a_batch_over_the_limit_is_not_read() -> None:
+    """Only the first partition of a response may exceed its limit: `at_least_one`."""
+    tails = filled()
+    assert tails.read(KEY, 50, 99, at_least_one=False) == b""
+    assert first_offsets(tails.read(KEY, 50, 100, at_least_one=False)) == [50]
+    assert first_offsets(tails.read(KEY, 50, 299, at_least_one=False)) == [50, 60]
+
+
 def test_a_gap_starts_a_new_tail() -> None:
     """SQL wrote records in between: they are in the table only."""
     tails = filled()
     tails.add(KEY, 90, 10, batch())
-    assert tails.read(KEY, 70, 1000) == b""
+    assert tails.read(KEY, 70, 1000) is None
     assert first_offsets(tails.read(KEY, 95, 1000)) == [90]
 
 
@@ -62,14 +71,14 @@ def test_the_least_recently_written_partition_is_dropped_first() -> None:
     tails.add(OTHER, 10, 10, batch())
     tails.add(OTHER, 20, 10, batch())
     assert first_offsets(tails.read(KEY, 60, 1000)) == [60, 70]
-    assert tails.read(KEY, 50, 1000) == b""
+    assert tails.read(KEY, 50, 1000) is None
     assert first_offsets(tails.read(OTHER, 0, 1000)) == [0, 10, 20]
 
 
 def test_a_batch_over_the_limit_is_not_held() -> None:
     tails = filled(500)
     tails.add(OTHER, 0, 10, batch(600))
-    assert tails.read(OTHER, 0, 1000) == b""
+    assert tails.read(OTHER, 0, 1000) is None
     tails.add(OTHER, 10, 10, batch())
     assert first_offsets(tails.read(OTHER, 10, 1000)) == [10]
 
@@ -77,7 +86,7 @@ def test_a_batch_over_the_limit_is_not_held() -> None:
 def test_clear_drops_everything() -> None:
     tails = filled()
     tails.clear()
-    assert tails.read(KEY, 50, 1000) == b""
+    assert tails.read(KEY, 50, 1000) is None
 
 
 @given(

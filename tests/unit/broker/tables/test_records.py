@@ -133,3 +133,25 @@ def test_damaged_batches_are_refused(data: st.DataObject) -> None:
         return
     with pytest.raises(records.BadBatchError):
         records.parse(bytes(plain), max_bytes=MOST)
+
+
+def test_the_cost_of_a_batch_is_known_from_its_header() -> None:
+    plain = batch_of([(0, None, b"value", [])] * 10)
+    cost = records.cost(plain, max_bytes=MOST)
+    assert cost.memory_bytes == len(plain) + 10 * records.RECORD_BYTES
+    assert not cost.large
+    assert cost.memory_bytes >= records.parse(plain, max_bytes=MOST).memory_bytes
+    # How much a compressed batch has is not known: as much as it may have.
+    gzipped = packed(plain, 1, gzip.compress(plain[61:]))
+    assert records.cost(gzipped, max_bytes=MOST).memory_bytes == MOST + 10 * records.RECORD_BYTES
+    assert records.cost(batch_of([(0, None, b"", [])] * 5000), max_bytes=MOST).large
+    assert records.cost(batch_of([(0, None, bytes(MOST), [])]), max_bytes=MOST).large
+
+
+def test_a_batch_of_too_many_records_is_refused() -> None:
+    """Empty records compress to almost nothing: 1.2 million of them to 12 KB."""
+    data = bytearray(batch_of([(0, None, b"", [])]))
+    struct.pack_into(">i", data, 57, records.MAX_RECORDS + 1)
+    with pytest.raises(records.BadBatchError, match="100,001 records, max is 100,000") as caught:
+        records.cost(bytes(data), max_bytes=MOST)
+    assert caught.value.kafka_error == "message_too_large"

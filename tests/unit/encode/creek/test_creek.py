@@ -247,12 +247,70 @@ def test_the_schema_of_the_documentations_example() -> None:
     }  # fmt: skip
     data = {"name": "data", "type": ["null", "string"], "pgKey": False, "pgType": "text"}
     record = {"name": "integration_tests", "type": "record"}
-    assert tree["fields"][4]["type"] == ["null", {**record, "fields": [key]}]
-    assert tree["fields"][5]["type"] == ["null", {**record, "fields": [key, data]}]
+    before = {**record, "namespace": "before", "fields": [key]}
+    after = {**record, "namespace": "after", "fields": [key, data]}
+    assert tree["fields"][4]["type"] == ["null", before]
+    assert tree["fields"][5]["type"] == ["null", after]
     assert [each["name"] for each in tree["fields"]] == [
         "fingerprint", "source", "op", "sent_at", "before", "after",
     ]  # fmt: skip
     assert tree["fields"][2]["type"]["symbols"] == ["c", "u", "u_pk", "d", "t", "r"]
+
+
+@pytest.mark.parametrize("name", ["users", "infinity_modifier", "source", "odd table", "int"])
+@pytest.mark.parametrize("partial", [False, True])
+def test_every_schema_is_valid_avro(name: str, partial: bool) -> None:
+    """GIVEN a table with a date in its key and in other columns, whose type is defined only once
+    WHEN fastavro parses its schemas as they are published
+    THEN no name is defined twice, and every name is in the namespace of its record."""
+    relation = table(
+        Column(name="day", type_oid=1082, key=True), Column(name="at", type_oid=1184),
+        Column(name="days", type_oid=1182), name=name,
+    )  # fmt: skip
+    text = creek.event(relation, {}, partial=partial).text
+    names: dict[str, Any] = {}
+    fastavro.parse_schema(json.loads(text), named_schemas=names)
+    assert "publish_message" in names
+    records = {each for each in names if each.startswith(("before.", "after."))}
+    assert len(names) == len(records) + 3
+    assert {"before.infinity_modifier", "after.infinity_modifier"} < records
+    fastavro.parse_schema(json.loads(creek.row(relation, {}).text))
+
+
+def test_fingerprints_are_those_of_creeks_avro_library() -> None:
+    """The values are of hamba/avro 2.15.1 and 2.28.0, which refer to a defined type by its name."""
+    relation = table(
+        Column(name="day", type_oid=1082, key=True), Column(name="at", type_oid=1184), name="days"
+    )
+    tree = json.loads(creek.event(relation, {}).text)
+    text = creek.canonical(tree)
+    enum = (
+        '{"name":"%s.infinity_modifier","type":"enum","symbols":["infinity",'
+        '"negative_infinity_ca5991f51367e3e4"]}'
+    )
+    assert '{"name":"before.days","type":"record"' in text
+    assert '{"name":"after.days","type":"record"' in text
+    assert text.count(enum % "before") == text.count(enum % "after") == 1
+    assert text.count('"after.infinity_modifier"') == 2
+
+
+def test_the_form_of_creeks_first_release() -> None:
+    """Encoding avro-plain: no namespaces, and other fingerprints."""
+    relation = table(
+        Column(name="day", type_oid=1082, key=True), Column(name="at", type_oid=1184), name="days"
+    )
+    plain, namespaced = (creek.event(relation, {}, namespaced=each) for each in (False, True))
+    tree = json.loads(plain.text)
+    assert [tree["fields"][at]["type"][1]["name"] for at in (4, 5)] == ["days", "days"]
+    assert "namespace" not in plain.text
+    assert plain.fingerprint != namespaced.fingerprint
+    # The fingerprint of hamba/avro 2.14.0, which expands references to a defined type.
+    assert creek.canonical(creek._expanded(tree)).count('"symbols"') == 4
+    made = group(Op.INSERT, relation, 1, after=image([b"2026-01-02"], [b"infinity"]))
+    (payload,) = encoder("creek", "avro-plain").encode(made)["payload"].to_pylist()
+    assert payload[6:16] == creek.MARK + plain.fingerprint
+    (other,) = encoder("creek", "avro").encode(made)["payload"].to_pylist()
+    assert other[6:16] == creek.MARK + namespaced.fingerprint
 
 
 def test_unsupported_types_are_text_with_their_own_pg_type() -> None:

@@ -126,3 +126,14 @@ def test_an_id_that_would_end_its_line_is_found(names: list[bytes], row: int | N
     assert frames.broken_id(pa.array(names, pa.binary())) == row
     shifted = pa.array([b"\n\n", *names, b"\n\n"], pa.binary()).slice(1, len(names))
     assert frames.broken_id(shifted) == row
+
+
+def test_fields_of_every_message() -> None:
+    fields = b"\r\nTailrace-Pipeline: slot.bridge"
+    batch = rows(range(5))
+    one_by_one = frames.frame(batch, inbox=INBOX, first=0, fields=fields)
+    atomic = frames.frame_atomic(batch, np.array([0, 1, 4]), inbox=INBOX, first=0, fields=fields)
+    for framed in (one_by_one, atomic):
+        found = read(bytes_of(framed))
+        assert [each.payload for each in found] == batch["payload"].to_pylist()
+        assert {each.fields[b"Tailrace-Pipeline"] for each in found} == {b"slot.bridge"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from tailrace.client import Batch, Meta, Schema, State
+from tailrace.client import Batch, Meta, Schema, State, StreamIdentity
 from tailrace.client.names import Table
 from tailrace.client.schemas import Column
 from tailrace.position import Lsn
@@ -37,7 +37,7 @@ USERS = schema(column("id", "integer"), column("name"))
 def state(sequence: int = 0) -> State:
     return State(
         table="users", snapshot_id="s", lsn="0/1", visibility="1:1:", since=None, stream="2026",
-        sequence=sequence,
+        sequence=sequence, pipeline="shop", history="aa",
     )  # fmt: skip
 
 
@@ -98,6 +98,8 @@ class FakeSource:
     followed: list[list[Any]] = field(default_factory=list)
     """Per call of `transactions`: batches and errors."""
     states: list[State] = field(default_factory=list)
+    claim: str = "aa 0 0"
+    """The claim of the pipeline `shop`."""
 
     async def schema(self, _table: str) -> Schema | None:
         return self.schema_
@@ -105,8 +107,10 @@ class FakeSource:
     async def schemas(self) -> Mapping[str, Schema]:
         return {} if self.schema_ is None else {"users": self.schema_}
 
-    async def stream_created(self) -> str | None:
-        return "2026"
+    async def stream_identity(self) -> StreamIdentity | None:
+        metadata = {"tailrace.history.shop": self.claim} if self.claim else {}
+        config = {"name": "CDC", "metadata": metadata}
+        return StreamIdentity({"created": "2026", "config": config})
 
     def chunks(self, _table: str, *, form: Any) -> Any:
         script = self.snapshots.pop(0)
@@ -117,7 +121,7 @@ class FakeSource:
         iterated.meta = Meta(
             snapshot_id=chunks[-1].snapshot_id if chunks else "empty", lsn=Lsn(1),
             visibility=Visibility.parse("1:1:"), timestamp=AT, since=None,
-            batch_count=len(chunks), row_count=row_count, supersedes=None,
+            batch_count=len(chunks), row_count=row_count, supersedes=None, pipeline="shop",
         )  # fmt: skip
         return iterated
 

@@ -86,3 +86,15 @@ def cells(
 
 def expressions(**settings: Any) -> Expressions:
     return parse(Pipeline(sink=SINK, **settings), name="p")
+
+
+def written(value: str, style: str) -> str:
+    """A string literal as a user may write it."""
+    plain = value.replace("\\", "\\\\").replace("'", "''" if style == "doubled" else "\\'")
+    if style != "escaped":
+        return f"'{plain}'"
+    escaped = "".join(
+        f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
+        for letter in value
+    )
+    return f"'{escaped}'"

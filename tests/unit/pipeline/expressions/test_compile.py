@@ -15,6 +15,8 @@ from tailrace.pipeline.expressions.sql import string
 from tailrace.schema import ReplicaIdentity, TypeName
 from tests.unit.pipeline.expressions.cells import TABLE, column, expressions, numeric
 
+WITHOUT_OP = replace(TABLE, columns=TABLE.columns[:-1])
+
 
 def refused(text: str, relation: object = TABLE) -> str:
     with pytest.raises(ExpressionError) as caught:
@@ -29,9 +31,19 @@ def test_an_unknown_column_is_named_with_its_table_and_a_suggestion() -> None:
     )
     assert "has no column zzz" in refused("after.zzz = 1")
     assert "has no column lsn" in refused("after.lsn = 1")
-    assert "the frame has no field colour" in refused("frame.colour = 1")
-    assert "is not a column of the table" in refused("is_unchanged(frame.op)")
+    assert "a change has no field colour" in refused("change.colour = 1")
+    assert "is not a column of the table" in refused("is_unchanged(change.op)")
     assert "is not a column of the table" in refused("text(lsn) = '1'")
+
+
+@pytest.mark.parametrize("qualifier", ["after", "before", "row"])
+def test_a_field_of_the_change_is_not_suggested_by_the_same_name(qualifier: str) -> None:
+    message = refused(f"{qualifier}.op = 'insert'", WITHOUT_OP)
+    assert message.endswith(
+        f'public.orders has no column op, op without "{qualifier}." is a field of the change'
+    )
+    assert "did you mean table" not in refused(f"{qualifier}.tabel = 'x'", WITHOUT_OP)
+    assert "did you mean table?" in refused("tabel = 'x'", WITHOUT_OP)
 
 
 def test_case_matters_only_in_backticks() -> None:
@@ -45,19 +57,42 @@ def test_case_matters_only_in_backticks() -> None:
     assert "did you mean Solo" in refused("`solo` = 'x'", mixed)
 
 
-def test_a_column_hides_the_frames_field_unless_it_is_qualified() -> None:
-    column_op = compile(expressions(where="op = 'x'"), TABLE, {}).where
-    frame_op = compile(expressions(where="frame.op = 'x'"), TABLE, {}).where
-    assert column_op is not None
-    assert "get(after, 11)" in column_op
-    assert frame_op == "(`op` = 'x')"
+def test_a_name_of_a_column_and_of_a_field_must_be_qualified() -> None:
+    """GIVEN a table with a column op WHEN an expression says op THEN it is refused."""
+    reason = "op is a column of public.orders and a field of the change: "
+    for text in ("op = 'x'", "`op` = 'x'", "is_unchanged(op)", "text(op) = 'x'"):
+        assert reason + "write after.op or change.op" in refused(text)
+    assert "write after.OP or change.OP" in refused("OP = 'x'")
+    with pytest.raises(ExpressionError, match=r"write row\.op or change\.op"):
+        compile(expressions(select=("id", "op")), TABLE, {})
+    folded = replace(TABLE, columns=(*WITHOUT_OP.columns, column("Table", 25)))
+    assert "table is a column of public.orders and a field of the change" in refused(
+        "table = 'x'", folded
+    )
+
+
+def test_qualified_names_choose_the_column_or_the_field() -> None:
+    for text in ("row.op = 'x'", "after.op = 'x'"):
+        compiled = compile(expressions(where=text), TABLE, {}).where
+        assert compiled is not None
+        assert "get(after, 11)" in compiled
+    deleted = compile(expressions(where="row.op = 'x'"), TABLE, {}).where
+    assert deleted is not None
+    assert "get(before, 11)" in deleted
+    for relation in (TABLE, WITHOUT_OP):
+        field = compile(expressions(where="change.op = 'x'"), relation, {}).where
+        assert field == "(`op` = 'x')"
+    assert compile(expressions(where="op = 'x'"), WITHOUT_OP, {}).where == "(`op` = 'x')"
+    selected = compile(expressions(select=("row.op", "change.op AS what")), TABLE, {}).selected
+    assert selected is not None
+    assert selected.columns == (column("op", 25), column("what", 0))
 
 
 def test_a_message_has_the_frames_fields_and_no_columns() -> None:
-    compiled = compile(
-        expressions(where="op = 'message' AND name IS NULL", select=("id",)), None, {}
-    )
-    assert compiled.where == "((`op` = 'message') AND (NULL IS NULL))"
+    where = "op = 'message' AND name IS NULL AND row.op IS NULL"
+    compiled = compile(expressions(where=where, select=("id",)), None, {})
+    null = "CASE WHEN op IS NULL THEN NULL END"
+    assert compiled.where == f"((`op` = 'message') AND ({null} IS NULL) AND ({null} IS NULL))"
     assert compiled.select is None
 
 
@@ -125,6 +160,12 @@ def test_combine_chooses_by_relation() -> None:
     branches = ("relation IS NULL THEN c", "relation = 7L THEN a", "relation = 8L THEN b ELSE ")
     assert text.startswith("CASE WHEN " + " WHEN ".join(branches))
     assert "raise_error" in text
+
+
+def test_combine_leaves_marks_alone() -> None:
+    """Rows that say how far an open batch has come reach no expression of the user."""
+    text = combine({7: "a"}, message="c", mark="d")
+    assert text.startswith("CASE WHEN open_batch IS NOT NULL THEN d WHEN relation IS NULL THEN c")
 
 
 @given(st.text())

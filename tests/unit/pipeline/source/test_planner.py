@@ -19,6 +19,7 @@ from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.planner import (
     HEARTBEAT_S,
+    OPEN_ROWS,
     Limits,
     PlannedVersions,
     Planner,
@@ -318,3 +319,34 @@ def test_an_offset_survives_its_json() -> None:
     ):
         assert Offset.parse(offset.dump()) == offset
     assert Offset(position=Position(Lsn(0x10), 2)).dump() == {"position": "0/10.2"}
+
+
+# Open batches.
+
+
+def opening(opened: bool = True) -> Planner:
+    return Planner(now=NOW, opens=lambda: opened)
+
+
+def test_near_the_end_of_the_log_a_batch_is_open() -> None:
+    """Its offset names it by the position that it begins after, and by a number."""
+    log = FakeLog(5)
+    first = plan(opening(), log, 2)
+    assert first == Offset(position=at(2), opened=1, open=True)
+    # It ended where it began: the next one has the same position, and another number.
+    ended = Offset(position=at(2), opened=1)
+    assert plan(opening(), log, ended) == Offset(position=at(2), opened=2, open=True)
+    assert plan(opening(), log, 5) == Offset(position=at(5), opened=1, open=True)
+    assert plan(opening(opened=False), log, 2) == ending(5)
+
+
+def test_far_from_the_end_of_the_log_a_batch_is_closed() -> None:
+    log = FakeLog(OPEN_ROWS + 5)
+    start = Offset(position=at(0), opened=3)
+    far = plan(opening(), log, start, rows=OPEN_ROWS)
+    assert far == Offset(position=at(OPEN_ROWS), opened=3)
+    assert plan(opening(), log, far) == Offset(position=far.position, opened=4, open=True)
+    assert plan(opening(), log, 0, rows=1 << 30) == ending(OPEN_ROWS + 5)
+    assert plan(opening(), FakeLog(5), 0, rows=5) == ending(5)
+    assert plan(opening(), FakeLog(5), 0, target=5) == ending(5)
+    assert plan(opening(), FakeLog(5), 5, target=5) is None

@@ -54,6 +54,14 @@ def test_log_levels_of_creek() -> None:
         CreekOptions(log_level="loud")
 
 
+def test_the_retention_policy_is_limits() -> None:
+    """Creek writes the number of the policy: 0 limits, 1 interest, 2 work queue."""
+    assert CreekOptions(retention_policy="0").retention_policy == "0"
+    for other in ("1", "interest", "workqueue"):
+        with pytest.raises(ValidationError, match=f"must be limits, got '{other}'"):
+            CreekOptions(retention_policy=other)
+
+
 def test_the_data_folder_is_named_after_the_slot() -> None:
     assert CreekOptions(slot="s").folder == Path("tailrace-data/s").absolute()
     assert BridgeOptions(pub="p", data=Path("here")).folder == Path("here").absolute()

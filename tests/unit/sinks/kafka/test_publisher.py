@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.errors import SinkFencedError, SinkRefusedError, SinkUnreachableError
 from tailrace.sinks.kafka import publisher as module
@@ -108,3 +108,45 @@ def test_a_dropped_partition_names_its_reason(
     publisher._on_failure(b"1", KafkaError(KafkaError._DESTROY), message)
     with pytest.raises(error, match=text):
         publisher._raise_failures()
+
+
+class FailedTransaction:
+    """A producer whose transaction must be aborted. A call that it refuses gets the reason."""
+
+    def __init__(self, reason: int) -> None:
+        self.error = KafkaError(reason, "no rights for the topic")
+
+    def begin_transaction(self) -> None:
+        raise KafkaException(self.error)
+
+    def produce(self, *_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, SinkRefusedError),
+        (KafkaError._STATE, SinkUnreachableError),
+    ],
+)
+def test_the_reason_of_a_failed_transaction(
+    publisher: Publisher, clock: Clock, reason: int, kind: type[TailraceError]
+) -> None:
+    """GIVEN messages that were dropped because their transaction failed WHEN the publisher reports
+    them, or sends more THEN the error is the reason of the transaction, if there is one."""
+    message: Any = SimpleNamespace(topic=lambda: "t", value=lambda: b"v", key=lambda: None)
+    real = publisher._producer
+    publisher._producer = cast("Any", FailedTransaction(reason))
+    try:
+        publisher._began_s = clock.now
+        publisher._on_failure(b"1", KafkaError(KafkaError._PURGE_QUEUE), message)
+        with pytest.raises(kind):
+            publisher._raise_failures()
+        with pytest.raises(kind):
+            publisher.put("t", 0, key=b"k", value=b"v")
+    finally:
+        publisher._producer = real

@@ -11,6 +11,9 @@ from tailrace.sinks.kafka.client import client_config
 from tailrace.sinks.kafka.failures import Events
 from tailrace.sinks.kafka.settings import KafkaSink
 
+PLAIN = {"sasl.mechanisms": "PLAIN"}
+PLAINTEXT = {"security.protocol": "SASL_PLAINTEXT"}
+
 
 def settings(**keys: Any) -> KafkaSink:
     return KafkaSink.model_validate({"type": "kafka", **keys})
@@ -48,6 +51,39 @@ def test_invalid_settings_are_refused(keys: dict[str, Any], reason: str) -> None
         settings(**keys)
 
 
+LOGIN = {"user": "a", "password": "b", "mechanism": "PLAIN"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "allowed"),
+    [
+        ({"bootstrap": "k1:9092"}, False),
+        ({"bootstrap": "127.0.0.1:9092,k1:9092"}, False),
+        ({"bootstrap": "10.0.0.7:9092"}, False),
+        ({"bootstrap": "localhost.example:9092"}, False),
+        ({"bootstrap": "127.0.0.1:9092@k1:9092"}, False),
+        ({"bootstrap": "[bad"}, False),
+        ({"bootstrap": "k1:9092", "tls": True, "settings": PLAINTEXT}, False),
+        ({"bootstrap": "k1:9092", "mechanism": "SCRAM-SHA-512", "settings": PLAIN}, False),
+        ({"bootstrap": "k1:9092", "tls": True}, True),
+        ({"bootstrap": "k1:9092", "tls_ca": "/ca.crt"}, True),
+        ({"bootstrap": "k1:9092", "settings": {"security.protocol": "sasl_ssl"}}, True),
+        ({"bootstrap": "k1:9092", "mechanism": "SCRAM-SHA-256"}, True),
+        ({"bootstrap": "k1:9092", "user": "", "password": ""}, True),
+        ({"bootstrap": "127.0.0.1:9092, localhost:9093,[::1]:9094"}, True),
+        ({"bootstrap": "SASL_PLAINTEXT://127.0.0.1:9092"}, True),
+    ],
+)
+def test_a_password_is_not_sent_unencrypted(keys: dict[str, Any], allowed: bool) -> None:
+    given = LOGIN | keys
+    if allowed:
+        assert settings(**given).bootstrap == given["bootstrap"]
+        return
+    with pytest.raises(ValidationError, match="mechanism PLAIN would send the password") as caught:
+        settings(**given)
+    assert "tls: true" in str(caught.value)
+
+
 def test_a_password_is_not_shown() -> None:
     assert "s3cret" not in repr(settings(user="a", password="s3cret"))
 
@@ -69,3 +105,7 @@ def test_the_protocol_follows_from_login_and_tls(keys: dict[str, Any], protocol:
 def test_settings_of_librdkafka_win() -> None:
     own = {"acks": "all", "socket.timeout.ms": "1234"}
     assert client_config(settings(settings=own), Events(), name="x")["socket.timeout.ms"] == "1234"
+
+
+def test_settings_of_librdkafka_are_not_shown() -> None:
+    assert "s3cret" not in repr(settings(settings={"ssl.key.password": "s3cret"}))

@@ -67,6 +67,7 @@ class Bench:
         self.replaceable = True
         self.exports: list[Exported] = []
         self.lost: set[str] = set()
+        """Exported snapshots that have ended; also before anything was read from them."""
         self.released: list[str] = []
         self.stream: list[str] = []
         self.waves: list[Wave] = []
@@ -111,7 +112,7 @@ class Bench:
     @contextmanager
     def imported(self, _dsn: str, snapshot: Exported) -> Iterator[None]:
         if snapshot.name in self.lost:
-            raise PostgresRefusedError(f"snapshot {snapshot.name} no longer exists")
+            raise SnapshotLostError(f"snapshot {snapshot.name} no longer exists")
         yield
 
     def release(self, _dsn: str, snapshot: Exported) -> None:
@@ -125,9 +126,10 @@ class Bench:
     # The jobs and their format.
 
     def create(self, record: Record, snapshot: Exported) -> Any:
-        record.stretches = [Stretch(ITEMS, number) for number in range(STRETCHES)]
-        record.parallel, record.fingerprint = 2, self.fingerprint
-        return self._job(record, snapshot)
+        with self.imported("", snapshot):
+            record.stretches = [Stretch(ITEMS, number) for number in range(STRETCHES)]
+            record.parallel, record.fingerprint = 2, self.fingerprint
+            return self._job(record, snapshot)
 
     def resume(self, record: Record, snapshot: Exported) -> Any:
         with self.imported("", snapshot):
@@ -148,7 +150,7 @@ class Bench:
             head=lambda *_: f"{name}-head",
             tail=lambda _, totals: f"{name}-tail {totals.rows} {totals.supersedes}",
             has_tail=lambda _: any(each.startswith(f"{name}-tail") for each in self.stream),
-            failed=lambda error: f"{name}-failed {error}",
+            failed=lambda error, *, begun: f"{name}-failed {error}",
         )
 
     @property
@@ -248,6 +250,28 @@ def test_resumes_after_a_stop(bench: Bench, record: Record, waves: int) -> None:
     assert [len(wave.stretches) for wave in bench.waves] == [2, 2, 1]
     # Only the first wave after the stop may have left messages.
     assert [wave.again for wave in bench.waves] == [number == waves for number in range(3)]
+    assert len(bench.exports) == 1
+    assert bench.stream == ["snap-1-tail 50 "]
+
+
+@pytest.mark.parametrize("error", [AttributeError("setCallSite"), SinkRefusedError("refused")])
+def test_a_wave_that_a_stop_interrupts(bench: Bench, record: Record, error: Exception) -> None:
+    """A stop ends Spark, whose calls then raise AttributeError. The next start resumes."""
+    publish = bench.publish
+
+    def stopped(_job: Any, _wave: Wave) -> Published:
+        bench.stopping.set()
+        raise error
+
+    maker: Any = bench.maker()
+    maker._publish = stopped
+    maker.run(record)
+    assert (bench.stream, bench.released) == ([], [])
+    (loaded,) = Record.load(bench.folder)
+    maker = bench.maker()
+    maker._publish = publish
+    maker.run(loaded)
+    assert loaded.state == "complete"
     assert len(bench.exports) == 1
     assert bench.stream == ["snap-1-tail 50 "]
 
@@ -374,6 +398,19 @@ def test_a_format_that_cannot_be_replaced(bench: Bench, record: Record, head: bo
     else:
         assert (loaded.id, loaded.state) == ("snap-1", "complete")
         assert bench.stream == ["snap-1-head", "snap-1-tail 50 "]
+
+
+def test_a_snapshot_that_ends_before_it_is_read_is_taken_again(
+    bench: Bench, record: Record
+) -> None:
+    """WHEN another session wants to truncate the table right after the snapshot was taken THEN the
+    snapshot is taken again."""
+    bench.replaceable = False
+    bench.lost.add("export-0")
+    bench.run(record)
+    assert (record.id, record.state) == ("snap-1", "complete")
+    assert bench.stopping.waits
+    assert bench.released == ["export-0", "export-1"]
 
 
 def test_a_stream_that_has_lost_the_first_message(bench: Bench, record: Record) -> None:

@@ -9,6 +9,7 @@ DuckDB's columnar storage.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -52,6 +53,10 @@ _LOADING = "temp._tailrace_loading"
 _BATCH = "_tailrace_batch"
 _INDEX = "_tailrace_at"
 _MAX_LOCKED_S = 60.0
+_CREATING = threading.Lock()
+"""Of two threads that create the same table, DuckDB refuses one."""
+_IN_USE = ("lock", "handle conflict")
+"""What DuckDB says while another process has the file open, or another thread closes it."""
 
 
 class Duckdb:
@@ -81,14 +86,15 @@ class Duckdb:
         return self._connection
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        """Open the file, after waiting for other processes to close it."""
+        """Open the file, after waiting for other processes, or threads of this one, to close it."""
         backoff = Backoff(first_s=0.05, max_s=0.2, clock=self._clock)
         deadline = self._clock() + _MAX_LOCKED_S
         while True:
             try:
                 return duckdb.connect(str(self._path))
-            except duckdb.IOException as error:
-                if "lock" not in str(error) or self._clock() > deadline:
+            except duckdb.OperationalError as error:
+                in_use = any(words in str(error) for words in _IN_USE)
+                if not in_use or self._clock() > deadline:
                     raise ConfigError(
                         f"cannot open {self._path}: {error}",
                         hint="Check the folder and its permissions, and that no other process "
@@ -100,10 +106,11 @@ class Duckdb:
         """Connect and read the stored state."""
         self.close()
         with self._translated_errors():
-            self._db.execute(
-                f"CREATE TABLE IF NOT EXISTS {STATES}"
-                " (name VARCHAR, state VARCHAR NOT NULL, layout VARCHAR NOT NULL)"
-            )
+            with _CREATING:
+                self._db.execute(
+                    f"CREATE TABLE IF NOT EXISTS {STATES}"
+                    " (name VARCHAR, state VARCHAR NOT NULL, layout VARCHAR NOT NULL)"
+                )
             row = self._db.execute(
                 f"SELECT state, layout FROM {STATES} WHERE name = ?",
                 [self._name],

@@ -176,7 +176,9 @@ func (r *reader) lastSchema(subject string) {
 func main() {
 	avro.Register(string(avro.String)+"."+string(avro.UUID), "")
 	avro.Register(string(avro.Array), []any{})
-	avro.Register("infinity_modifier", "")
+	for _, namespace := range []string{"", "before.", "after."} {
+		avro.Register(namespace+"infinity_modifier", "")
+	}
 	url, namespace, verb, database, table := os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5]
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -1,0 +1,37 @@
+"""Delivers an open batch without SQL stages: one task reads the log, encodes and delivers.
+
+So a change takes no way through the JVM. See `tailrace.open_batch` for the protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tailrace.pipeline.frames.blocks import encoder_of
+from tailrace.pipeline.frames.build import open_log
+from tailrace.pipeline.frames.frame import check_sizes, in_order
+
+if TYPE_CHECKING:
+    from tailrace.open_batch import OpenBatch
+    from tailrace.pipeline.delivery import Delivery
+    from tailrace.pipeline.open_source import OpenSource
+
+_FLUSH_S = 0.1
+
+
+def deliver_open(delivery: Delivery, batch: OpenBatch, source: OpenSource, *, page: int) -> None:
+    """Follow the log until the batch ends, and record where."""
+    delivery.own(batch, source.records)
+    following = source.follow(open_log(source.log), batch, page=page)
+    begin, flushed_s = following.reached, time.monotonic()
+    encoder = encoder_of(source.spec)
+    for part in following.parts():
+        now = time.monotonic()
+        if part is not None:
+            messages = [encoder.encode(group) for group in check_sizes(part.groups)]
+            delivery.write(in_order(messages), begin)
+        if part is None or (part.whole and now - flushed_s >= _FLUSH_S):
+            flushed_s = now
+            delivery.reach(following.reached, closed=False)
+    delivery.reach(following.reached, closed=True)

@@ -1,0 +1,173 @@
+"""Following a log that grows, with a clock that the test moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.pipeline import follow
+from tailrace.pipeline.follow import LOOK_S, Following, Part
+from tests.fix_log import TestLog, transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.position import Position
+
+
+class Rig:
+    """A log of two rows per transaction, and what follows it.
+
+    Every look at the clock takes `step` seconds.
+    """
+
+    def __init__(self, *, step: float = 0.01) -> None:
+        self.made = TestLog()
+        self.log = self.made.log()
+        self.now, self.step = 0.0, step
+        self.asked: list[Position] = []
+        self.stops = False
+
+    def clock(self) -> float:
+        self.now += self.step
+        return self.now
+
+    def ends(self, reached: Position) -> bool:
+        self.asked.append(reached)
+        return self.stops
+
+    def write(self, *numbers: int) -> None:
+        self.made.append_all(transaction(number) for number in numbers)
+
+    def following(
+        self,
+        *,
+        max_rows: int = 1000,
+        max_s: float = 1000.0,
+        limit: Callable[[Position, Position], Position] = lambda _, upto: upto,
+    ) -> Following:
+        return Following(
+            self.log,
+            self.log.earliest(),
+            wanted=lambda _: True,
+            messages=lambda _: True,
+            max_rows=max_rows,
+            max_s=max_s,
+            ends=self.ends,
+            limit=limit,
+            clock=self.clock,
+        )
+
+
+def rows(part: Part | None) -> list[tuple[int, int]]:
+    """The positions of a part."""
+    assert part is not None
+    return [
+        (int(lsn), int(ordinal))
+        for group in part.groups
+        for lsn, ordinal in zip(group.lsn, group.ordinal, strict=True)
+    ]
+
+
+def expected(*numbers: int) -> list[tuple[int, int]]:
+    return [(int(transaction(number).lsn), row) for number in numbers for row in (0, 1)]
+
+
+def test_changes_are_read_as_they_come() -> None:
+    """None where the log has no more; `reached` is then what has been read."""
+    rig = Rig()
+    rig.write(0, 1)
+    following = rig.following()
+    parts = following.parts()
+    assert rows(next(parts)) == expected(0, 1)
+    assert next(parts) is None
+    assert following.reached == rig.log.end().position
+    rig.write(2)
+    assert rows(next(parts)) == expected(2)
+    assert next(parts) is None
+    assert following.reached == rig.log.end().position
+
+
+def test_the_parts_of_a_large_transaction() -> None:
+    """Only the last one is whole, and `reached` never lies inside the transaction."""
+    rig = Rig()
+    rig.write(0)
+    before = rig.log.end().position
+    rig.made.append_pieces(transaction(1, rows=6), 2, 4)
+    following = rig.following()
+    found: list[tuple[bool, Position]] = []
+    for part in following.parts():
+        if part is None:
+            break
+        found.append((part.whole, following.reached))
+    assert [whole for whole, _ in found] == [True, False, False, True]
+    assert {reached for _, reached in found} == {rig.log.earliest()}
+    assert before < following.reached == rig.log.end().position
+
+
+def test_a_segment_that_begins_meanwhile() -> None:
+    rig = Rig()
+    rig.made.layout = replace(rig.made.layout, segment_bytes=1)
+    rig.made.appender._layout = rig.made.layout
+    parts = rig.following().parts()
+    assert next(parts) is None
+    for number in range(3):
+        rig.write(number)
+        assert rows(next(parts)) == expected(number)
+        assert next(parts) is None
+
+
+@pytest.mark.parametrize("reason", ["rows", "time", "request"])
+def test_why_it_ends(reason: str) -> None:
+    """Everything that was read has been yielded by then."""
+    rig = Rig(step=LOOK_S)
+    rig.write(0, 1)
+    following = rig.following(
+        max_rows=6 if reason == "rows" else 1000, max_s=3.0 if reason == "time" else 1000.0
+    )
+    found, number = [], 2
+    for part in following.parts():
+        if part is not None:
+            found += rows(part)
+        elif reason == "rows":
+            rig.write(number)
+            number += 1
+        rig.stops = reason == "request"
+    assert found == expected(*range(number))
+    assert following.reached == rig.log.end().position
+    assert rig.now < 4.0
+
+
+def test_it_ends_where_the_plan_ends() -> None:
+    """Nothing beyond the limit is read, and it is reached exactly."""
+    rig = Rig()
+    rig.write(0, 1)
+    covered = rig.log.end().position
+    following = rig.following(limit=lambda _, upto: min(upto, covered))
+    parts = following.parts()
+    assert rows(next(parts)) == expected(0, 1)
+    assert next(parts) is None
+    rig.write(2)
+    assert list(parts) == []
+    assert following.reached == covered
+    rig.write(3)
+    ahead = rig.following(limit=lambda _, upto: min(upto, covered))
+    assert [rows(part) for part in ahead.parts()] == [expected(0, 1)]
+    assert ahead.reached == covered
+
+
+def test_it_ends_when_it_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN more than a closed batch would be slower for THEN it is left to one."""
+    monkeypatch.setattr(follow, "FAR_BYTES", 1000)
+    rig = Rig()
+    rig.write(0)
+    following = rig.following()
+    parts = following.parts()
+    assert rows(next(parts)) == expected(0)
+    rig.write(1)
+    assert rows(next(parts)) == expected(1)
+    rig.write(*range(2, 12))
+    assert list(parts) == []
+    assert following.reached.lsn == transaction(1).lsn
