@@ -20,6 +20,7 @@ import orjson
 from nats.aio.client import Client as Nats
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
+from tailrace.jetstream.client import ERRORS, close
 from tailrace.jetstream.login import client_options
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
+    from nats.aio.client import Srv
     from nats.js import JetStreamContext
 
 LOG = logging.getLogger("tailrace.client")
 REQUEST_TIMEOUT_S = 5.0
 _ADDRESS = "Check the address, and that the server is running."
-_NATS_ERRORS = (nats.errors.Error, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,15 @@ class StoredMessage:
     sequence: int
     headers: dict[str, str]
     data: bytes
+
+
+class _Nats(Nats):
+    """nats-py's client, which otherwise leaves a socket open for each login that breaks off."""
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if self._transport:
+            self._transport.close()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
 
 
 class Connection:
@@ -60,7 +70,7 @@ class Connection:
 
     async def flush(self) -> None:
         """Send buffered messages, if connected. Errors are ignored."""
-        with contextlib.suppress(*_NATS_ERRORS):
+        with contextlib.suppress(*ERRORS):
             if self.client.is_connected:
                 await self.client.flush(timeout=2)
 
@@ -134,7 +144,7 @@ def translate_errors(action: str) -> Iterator[None]:
         ) from error
     except nats.js.errors.APIError as error:
         raise SinkRefusedError(f"cannot {action}: {error.description}") from error
-    except _NATS_ERRORS as error:
+    except ERRORS as error:
         raise SinkUnreachableError(f"cannot {action}: {reason(error)}", hint=_ADDRESS) from error
 
 
@@ -158,7 +168,7 @@ async def open_connection(
     The first attempt is the only one: a wrong address or login fails at once, with the server's
     reason. After it nats-py reconnects without limit.
     """
-    client = Nats()
+    client = _Nats()
     connection = Connection(client)
     login = client_options(
         url, user=user, password=password, token=token, credentials=credentials, tls=tls
@@ -171,8 +181,7 @@ async def open_connection(
         yield connection
     finally:
         await connection.flush()
-        with contextlib.suppress(*_NATS_ERRORS):
-            await client.close()
+        await close(client)
 
 
 def _options(connection: Connection) -> dict[str, Any]:
@@ -207,8 +216,8 @@ async def _connect(client: Nats, options: dict[str, Any]) -> None:
         await asyncio.wait_for(client.connect(**options), 2 * REQUEST_TIMEOUT_S)
     except BaseException as error:
         # nats-py leaves the socket open when the server refuses the login.
-        await client.close()
-        if isinstance(error, _NATS_ERRORS):
+        await close(client)
+        if isinstance(error, ERRORS):
             raise _connect_error(error) from error
         raise
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 """How long a request may take."""
+ERRORS = (nats.errors.Error, OSError, TimeoutError)
+"""What nats-py raises when a server or a connection fails."""
 _STREAM_NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")
 
 
@@ -43,15 +45,32 @@ async def connected(server: NatsServer) -> AsyncIterator[Client]:
         client = await asyncio.wait_for(nats.connect(**_options(server)), 2 * TIMEOUT_S)
     except (nats.errors.AuthorizationError, nats.errors.InvalidUserCredentialsError) as error:
         raise SinkRefusedError(f"NATS refuses the login: {error}") from error
-    except (nats.errors.Error, OSError, TimeoutError) as error:
+    except ERRORS as error:
         raise SinkUnreachableError(f"NATS does not answer: {_reason(error)}") from error
     try:
         yield client
-    except (nats.errors.Error, OSError, TimeoutError) as error:
+    except ERRORS as error:
         raise translate_error(error) from error
     finally:
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-            await client.close()
+        await close(client)
+
+
+async def close(client: Client) -> None:
+    """Close a connection that may be broken; whatever was not sent is dropped.
+
+    If its last flush fails, nats-py marks the client as closed and stops, with an open socket and
+    waiting subscriptions: the second call has nothing left to flush. If a reconnection is under
+    way, nats-py raises CancelledError although nobody cancelled the caller: hence the task.
+    """
+    for _ in range(2):
+        closing = asyncio.create_task(client.close())
+        await asyncio.wait([closing])
+        error = None if closing.cancelled() else closing.exception()
+        if error is None:
+            return
+        if not isinstance(error, ERRORS):
+            raise error
+        client._status = client.DISCONNECTED
 
 
 def _options(server: NatsServer) -> dict[str, Any]:

@@ -198,6 +198,42 @@ def test_follow_survives_repeated_disconnects(server: EmbeddedNats, durable: str
     run(consume())
 
 
+def test_broken_logins_and_a_failed_last_flush_leave_nothing_open(
+    server: EmbeddedNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run` collects garbage: a socket or a subscription that was left open is an error."""
+    closed: list[object] = []
+
+    async def break_off() -> None:
+        closed.append(True)
+        raise ConnectionResetError
+
+    async def consume() -> None:
+        await create_stream(server.url)
+        await publish(server.url, [1])
+        with TcpProxy("127.0.0.1", server.port) as proxy:
+            url = f"nats://127.0.0.1:{proxy.port}"
+            async with client.connect(url) as connected:
+                follow = connected.follow("users", start="earliest")
+                assert await take_ids(follow, 1) == [1]
+                reading = asyncio.create_task(take_ids(follow, 1))
+                proxy.black_hole()
+                for _ in range(5):
+                    proxy.cut()
+                    await asyncio.sleep(0.3)
+                proxy.heal()
+                await publish(server.url, [2])
+                assert await reading == [2]
+                nc = connected._access.connection.client
+                monkeypatch.setattr(nc._transport, "drain", break_off)
+                monkeypatch.setattr(nc, "_pending", [b"PING\r\n"])
+                monkeypatch.setattr(nc, "_pending_data_size", 6)
+        assert closed
+        assert not nc._subs
+
+    run(consume())
+
+
 def test_errors_have_hints(server: EmbeddedNats) -> None:
     async def consume() -> None:
         async with client.connect(server.url) as connected:

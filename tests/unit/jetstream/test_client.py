@@ -1,13 +1,19 @@
-"""Errors of nats-py as Tailrace's errors."""
+"""Errors of nats-py as Tailrace's errors; closing broken connections."""
 
 from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
 
 import nats.errors
 import nats.js.errors
 import pytest
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
-from tailrace.jetstream.client import translate_error
+from tailrace.jetstream.client import close, translate_error
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
 
 
 @pytest.mark.parametrize(
@@ -29,3 +35,35 @@ def test_each_error_has_its_kind(error: Exception, kind: type[Exception]) -> Non
     assert type(translated) is kind
     assert translated.hint
     assert str(translated)[-1] not in ": "
+
+
+class Breaking:
+    """Fails its first `close`, as nats-py does."""
+
+    DISCONNECTED = 0
+
+    def __init__(self, error: BaseException) -> None:
+        self._errors = [error]
+        self._status = 2
+        self.closed = False
+
+    async def close(self) -> None:
+        if self._errors:
+            raise self._errors.pop()
+        assert self._status == self.DISCONNECTED
+        self.closed = True
+
+
+def test_close_finishes_what_a_failed_flush_left() -> None:
+    client = Breaking(ConnectionResetError())
+    asyncio.run(close(cast("Client", client)))
+    assert client.closed
+
+
+def test_a_reconnection_that_is_cancelled_does_not_cancel_the_caller() -> None:
+    asyncio.run(close(cast("Client", Breaking(asyncio.CancelledError()))))
+
+
+def test_bugs_are_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(close(cast("Client", Breaking(ZeroDivisionError()))))
