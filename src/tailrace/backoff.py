@@ -29,7 +29,7 @@ class Backoff:
 
     The loop calls `next_s` after a failure and waits that long. It calls `reset` after progress. A
     loop that cannot tell progress calls `running` when an attempt works: an attempt that then runs
-    for longer than `max_s` counts as progress.
+    for longer than `max_s` counts as progress. With `at_once`, the first retry does not wait.
     """
 
     def __init__(
@@ -38,12 +38,14 @@ class Backoff:
         first_s: float = 0.5,
         max_s: float = 20.0,
         jitter: float = 0.2,
+        at_once: bool = False,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._first_s = first_s
         self._max_s = max_s
         self._jitter = jitter
+        self._at_once = at_once
         self._clock = clock
         self._uniform = uniform
         self._running_since: float | None = None
@@ -65,7 +67,9 @@ class Backoff:
         if since is not None and self._clock() - since > self._max_s:
             self.reset()
         self._running_since = None
-        doublings = min(self.failures, _MAX_DOUBLINGS)
         self.failures += 1
+        if self._at_once and self.failures == 1:
+            return 0.0
+        doublings = min(self.failures - 1 - self._at_once, _MAX_DOUBLINGS)
         delay_s = min(self._first_s * 2.0**doublings, self._max_s)
         return delay_s * self._uniform(1 - self._jitter, 1 + self._jitter)

@@ -11,9 +11,9 @@ it.
 
 The offset of an open batch names the batch, and `tailrace.open_batch` knows where it ended.
 
-Spark does not fsync these files. After a power cut the newest files may be empty, and Spark then
-refuses the whole checkpoint. `repair` removes them: their batches are replayed, and sinks skip what
-they already hold. It also removes the temporary file of a write that a crash interrupted: Spark
+Spark does not fsync these files. After a power cut the newest files may be empty, torn or missing,
+and Spark then refuses the whole checkpoint. `repair` removes them: their batches are replayed, and
+sinks skip what they already hold. It also removes the temporary file of a write that a crash interrupted: Spark
 does not start its first batch while there is one.
 """
 
@@ -248,15 +248,15 @@ def _remove_batches(folder: Path) -> None:
 def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
     """Remove what a crash left behind; whether batches are affected.
 
-    That is every file that a power cut has emptied, all later ones, temporary files, and all
-    batches before an interrupted reset. `known`
-    returns a position from a file that was fsynced, up to which everything is delivered. If no
-    batch remains, the query starts there.
+    That is every file that a power cut has emptied or torn, all later ones, temporary files, and
+    all batches before an interrupted reset. `known` returns a position from a file that was
+    fsynced, up to which everything is delivered. If no batch remains, the query starts there.
 
-        offsets      commits      emptied      remaining
-        3 4 5        3 4 5        offsets/5    offsets 3 4, commits 3 4
-        3 4 5        3 4 5        commits/4    offsets 3 4, commits 3: batch 4 is replayed
-        3 4          3 4          all          nothing: the query starts at `known`
+        offsets      commits      damaged              remaining
+        3 4 5        3 4 5        offsets/5            offsets 3 4, commits 3 4
+        3 4          3 4 5        offsets/5 missing    offsets 3 4, commits 3 4
+        3 4 5        3 4 5        commits/4            offsets 3 4, commits 3: batch 4 is replayed
+        3 4          3 4          all                  nothing: the query starts at `known`
     """
     record = read_start(folder)
     offsets = map(_read_offset, _batches(folder / "offsets").values())
@@ -265,22 +265,25 @@ def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
     for kind in ("offsets", "commits"):
         for path in (folder / kind).glob(".*"):
             path.unlink()
-    planned, done = _batches(folder / "offsets"), _batches(folder / "commits")
-    torn = [batch for batch, path in [*planned.items(), *done.items()] if _empty(path)]
-    if _empty(folder / "metadata"):
+    if _torn(folder / "metadata", lines=0):
         (folder / "metadata").unlink()
-    if not torn:
+    planned, done = _batches(folder / "offsets"), _batches(folder / "commits")
+    torn = {batch for batch, path in planned.items() if _torn(path, lines=3)}
+    newest = max(planned, default=-1)
+    undone = {batch for batch, path in done.items() if batch > newest or _torn(path, lines=2)}
+    if not torn | undone:
         return False
-    first = min(torn)
+    first = min(torn | undone)
     # Spark replays a planned batch only if the plan of the previous batch exists.
-    replay = first in planned and not _empty(planned[first]) and (not first or first - 1 in planned)
+    replay = first in planned and first not in torn and (not first or first - 1 in planned)
     remaining = [batch for batch in planned if batch < first + replay]
     if not remaining and (position := known()) is not None:
         write_start(folder, replace(record or StartRecord(position), position=position))
     removed = [done[batch] for batch in sorted(done, reverse=True) if batch >= first]
     removed += [planned[batch] for batch in sorted(planned, reverse=True) if batch not in remaining]
-    # A crash may interrupt the repair. The empty files go last: they show that it is needed.
-    for path in sorted(removed, key=_empty):
+    # A crash may interrupt the repair. The damaged files go last: they show that it is needed.
+    damaged = {planned[batch] for batch in torn} | {done[batch] for batch in undone}
+    for path in sorted(removed, key=damaged.__contains__):
         path.unlink()
     return True
 
@@ -289,6 +292,23 @@ def _batches(folder: Path) -> dict[int, Path]:
     return {int(path.name): path for path in folder.glob("*") if path.name.isdecimal()}
 
 
-def _empty(path: Path) -> bool:
-    """Whether a file is empty or holds only the zeros that some file systems leave there."""
-    return path.exists() and not path.read_bytes().strip(b"\0")
+def _torn(path: Path, *, lines: int) -> bool:
+    """Whether a power cut left a file of Spark's without its end: `v1`, then lines of JSON.
+
+    Some file systems leave zeros. A file that does not begin like Spark's was damaged, or written,
+    by something else, and stays.
+    """
+    try:
+        content = path.read_bytes().rstrip(b"\0")
+    except FileNotFoundError:
+        return False
+    if not content or not lines:
+        return not content
+    found = content.split(b"\n")
+    if not b"v1".startswith(found[0]):
+        return False
+    try:
+        json.loads(found[lines - 1])
+    except (ValueError, IndexError):
+        return True
+    return False

@@ -7,13 +7,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
+import pytest
+
 from tailrace.pipeline import pipeline
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
+    from pathlib import Path
 
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
@@ -59,11 +60,36 @@ def test_every_change_arrives_once_in_order(
     assert len(delivery.received()) == 5
 
 
-def test_a_checkpoint_without_any_whole_file_is_repaired(
-    database: Database, capture: Capturing, deliver: Delivering
+def _all_empty(folder: Path, _newest: int) -> None:
+    for kind in ("offsets", "commits"):
+        for path in (folder / kind).iterdir():
+            path.write_bytes(b"")
+        (folder / kind / ".9.1d44-4bbf.tmp").write_text("v1")
+
+
+def _torn_plan(folder: Path, newest: int) -> None:
+    path = folder / "offsets" / str(newest)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _lost_plan(folder: Path, newest: int) -> None:
+    (folder / "offsets" / str(newest)).unlink()
+
+
+def _torn_commit(folder: Path, newest: int) -> None:
+    path = folder / "commits" / str(newest)
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("damage", [_all_empty, _torn_plan, _lost_plan, _torn_commit])
+def test_a_checkpoint_after_a_power_cut_is_repaired(
+    database: Database,
+    capture: Capturing,
+    deliver: Delivering,
+    damage: Callable[[Path, int], None],
 ) -> None:
-    """GIVEN a power cut that emptied all files, in the middle of a write WHEN the pipeline starts
-    THEN it delivers what is new, once."""
+    """GIVEN a power cut that damaged Spark's files WHEN the pipeline starts THEN it delivers what
+    is new, once."""
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     captured = capture(database)
     delivery = deliver(captured)
@@ -72,10 +98,7 @@ def test_a_checkpoint_without_any_whole_file_is_repaired(
         captured.catch_up()
         delivery.run()
         folder = delivery.data / "checkpoints" / delivery.name
-        for kind in ("offsets", "commits"):
-            for path in (folder / kind).iterdir():
-                path.write_bytes(b"")
-            (folder / kind / f".{number}.1d44-4bbf.tmp").write_text("v1")
+        damage(folder, max(int(path.name) for path in (folder / "commits").iterdir()))
     database.execute("INSERT INTO users VALUES (3)")
     captured.catch_up()
     assert delivery.run().state == "stopped"

@@ -19,6 +19,13 @@ def test_delays_double_up_to_the_max() -> None:
     assert backoff.failures == 6
 
 
+def test_the_first_retry_may_be_at_once() -> None:
+    backoff = Backoff(first_s=1.0, max_s=3.0, jitter=0.0, at_once=True)
+    for _ in range(2):
+        assert [backoff.next_s() for _ in range(4)] == [0.0, 1.0, 2.0, 3.0]
+        backoff.reset()
+
+
 def test_a_long_outage_does_not_overflow() -> None:
     backoff = Backoff(first_s=0.5, max_s=6.0, jitter=0.0)
     assert [backoff.next_s() for _ in range(5000)][-1] == 6.0

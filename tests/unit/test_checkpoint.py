@@ -1,4 +1,4 @@
-"""Checkpoints: where a query resumes, also after a power cut that emptied its newest files."""
+"""Checkpoints: where a query resumes, also after a power cut that damaged its newest files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,15 @@ def write_checkpoint(folder: Path, offsets: dict[int, bool], commits: dict[int, 
     for kind, batches in (("offsets", offsets), ("commits", commits)):
         (folder / kind).mkdir()
         for batch, whole in batches.items():
-            text = f'v1\n{{}}\n{{"position":"{Position(Lsn(100 + batch))}"}}'
-            (folder / kind / str(batch)).write_text(text if whole else "")
+            (folder / kind / str(batch)).write_text(content(kind, batch) if whole else "")
     return folder
+
+
+def content(kind: str, batch: int) -> str:
+    """A file as Spark writes it."""
+    if kind == "commits":
+        return 'v1\n{"nextBatchWatermarkMs":0}'
+    return f'v1\n{{}}\n{{"position":"{Position(Lsn(100 + batch))}"}}'
 
 
 def batches(folder: Path, kind: str) -> list[int]:
@@ -78,11 +84,33 @@ def test_temporary_files_are_removed(tmp_path: Path) -> None:
     assert (batches(folder, "offsets"), list((folder / "commits").iterdir())) == ([0], [])
 
 
+@pytest.mark.parametrize("kind", ["offsets", "commits"])
+def test_a_torn_file_is_removed(tmp_path: Path, kind: str) -> None:
+    for length in range(len(content(kind, 4))):
+        folder = tmp_path / str(length)
+        folder.mkdir()
+        write_checkpoint(folder, {3: True, 4: True}, {3: True, 4: True})
+        torn = content(kind, 4)[:length].encode() + bytes(length % 3)
+        (folder / kind / "4").write_bytes(torn)
+        assert checkpoint.repair(folder, not_called)
+        check_readable(folder)
+        assert checkpoint.delivered(folder) == Position(Lsn(103))
+
+
+def test_commits_without_an_offset_are_removed(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, {3: True}, {3: True, 4: True})
+    assert checkpoint.repair(folder, not_called)
+    assert (batches(folder, "offsets"), batches(folder, "commits")) == ([3], [3])
+
+
 def test_other_damage_is_not_repaired(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, {3: True}, {3: True})
     (folder / "offsets" / "3").write_text("spoiled")
     assert not checkpoint.repair(folder, not_called)
     assert (folder / "offsets" / "3").read_text() == "spoiled"
+
+
+DAMAGE = some.just(1.0) | some.floats(0, 1)
 
 
 class InterruptedRepairError(Exception):
@@ -91,19 +119,20 @@ class InterruptedRepairError(Exception):
 
 @given(
     first=some.integers(0, 3),
-    whole=some.lists(some.tuples(some.booleans(), some.booleans()), min_size=2, max_size=6),
-    committed=some.booleans(),
+    damage=some.lists(some.tuples(DAMAGE, DAMAGE), min_size=2, max_size=6),
+    missing=some.sampled_from([(0, 0), (0, 1), (1, 1), (1, 0), (2, 1)]),
     steps=some.integers(0, 8),
 )
 def test_spark_can_resume_after_any_damage_and_any_interrupted_repair(
-    first: int, whole: list[tuple[bool, bool]], committed: bool, steps: int
+    first: int, damage: list[tuple[float, float]], missing: tuple[int, int], steps: int
 ) -> None:
-    offsets = {batch: plan for batch, (plan, _) in enumerate(whole, first)}
-    commits = {batch: commit for batch, (_, commit) in enumerate(whole, first)}
-    if not committed:
-        commits.popitem()
+    """`damage` is the part of each file that is left; `missing` files are the newest ones."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        folder = write_checkpoint(Path(name), offsets, commits)
+        folder = write_checkpoint(Path(name), {}, {})
+        for index, kind in enumerate(("offsets", "commits")):
+            for batch, part in enumerate(damage[: len(damage) - missing[index]], first):
+                text = content(kind, batch)
+                (folder / kind / str(batch)).write_text(text[: int(part[index] * len(text))])
         left = iter(range(steps))
         unlink = Path.unlink
 
@@ -123,10 +152,11 @@ def test_spark_can_resume_after_any_damage_and_any_interrupted_repair(
 
 def check_readable(folder: Path) -> None:
     """What Spark requires of a checkpoint before it resumes."""
-    assert all(
-        path.read_bytes() for kind in ("offsets", "commits") for path in (folder / kind).iterdir()
-    )
+    for kind in ("offsets", "commits"):
+        for path in (folder / kind).iterdir():
+            assert path.read_text() == content(kind, int(path.name))
     offsets, commits = batches(folder, "offsets"), batches(folder, "commits")
+    assert not commits or commits[-1] <= offsets[-1]
     if not offsets:
         assert not commits
     elif offsets[-1] not in commits and offsets[-1]:

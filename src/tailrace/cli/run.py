@@ -29,10 +29,11 @@ def run(
 ) -> None:
     """Run capture, the pipelines and the HTTP endpoints, and restart them if they fail.
 
-    Each of them is a separate process. A process that ends is restarted after 1 s, then 2 s, up to
-    30 s. A process that fails in a final state (GAP, SLOT_LOST, BAD_CONFIG ...) is not restarted:
-    /status shows the state, and the other processes continue. Pipelines still deliver what the log
-    holds. When no worker can continue, the command ends with the exit code of the first failure.
+    Each of them is a separate process. A process that ends is restarted at once, the next time
+    after 1 s, then 2 s, up to 30 s. A process that fails in a final state (GAP, SLOT_LOST,
+    BAD_CONFIG ...) is not restarted: /status shows the state, and the other processes continue.
+    Pipelines still deliver what the log holds. When no worker can continue, the command ends with
+    the exit code of the first failure.
 
     SIGHUP reloads the settings: added, removed and changed pipelines take effect, and each pipeline
     resumes at its checkpoint. Capture is not interrupted.

@@ -82,6 +82,17 @@ def unpin(store: Store, name: str) -> None:
         store.remove(file)
 
 
+def own_pin(store: Store, name: str) -> Position | None:
+    """Where a reader pinned the log. None if it has no pin, or an unreadable one: it pins again.
+
+    The pins of other readers are not its business, and may be unreadable.
+    """
+    try:
+        return _read_pin(store, f"pin-{name}.json").position
+    except (FileNotFoundError, CorruptError):
+        return None
+
+
 def pins(store: Store) -> dict[str, Position]:
     """The pinned position of each reader."""
     return {name: pin.position for name, pin in read_pins(store).items()}
@@ -117,8 +128,8 @@ def _read_pin(store: Store, file: str) -> Pin:
             if attempt + 1 == _READ_ATTEMPTS:
                 raise CorruptError(
                     f"the pin file {file} is unreadable: {error}",
-                    hint="Remove the file if its reader no longer exists; a running reader "
-                    "rewrites its pin.",
+                    hint="Remove the file if its reader no longer exists; a pipeline rewrites its "
+                    "pin when it starts.",
                 ) from error
     raise AssertionError("unreachable")
 

@@ -184,7 +184,7 @@ class Runner:
         """Where the pipeline begins. The log keeps everything after that, also while the sink is
         unreachable."""
         folder, store = self._folders.checkpoint, LocalStore(self._config.log.path)
-        pinned = retention.pins(store).get(self._name)
+        pinned = retention.own_pin(store, self._name)
         if checkpoint.repair(folder, lambda: pinned):
             self._events.warning("pipeline.checkpoint_repaired", folder=str(folder))
         start = parse_start(self._pipeline.start)
@@ -222,7 +222,7 @@ class Runner:
     def _settle(self, noted: OpenProgress) -> None:
         """Let the log remove what an open batch has delivered."""
         store, reached = LocalStore(self._config.log.path), Position.parse(noted.reached)
-        pinned = retention.pins(store).get(self._name)
+        pinned = retention.own_pin(store, self._name)
         if pinned is None or pinned < reached:
             # If not even a full disk's old files can be overwritten, the log keeps more.
             with contextlib.suppress(DiskFullError):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HEALTHY_S = 60.0
-"""A process that ran this long is healthy: its next restart waits for the first delay again."""
+"""A process that ran this long is healthy: it is restarted at once again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +84,8 @@ class Launcher(Protocol):
 
 
 def restart_backoff() -> Backoff:
-    """1 s, 2 s, 4 s … 30 s. Without jitter: no other supervisor shares the machine's log."""
-    return Backoff(first_s=1.0, max_s=30.0, jitter=0.0)
+    """0 s, 1 s, 2 s, 4 s … 30 s. Without jitter: no other supervisor shares the machine's log."""
+    return Backoff(first_s=1.0, max_s=30.0, jitter=0.0, at_once=True)
 
 
 class Child:

@@ -4,8 +4,8 @@ The rules:
 
 1. Every process may die and restart without loss: the log is durable before changes are
    acknowledged, and pipelines have checkpoints.
-2. A process that ends is restarted after 1 s, then 2 s, up to 30 s. After a minute without an exit
-   the delay starts at 1 s again.
+2. A process that ends is restarted at once, the next time after 1 s, then 2 s, up to 30 s. After a
+   minute without an exit it is restarted at once again.
 3. An exit code that a restart cannot fix (GAP, SLOT_LOST, BAD_CONFIG …) is final: the process stays
    down and `/status` shows it. The others continue: pipelines still deliver what the log holds.
 4. SIGTERM or SIGINT stops the processes one after another, capture first. A second signal kills

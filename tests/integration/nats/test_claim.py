@@ -144,3 +144,17 @@ def test_a_duplicate_with_another_payload_is_an_error(settings: NatsSink) -> Non
     write(settings, "a", range(20), size=10, name="one")
     with pytest.raises(DivergedError, match="it holds another message with that id"):
         write(settings, "b", range(20), size=20, name="two")
+
+
+def test_every_duplicate_is_compared(settings: NatsSink) -> None:
+    """GIVEN duplicates of which only the last one has another payload THEN it is found."""
+    write(settings, "a", range(20), name="one")
+    sink = JetStream(settings, Lane(pipeline="two", history="b"))
+    try:
+        sink.open(ORIGIN)
+        sink.write(batch(settings, range(19)))
+        sink.write(batch(settings, range(19, 20), size=20))
+        with pytest.raises(DivergedError, match="it holds another message with that id"):
+            sink.flush()
+    finally:
+        sink.close()

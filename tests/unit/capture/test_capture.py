@@ -204,6 +204,39 @@ def test_a_pin_is_stale_if_nobody_renews_it(segments: Path) -> None:
     assert [(event["event"], event["pin"]) for event in events] == [("log.pin_stale", "gone")]
 
 
+def housekeeper(segments: Path, **log: object) -> _Sessions:
+    """Sessions that are asked for housekeeping only, a day after the last change."""
+    config = load(None, {"log": {"path": segments, **log}})
+    clock, nothing = Clock(), cast("Any", None)
+    sessions = _Sessions(
+        config, "", LocalStore(segments), nothing, stopping=lambda: False, clock=clock
+    )
+    sessions._server_time = (TIME + 86_400 * SECOND, clock())
+    return sessions
+
+
+def test_an_unreadable_pin_stops_retention_and_not_capture(segments: Path) -> None:
+    before = count(segments)
+    (segments / "pin-reader.json").write_text("{")
+    with capture_logs() as events:
+        housekeeper(segments, keep_hours=1)._housekeeping()
+    assert [(event["event"], event["code"]) for event in events] == [
+        ("log.retention_failed", "CORRUPT")
+    ]
+    assert count(segments) == before
+
+
+def test_few_segments_are_deleted_at_a_time(
+    segments: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.capture.capture._MAX_DELETED", 2)
+    sessions, before = housekeeper(segments, keep_hours=1), count(segments)
+    sessions._housekeeping()
+    assert count(segments) == before - 2
+    sessions._housekeeping()
+    assert count(segments) == before - 4
+
+
 @pytest.mark.parametrize("keep_bytes", [0, 1 << 30])
 def test_a_log_that_is_too_full_to_open_deletes_what_is_expired(
     segments: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch

@@ -112,6 +112,17 @@ def test_a_pin_that_cannot_be_read_deletes_nothing(segmented: TestLog, content: 
         sequences(segmented, NOTHING_KEPT)
 
 
+def test_a_reader_needs_no_pin_but_its_own() -> None:
+    position = Position(transaction(0).lsn, 1)
+    store = MemoryStore.holding({"pin-other.json": b"{", "pin-broken.json": b"{"})
+    retention.pin(store, "mine", position, now=0)
+    assert retention.own_pin(store, "mine") == position
+    assert retention.own_pin(store, "broken") is None
+    assert retention.own_pin(store, "absent") is None
+    retention.pin(store, "broken", position, now=0)
+    assert retention.own_pin(store, "broken") == position
+
+
 def test_a_pin_moves_on_a_full_disk() -> None:
     """Readers that go on are what frees a disk that the log has filled."""
     store = MemoryStore()

@@ -41,7 +41,7 @@ _CATALOG_TIMEOUT_S = 0.5
 """Creek's clients wait one second for a reply."""
 _REFUSAL_DELAY_S = 0.5
 """A client takes the first reply: a producer that has the table must be able to reply before."""
-_UNKNOWN_TABLE_DELAY_S = 3.0
+_PLAIN_REFUSAL_DELAY_S = 3.0
 """The same for clients of Tailrace, which wait at least five seconds."""
 _MAX_NAMES, _MAX_TEXT = 50, 1000
 _STATUS: dict[type[TailraceError], int] = {MalformedError: 400, ConfigError: 404}
@@ -80,8 +80,9 @@ class Answers(ABC):
 class PlainAnswers(Answers):
     """Tailrace's form: the table is in the subject, and the reply holds the snapshot's id.
 
-    Several pipelines may receive one request, and a client takes the first reply. A pipeline
-    without the table therefore refuses late, after every pipeline that has it.
+    Several pipelines may receive one request, and a client takes the first reply. A pipeline that
+    lacks the table, or cannot know whether it has it, therefore refuses late, after every pipeline
+    that has it.
     """
 
     def __init__(self, pipeline: Pipeline, catalog: PublishedTables, submit: Submit) -> None:
@@ -96,12 +97,13 @@ class PlainAnswers(Answers):
 
         The body is optional: `{"format": "copy"}` requests COPY text, anything else rows.
         """
+        clock = asyncio.get_running_loop().time
+        refuse_at = clock() + _PLAIN_REFUSAL_DELAY_S
         path = subject.removeprefix(f"{self._request}.")
         try:
             record = await asyncio.to_thread(self._requested, path, _form(body))
         except TailraceError as error:
-            if isinstance(error, ConfigError):
-                await asyncio.sleep(_UNKNOWN_TABLE_DELAY_S)
+            await asyncio.sleep(refuse_at - clock())
             structlog.get_logger().warning(
                 "snapshot.request_refused", table=path, code=error.code, reason=str(error)
             )

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.config import Pipeline
-from tailrace.errors import ConfigError, MalformedError, SinkFullError, TailraceError
+from tailrace.errors import (
+    ConfigError,
+    MalformedError,
+    PostgresUnreachableError,
+    SinkFullError,
+    TailraceError,
+)
 from tailrace.postgres.names import TableName
 from tailrace.snapshot.service.answers import CreekAnswers, CreekRequest, PlainAnswers
 from tailrace.snapshot.service.catalog import Listing
@@ -70,12 +76,16 @@ def test_the_status_of_a_refusal(error: TailraceError, status: str) -> None:
 
 
 class Tables:
-    """The published tables of one pipeline."""
+    """The published tables of one pipeline; without names its PostgreSQL is down."""
+
+    last_listing = None
 
     def __init__(self, *names: str) -> None:
         self._tables = frozenset(TableName("public", name) for name in names)
 
     def listing(self) -> Listing:
+        if not self._tables:
+            raise PostgresUnreachableError("connection refused")
         return Listing("shop", self._tables)
 
 
@@ -89,9 +99,12 @@ def plain(*tables: str) -> PlainAnswers:
     return PlainAnswers(pipeline, Tables(*tables), submit)  # type: ignore[arg-type]
 
 
-def test_the_pipeline_that_has_the_table_replies_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN two bridges that get every request WHEN one lacks the table THEN its refusal comes
-    after the reply of the other."""
+@pytest.mark.parametrize("tables", [("other",), ()])
+def test_the_pipeline_that_has_the_table_replies_first(
+    tables: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN two bridges that get every request WHEN one lacks the table, or cannot know whether it
+    has it, THEN its refusal comes after the reply of the other."""
     replied: list[bytes] = []
     delayed = asyncio.Event()
 
@@ -105,7 +118,7 @@ def test_the_pipeline_that_has_the_table_replies_first(monkeypatch: pytest.Monke
         delayed.set()
 
     async def both() -> None:
-        await asyncio.gather(ask(plain("other")), ask(plain("items")))
+        await asyncio.gather(ask(plain(*tables)), ask(plain("items")))
 
     asyncio.run(both())
     assert [sorted(msgspec.json.decode(reply)) for reply in replied] == [
