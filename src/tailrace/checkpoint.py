@@ -13,8 +13,8 @@ The offset of an open batch names the batch, and `tailrace.open_batch` knows whe
 
 Spark does not fsync these files. After a power cut the newest files may be empty, torn or missing,
 and Spark then refuses the whole checkpoint. `repair` removes them: their batches are replayed, and
-sinks skip what they already hold. It also removes the temporary file of a write that a crash interrupted: Spark
-does not start its first batch while there is one.
+sinks skip what they already hold. It also removes the temporary file of a write that a crash
+interrupted: Spark does not start its first batch while there is one.
 """
 
 from __future__ import annotations

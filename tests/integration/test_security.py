@@ -268,6 +268,14 @@ def test_pysparks_gateway_needs_a_token(spark: SparkSession) -> None:
     assert answer(port, b"A\n%s\ne\n" % token.encode()).startswith(b"!y")
 
 
+def test_sparks_other_ports_need_a_secret(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    manager = jvm.org.apache.spark.SparkEnv.get().securityManager()
+    assert manager.isAuthenticationEnabled()
+    assert len(manager.getSecretKey()) >= 32
+    assert "spark.authenticate.secret" not in dict(spark.sparkContext.getConf().getAll())
+
+
 def answer(port: int, request: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(request)

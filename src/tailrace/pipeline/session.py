@@ -58,9 +58,11 @@ SETTINGS = {
     # Only the plan of a batch is in memory; nothing is cached.
     "spark.driver.memory": "1g",
     _JAVA_OPTIONS: JAVA,
-    # Listen on the loopback interface only.
+    # Listen on the loopback interface only, where any user of the machine can connect: Spark
+    # creates a secret that only its own processes know.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
     # A worker is forked with everything loaded, instead of loading it for a second.
     "spark.python.daemon.module": "tailrace.pipeline.daemon",
     # Spark has a daemon per environment. It sets this variable for SQL alone.
@@ -69,6 +71,8 @@ SETTINGS = {
 
 _THIS_MACHINE = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module")
 """Settings for executors on this machine only."""
+_THIS_PROCESS = ("spark.authenticate",)
+"""Settings for executors in the JVM of the driver only: Spark creates no secret for others."""
 _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
 """Names of settings whose values Spark hides in its own output: `spark.redaction.regex`."""
 
@@ -86,7 +90,7 @@ STREAMING = {
 
 def build(settings: Spark, *, name: str = "tailrace") -> SparkSession:
     """Create the session; the user's `conf` wins over `SETTINGS`."""
-    interpreter.configure(local=settings.master.startswith("local"))
+    interpreter.configure(local=_local(settings))
     conf = {"spark.app.name": name, "spark.master": settings.master} | conf_of(settings)
     _start_jvm(conf)
     builder = SparkSession.builder
@@ -106,7 +110,13 @@ def conf_of(settings: Spark) -> dict[str, str]:
     conf = SETTINGS | settings.conf
     conf[_JAVA_OPTIONS] = archive.add_to(conf[_JAVA_OPTIONS])
     dropped = () if settings.on_this_machine else _THIS_MACHINE
+    dropped += () if _local(settings) else _THIS_PROCESS
     return {key: value for key, value in conf.items() if key not in dropped or key in settings.conf}
+
+
+def _local(settings: Spark) -> bool:
+    """Whether the executors are threads of the driver's JVM."""
+    return settings.master.startswith("local")
 
 
 def _start_jvm(conf: dict[str, str]) -> None:

@@ -26,6 +26,15 @@ def test_a_driver_of_a_cluster_listens_where_spark_or_the_user_says() -> None:
     assert [conf.get(name) for name in ADDRESSES] == ["10.0.0.7", None]
 
 
+def test_a_local_session_creates_a_secret() -> None:
+    name = "spark.authenticate"
+    assert session.conf_of(Spark(master="local[2]"))[name] == "true"
+    # The user and the master share a secret.
+    assert name not in session.conf_of(Spark(master="spark://localhost:7077"))
+    own = session.conf_of(Spark(master="spark://spark-1:7077", conf=PROTECTED))
+    assert own[name] == "true"
+
+
 def test_sparks_user_interface_is_off() -> None:
     assert session.conf_of(Spark())["spark.ui.enabled"] == "false"
     own = {"spark.ui.enabled": "true"}
