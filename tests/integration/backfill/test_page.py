@@ -95,11 +95,13 @@ def test_a_shorter_limit_of_the_role_stays(
 
 def test_a_policy_that_hides_rows_is_an_error(database: Database, connection: Connection) -> None:
     role = f"reader_{database.name}"
-    connection.execute(f"""
+    connection.execute(
+        f"""
         CREATE ROLE {role} LOGIN; GRANT SELECT ON public.items TO {role};
         ALTER TABLE public.items ENABLE ROW LEVEL SECURITY;
         CREATE POLICY one ON public.items USING (id = 1)
-    """.encode())
+    """.encode()
+    )
     try:
         with (
             closing(connect(make_conninfo(database.dsn, user=role))) as restricted,

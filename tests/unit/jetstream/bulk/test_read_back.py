@@ -129,7 +129,8 @@ def test_ids_are_held_in_columns() -> None:
     only those of one pull are Python objects."""
     count = 4 * module._PULL
     line: Any = Shared(*(("one", number) for number in range(1, count + 1)))
-    found = module._forward(line, module.OwnMessages("CDC"), (1, count), ORIGIN)
+    own = module.OwnMessages("CDC", owner="one")
+    found = module._forward(line, own, (1, count), ORIGIN)
     assert {type(part) for part in found.keys} == {pa.LargeBinaryArray}
     assert {type(part) for part in found.lsns} == {np.ndarray}
     assert [len(part) for part in found.keys] == [module._PULL] * 4
