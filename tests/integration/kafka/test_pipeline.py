@@ -121,8 +121,7 @@ def cut_off_last_batch(delivery: Delivery) -> None:
     """Leave the checkpoint as a crash does between delivery and Spark's commit."""
     commits = checkpoint.folder_of(delivery.data, delivery.name) / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
-    for name in (f"{last}", f".{last}.crc"):
-        (commits / name).unlink()
+    (commits / str(last)).unlink()
 
 
 def begin_next_timeline(captured: Captured) -> None:
