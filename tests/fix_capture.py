@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +50,12 @@ class Captured:
 
     def create_slot(self) -> None:
         self.database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self.slot)
+
+    def replace_log(self) -> None:
+        """What a user does after DIVERGED: a new log folder and a new slot."""
+        shutil.rmtree(self.folder)
+        self.database.query("SELECT pg_drop_replication_slot(%s)", self.slot)
+        self.create_slot()
 
     def server_end(self) -> Lsn:
         """The end of WAL, flushed: a commit makes sure of that."""

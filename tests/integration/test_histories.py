@@ -29,13 +29,6 @@ if TYPE_CHECKING:
 SHORT_WINDOW = {"duplicate_window_s": 0.1}
 
 
-def replace_log(captured: Captured) -> None:
-    """What a user does after DIVERGED: a new log folder and a new slot."""
-    shutil.rmtree(captured.folder)
-    captured.database.query("SELECT pg_drop_replication_slot(%s)", captured.slot)
-    captured.create_slot()
-
-
 def reset(delivery: Delivery) -> None:
     carry_out(
         delivery.config,
@@ -68,7 +61,7 @@ def test_a_new_log_is_delivered_after_a_reset(
     """GIVEN a pipeline whose log was replaced WHEN it starts THEN it is DIVERGED, and after
     `tailrace reset` it delivers the new log."""
     captured, delivery = delivered_once(database, capture, deliver)
-    replace_log(captured)
+    captured.replace_log()
     database.execute("INSERT INTO users VALUES (2), (3)")
     captured.catch_up()
     figures = delivery.run()
@@ -93,7 +86,7 @@ def test_a_stream_of_another_log_is_refused(
     """GIVEN a data folder that was lost together with its log WHEN the pipeline begins anew
     THEN it does not take the stream's messages for its own."""
     captured, delivery = delivered_once(database, capture, deliver)
-    replace_log(captured)
+    captured.replace_log()
     shutil.rmtree(delivery.data)
     database.execute("INSERT INTO users VALUES (2)")
     captured.catch_up()

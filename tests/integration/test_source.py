@@ -17,14 +17,14 @@ from pyspark.errors import PySparkException
 
 import tailrace
 from tailrace.change import Op
-from tailrace.errors import CorruptError
+from tailrace.errors import CorruptError, DivergedError
 from tailrace.log.reader import Earliest, Log
 from tailrace.open_batch import OpenBatches, OpenProgress
 from tailrace.pipeline.frames.changes import SCHEMA
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
 from tailrace.pipeline.source.stream import OpenRange, Range, TailraceReader
-from tailrace.position import Position
+from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,6 +145,40 @@ def test_a_query_resumes_from_its_checkpoint(
     assert [json.loads(row.after) for batch in batches for row in batch] == [
         {"id": 2, "detail": None}
     ]
+
+
+def test_a_checkpoint_of_another_log_has_diverged(
+    spark: SparkSession, shop: Captured, tmp_path: Path
+) -> None:
+    available(source(spark, shop), tmp_path / "ck")
+    shop.replace_log()
+    shop.database.execute("INSERT INTO orders VALUES (2, 'null')")
+    shop.catch_up()
+    with pytest.raises(PySparkException, match=r"DivergedError.*belongs to the log"):
+        available(source(spark, shop), tmp_path / "ck")
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_an_offset_of_another_log_is_refused(shop: Captured, replayed: bool) -> None:
+    """Whether Spark plans the next batch after it, or replays a batch that begins there."""
+    reader = TailraceReader(Options(log=shop.folder), SCHEMA)
+    end = shop.log.end()
+
+    def plan(start: Offset) -> None:
+        if replayed:
+            reader.partitions(start.dump(), start.dump())
+        else:
+            reader.latestOffset(start.dump(), reader.getDefaultReadLimit())
+
+    own = Offset(position=end.position, history=shop.log.id)
+    plan(own)
+    for other, message in (
+        (replace(own, history="another"), "belongs to the log another"),
+        (replace(own, position=Position(Lsn(end.end_lsn + 1))), "the log ends at"),
+    ):
+        with pytest.raises(DivergedError, match=message) as caught:
+            plan(other)
+        assert "checkpointLocation" in caught.value.hint
 
 
 def test_every_kind_of_starting_position(

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tailrace.backfill import page
 from tailrace.errors import ConfigError, PostgresRefusedError
@@ -90,3 +91,23 @@ def test_a_shorter_limit_of_the_role_stays(
     connection.execute(f"SET statement_timeout TO '{role}'".encode())
     with page.snapshot(connection, "p", ITEMS, timeout_s=3600):
         assert connection.execute("SHOW statement_timeout").fetchone() == (effective,)
+
+
+def test_a_policy_that_hides_rows_is_an_error(database: Database, connection: Connection) -> None:
+    role = f"reader_{database.name}"
+    connection.execute(
+        f"""
+        CREATE ROLE {role} LOGIN; GRANT SELECT ON public.items TO {role};
+        ALTER TABLE public.items ENABLE ROW LEVEL SECURITY;
+        CREATE POLICY one ON public.items USING (id = 1)
+    """.encode()
+    )
+    try:
+        with (
+            closing(connect(make_conninfo(database.dsn, user=role))) as restricted,
+            pytest.raises(PostgresRefusedError, match="row-level security"),
+            page.snapshot(restricted, "p", ITEMS) as snapshot,
+        ):
+            list(page.rows(restricted, snapshot, where="", cursor=(), limit=0))
+    finally:
+        connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())

@@ -155,3 +155,15 @@ def fetch(topic: str, *, max_bytes: int = 1 << 20, wait: timedelta = SOON) -> di
         "isolation_level": 0, "topics": [{"topic": topic, "partitions": [part]}],
         "forgotten_topics_data": [],
     }  # fmt: skip
+
+
+def join(group: str, metadata: bytes = b"") -> dict[str, Any]:
+    """The fields of a JoinGroup request of version 3, in which a member joins at once.
+
+    Its session is longer than any test.
+    """
+    return {
+        "group_id": group, "session_timeout": timedelta(minutes=30),
+        "rebalance_timeout": timedelta(minutes=30), "member_id": "", "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": metadata}],
+    }  # fmt: skip

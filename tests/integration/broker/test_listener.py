@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from tests.command import run
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka
-from tests.integration.broker.raw import Raw
+from tests.integration.broker.raw import Raw, join
 from tests.integration.broker.samples import create_topic, sample_records
 from tests.waiting import wait_for
 
@@ -100,7 +100,7 @@ def own_broker(database: Database, tmp_path: Path) -> Iterator[BrokerProcess]:
 def test_a_broker_that_lost_its_lock_stops_serving(own_broker: BrokerProcess) -> None:
     """GIVEN a broker with members of a group WHEN its lock is lost and another process takes it
     THEN the broker closes all connections, accepts none and writes nothing, until it has the lock
-    again. The members then join again."""
+    again. It does not know the members then: they join again."""
     database = own_broker.database
     topic = create_topic(own_broker.bootstrap)
     client = Librdkafka(own_broker.bootstrap)
@@ -111,6 +111,13 @@ def test_a_broker_that_lost_its_lock_stops_serving(own_broker: BrokerProcess) ->
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
     ((lock,),) = database.query(f"SELECT (classid::bigint << 32) | objid::bigint {locks}")
     with Raw(own_broker.port) as member, database.connect() as other:
+        joined = member.ask(11, 3, join("members"))
+        session = {
+            "group_id": "members",
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+        }
+        assert member.ask(12, 2, session).error_code.name == "none"
         # Waits behind the broker, so that nobody else can be next.
         waiting = threading.Thread(
             target=other.execute, args=("SELECT pg_advisory_lock(%s)", [lock])
@@ -132,4 +139,6 @@ def test_a_broker_that_lost_its_lock_stops_serving(own_broker: BrokerProcess) ->
         assert database.query("SELECT count(*) FROM kafka.messages") == rows
         other.execute("SELECT pg_advisory_unlock(%s)", [lock])
         assert producer.flush(60) == 0
+    with Raw(own_broker.port) as member:
+        assert member.ask(12, 2, session).error_code.name == "unknown_member_id"
     assert len(client.consume(topic, 11)) == 11

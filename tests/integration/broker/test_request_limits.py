@@ -6,7 +6,6 @@ import gzip
 import struct
 import threading
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import cramjam
@@ -16,7 +15,7 @@ from crc32c import crc32c
 
 from tailrace.broker.limits import Limits
 from tests.integration.broker.embedded import MB, EmbeddedBroker, topic
-from tests.integration.broker.raw import Raw, batch, fetch, produce, response
+from tests.integration.broker.raw import Raw, batch, fetch, join, produce, response
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -152,15 +151,6 @@ def test_only_the_first_records_of_a_response_exceed_the_limits(
         assert {len(part.records) for part in found[1:]} == {0}
         found = raw.ask(1, 11, fetch_all(name, 20, max_bytes=2 * MB)).responses[0].partitions
         assert all(len(part.records) > MB for part in found)
-
-
-def join(group: str, metadata: bytes) -> dict[str, Any]:
-    """The fields of a JoinGroup request of version 3, in which a member joins at once."""
-    return {
-        "group_id": group, "session_timeout": timedelta(seconds=30),
-        "rebalance_timeout": timedelta(seconds=30), "member_id": "", "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": metadata}],
-    }  # fmt: skip
 
 
 def test_members_of_groups_have_a_part_of_the_memory(

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace import checkpoint
+from tailrace.log.appender import Appender, Layout
+from tailrace.log.lease import Lease
+from tailrace.log.store import LocalStore
 from tests import topics
 
 if TYPE_CHECKING:
@@ -109,3 +115,45 @@ def test_a_route_may_name_the_partition(
     assert delivery.run().events == 30
     for message in received(sink["bootstrap"], f"{database.name}.routed", 30):
         assert payload(message)["data"]["shard"] == message.partition()
+
+
+def cut_off_last_batch(delivery: Delivery) -> None:
+    """Leave the checkpoint as a crash does between delivery and Spark's commit."""
+    commits = checkpoint.folder_of(delivery.data, delivery.name) / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / str(last)).unlink()
+
+
+def begin_next_timeline(captured: Captured) -> None:
+    """Continue the log as capture does after a failover."""
+    store = LocalStore(captured.folder)
+    lease = Lease.acquire(store)
+    appender = Appender.open(store, lease, Layout())
+    assert appender is not None
+    with closing(appender):
+        identity = appender.identity
+        appender.change_identity(replace(identity, timeline=identity.timeline + 1))
+    lease.release()
+
+
+@pytest.mark.parametrize("sink", [True], ids=["transactional"], indirect=True)
+def test_a_batch_cut_off_before_a_failover_is_not_sent_again(
+    database: Database, capture: Capturing, deliver: Delivering, sink: dict[str, Any]
+) -> None:
+    """GIVEN a batch that Kafka holds and the checkpoint does not WHEN the log continues on a new
+    timeline THEN the replay skips it, and delivers what follows."""
+    database.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    captured = capture(database)
+    # A replay of an open batch begins where the batch has come to.
+    delivery = deliver(captured, max_open_s=0, kafka=sink)
+    database.execute("INSERT INTO users VALUES (1), (2)")
+    captured.catch_up()
+    assert delivery.run().events == 2
+    cut_off_last_batch(delivery)
+    database.execute("INSERT INTO users VALUES (3)")
+    captured.catch_up()
+    begin_next_timeline(captured)
+    figures = delivery.run()
+    assert (figures.state, figures.duplicates, figures.events) == ("stopped", 2, 1), figures
+    found = received(sink["bootstrap"], f"{database.name}.users", 3)
+    assert [payload(message)["data"]["id"] for message in found] == [1, 2, 3]

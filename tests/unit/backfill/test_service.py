@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -197,6 +198,18 @@ def test_other_errors_fail_the_backfill(bench: Bench, events: list[Any]) -> None
     failed = [event for event in events if event["event"] == "backfill.failed"]
     assert [event["code"] for event in failed] == ["BAD_CONFIG", "UNEXPECTED"]
     assert failed[0]["hint"] == "Write another."
+
+
+@pytest.mark.parametrize("error", [None, DiskFullError("no space"), PermissionError()])
+def test_an_idle_service_removes_delivered_pages(
+    bench: Bench, events: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """An error does not end the service: it tries again."""
+    tidy = Mock(side_effect=error)
+    monkeypatch.setattr(bench.service._filler, "tidy", tidy)
+    bench.work()
+    tidy.assert_called_once_with()
+    assert names(events) == ["backfill.spool_not_tidied"] * (error is not None)
 
 
 def test_progress_lists_the_last_backfills(bench: Bench) -> None:

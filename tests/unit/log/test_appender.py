@@ -281,8 +281,8 @@ def test_dropped_tables_are_left_out_of_later_segments() -> None:
 
 def test_a_new_timeline_may_begin_before_the_end_of_the_log() -> None:
     """GIVEN a log that ends with WAL without changes WHEN the next timeline begins before it
-    THEN the log goes back to where that begins, and is valid."""
-    made = TestLog()
+    THEN the log goes back to where that begins, is valid, and keeps its id."""
+    made = TestLog(log_id="5f0c2a9e")
     made.append(transaction(0))
     made.progress(0x1180)
     made.appender.change_identity(replace(IDENTITY, timeline=2), end_lsn=Lsn(0x1150))
@@ -296,3 +296,6 @@ def test_a_new_timeline_may_begin_before_the_end_of_the_log() -> None:
     again = Appender.open(made.store, Lease.acquire(made.store), made.layout)
     assert again is not None
     assert again.mark.position == made.changes()[-1].position
+    headers = [made.log().header(name) for name in list_segments(made.store)]
+    assert [header.identity.timeline for header in headers] == [1, 2]
+    assert {header.log_id for header in headers} == {again.log_id} == {"5f0c2a9e"}

@@ -266,6 +266,8 @@ def test_the_printed_script_runs(tmp_path: Path) -> None:
             "1w",
             "(NATS_RETENTION_MAX_AGE): must be a duration such as 10s",
         ),
+        ("NATS_RETENTION_MAX_MSGS", "-1", "NATS_RETENTION_MAX_MSGS"),
+        ("NATS_RETENTION_POLICY", "interest", "(NATS_RETENTION_POLICY): must be limits"),
         ("NATS_MAX_PENDING", "0", "NATS_MAX_PENDING"),
         ("NATS_REPLICAS", "9", "NATS_REPLICAS"),
         ("PROMETHEUS_PORT", "x", "PROMETHEUS_PORT"),

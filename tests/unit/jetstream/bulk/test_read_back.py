@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tailrace.errors import SinkUnreachableError
@@ -120,6 +122,22 @@ def test_the_search_ends_at_a_delivered_message() -> None:
     line = Shared(*(("one", 1) for _ in range(100_000)), ("one", 5), ("two", 1))
     assert stored(line, 4) == [5]
     assert line.read < 1000
+
+
+def test_ids_are_held_in_columns() -> None:
+    """GIVEN a lost checkpoint and a long stream THEN its ids take the memory of their bytes, and
+    only those of one pull are Python objects."""
+    count = 4 * module._PULL
+    line: Any = Shared(*(("one", number) for number in range(1, count + 1)))
+    own = module.OwnMessages("CDC", owner="one")
+    found = module._forward(line, own, (1, count), ORIGIN)
+    assert {type(part) for part in found.keys} == {pa.LargeBinaryArray}
+    assert {type(part) for part in found.lsns} == {np.ndarray}
+    assert [len(part) for part in found.keys] == [module._PULL] * 4
+    size = sum(part.nbytes for part in (*found.keys, *found.lsns))
+    key = len(b"cdc.t ") + len(message_id(count))
+    assert size <= (key + 16) * count + 100
+    assert len(module.ReadBack.joined([found])) == count
 
 
 def read(line: Replica) -> int:

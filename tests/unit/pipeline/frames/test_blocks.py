@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.change import Op
-from tailrace.errors import PoisonedError
-from tailrace.pipeline.frames import frame
 from tailrace.pipeline.frames.blocks import SCHEMA, BlockFrame, unpack
 from tailrace.pipeline.frames.frame import Slice, arrow_schema
 from tailrace.pipeline.spec import Spec
-from tests.fix_log import TestLog, insert, random_log, relation, transaction
+from tests.fix_log import TestLog, random_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,15 +73,3 @@ def test_a_heartbeat_is_a_block_without_messages(log: TestLog) -> None:
     end = reader.end().position
     (batch,) = BlockFrame(SPEC).batches(Slice(log=reader, after=end, upto=end))
     assert unpack(batch["messages"][0]).num_rows == 0
-
-
-def test_a_row_that_no_sink_takes_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a row beyond the limit among many small ones WHEN it is read THEN the error names it,
-    and nothing of it reaches the JVM."""
-    monkeypatch.setattr(frame, "MAX_ROW_BYTES", 2000)
-    log = TestLog()
-    log.append(transaction(0, *(insert(relation(1), key, "v" * 100) for key in range(100))))
-    assert len(positions([messages for _, messages in read(log, SPEC)])) == 100
-    log.append(transaction(1, insert(relation(1), 1, "small"), insert(relation(1), 2, "v" * 3000)))
-    with pytest.raises(PoisonedError, match=r"public\.t1 at 0/1200\.1 has 3,00. bytes"):
-        read(log, SPEC)

@@ -92,6 +92,10 @@ CASES: dict[str, tuple[Facts, str, Severity, str]] = {
     "minor release": (replace(HEALTHY, version=170_005), "server-version", WARNING, "17.5 can"),
     "standby": (replace(HEALTHY, standby=True), "primary", WARNING, "is a standby"),
     "wal level": (with_settings(wal_level="replica"), "wal-level", ERROR, "wal_level is replica"),
+    "minimal wal level": (
+        with_settings(wal_level="minimal", effective_wal_level="minimal"), "wal-level", ERROR,
+        "wal_level is minimal",
+    ),
     "encoding": (replace(HEALTHY, encoding="SQL_ASCII"), "encoding", WARNING, "invalid UTF-8"),
     "no limit": (
         with_settings(max_slot_wal_keep_size="-1"), "max-slot-wal-keep-size", WARNING, "fill",
@@ -215,3 +219,11 @@ def test_an_old_server_is_not_supported_and_has_no_failover() -> None:
     old, failover = problems(replace(HEALTHY, version=130_000))
     assert (old.check, old.severity) == ("server-version", ERROR)
     assert (failover.check, failover.severity) == ("failover-slot", INFO)
+
+
+@pytest.mark.parametrize("effective", ["replica", "logical"])
+def test_wal_level_replica_is_enough_from_postgres_19_on(effective: str) -> None:
+    """The first logical slot raises the effective level."""
+    facts = with_settings(wal_level="replica", effective_wal_level=effective)
+    (newer,) = problems(replace(facts, version=190_000))
+    assert (newer.check, newer.severity) == ("server-version", INFO)

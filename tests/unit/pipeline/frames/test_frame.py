@@ -1,0 +1,79 @@
+"""The limit of a row's size, in every way that a pipeline reads the log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
+
+import pytest
+
+from tailrace.errors import PoisonedError
+from tailrace.open_batch import OpenBatch
+from tailrace.pipeline import opened
+from tailrace.pipeline.follow import Following
+from tailrace.pipeline.frames import frame
+from tailrace.pipeline.frames.blocks import BlockFrame, unpack
+from tailrace.pipeline.frames.cells import CellFrame, changes_of
+from tailrace.pipeline.frames.frame import Slice
+from tailrace.pipeline.open_source import OpenSource
+from tailrace.pipeline.spec import Spec
+from tests.fix_log import TestLog, insert, relation, transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tailrace.log.reader import Log
+
+SPEC = Spec(name="p", sink="nats", destination="{table}")
+MAX_ROWS = 1
+"""Of an open batch: it then ends at the end of the log."""
+
+
+def whole(log: Log) -> Slice:
+    return Slice(log=log, after=log.earliest(), upto=log.end().position)
+
+
+def blocks(log: Log, _folder: Path) -> int:
+    batches = BlockFrame(SPEC).batches(whole(log))
+    return sum(unpack(batch["messages"][0]).num_rows for batch in batches)
+
+
+def cells(log: Log, _folder: Path) -> int:
+    return sum(batch.num_rows for batch in CellFrame(SPEC).batches(whole(log)))
+
+
+def open_cells(log: Log, _folder: Path) -> int:
+    following = Following(
+        log, log.earliest(), wanted=lambda _: True, messages=lambda _: True, max_rows=MAX_ROWS,
+        max_s=1000, ends=lambda _: False, clock=time.monotonic,
+    )  # fmt: skip
+    batches = CellFrame(SPEC).follow(following, OpenBatch(1, log.earliest()), push_bytes=64)
+    return sum(len(changes_of(batch.to_struct_array())) for batch in batches)
+
+
+def open_blocks(log: Log, folder: Path) -> int:
+    delivery = Mock()
+    source = OpenSource(
+        log=folder, spool=folder, records=folder, spec=SPEC, max_rows=MAX_ROWS, max_s=1000
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opened, "open_log", lambda _: log)
+        opened.deliver_open(delivery, OpenBatch(1, log.earliest()), source, page=0)
+    return sum(call.args[0].num_rows for call in delivery.write.call_args_list)
+
+
+@pytest.mark.parametrize("read", [blocks, cells, open_cells, open_blocks])
+def test_a_row_that_no_sink_takes_is_poisoned(
+    read: Callable[[Log, Path], int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """GIVEN a row beyond the limit among many small ones WHEN it is read THEN the error names it,
+    and nothing of it reaches the JVM."""
+    monkeypatch.setattr(frame, "MAX_ROW_BYTES", 2000)
+    log = TestLog()
+    log.append(transaction(0, *(insert(relation(1), key, "v" * 100) for key in range(100))))
+    assert read(log.log(), tmp_path) == 100
+    log.append(transaction(1, insert(relation(1), 1, "small"), insert(relation(1), 2, "v" * 3000)))
+    with pytest.raises(PoisonedError, match=r"public\.t1 at 0/1200\.1 has 3,00. bytes"):
+        read(log.log(), tmp_path)
