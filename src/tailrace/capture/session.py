@@ -26,6 +26,7 @@ import numpy as np
 import psycopg
 
 from tailrace.capture.assemble import Assembler
+from tailrace.capture.load import Load
 from tailrace.errors import PostgresUnreachableError
 from tailrace.log.format.entry import NO_OFFSETS, Entry, Kind
 from tailrace.observe import failpoint
@@ -106,6 +107,7 @@ class Session:
         self._buffer = bytearray()
         self._ends = array("I")
         now = clock()
+        self._load = Load(now)
         self._pending_since = 0.0
         self._received_at = self._status_at = self._progress_at = now
         self._housekeeping_at = now - _HOUSEKEEPING_S
@@ -222,14 +224,16 @@ class Session:
         """Submit what is due to the flusher, if it is idle.
 
         A transaction is due when the stream pauses: what comes during its fsync shares the next
-        one. A stream without pauses is flushed every `flush_s`.
+        one. A fast stream is collected for some milliseconds. A stream without pauses is flushed
+        every `flush_s`.
         """
         if not self._ends or not self._flusher.idle:
             return
-        due = now - self._pending_since >= self._pace.flush_s
-        if not due and not paused and len(self._buffer) < self._pace.flush_bytes:
+        due = now >= self._due_at(now, paused=paused)
+        if not due and len(self._buffer) < self._pace.flush_bytes:
             return
         failpoint.hit("capture.before-append")
+        self._load.note(len(self._buffer), now)
         ends = np.frombuffer(self._ends, np.uint32)
         entries, covered = self._assembler.take(self._buffer, ends)
         consumed = int(ends[covered - 1]) if covered else 0
@@ -239,6 +243,11 @@ class Session:
         if entries:
             self._count(entries)
             self._flusher.submit(entries)
+
+    def _due_at(self, now: float, *, paused: bool) -> float:
+        """When the buffer is flushed, whatever its size."""
+        wait_s = self._load.collect_s(now) if paused else self._pace.flush_s
+        return self._pending_since + min(wait_s, self._pace.flush_s)
 
     def _ends_with_commit(self) -> bool:
         if not self._ends:
@@ -317,7 +326,7 @@ class Session:
         if self._appender.mark.end_lsn > self._acknowledged:
             until = min(until, self._status_at + _MIN_STATUS_GAP_S)
         if self._ends and self._flusher.idle:
-            until = min(until, self._pending_since + self._pace.flush_s)
+            until = min(until, self._due_at(now, paused=self._ends_with_commit()))
         return max(min(until - now, 0.25) * 1000, 1)
 
     def _close(self) -> None:

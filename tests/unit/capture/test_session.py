@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tailrace.capture.flusher import Flusher
+from tailrace.capture.load import Load
 from tailrace.capture.session import Pace, Session
 from tailrace.errors import DiskFullError, PostgresUnreachableError
 from tailrace.log.appender import Appender, Layout
@@ -240,6 +241,20 @@ def test_a_transaction_is_flushed_where_the_stream_pauses(patient: SessionRig) -
     patient.server.say(*transaction(4000, b"y")[3:])
     patient.until(lambda: patient.server.flushed >= 4005)
     assert patient.values() == [b"x", b"x", b"y"]
+
+
+def test_transactions_of_a_fast_stream_are_collected(
+    patient: SessionRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Load, "collect_s", lambda *_: 3600.0)
+    patient.server.say(*transaction(2000), *transaction(3000))
+    patient.until(lambda: patient.server.handed_out == 8)
+    patient.server.say(*transaction(4000), keepalive(5000, reply=True))
+    patient.until(lambda: len(patient.server.statuses) >= 2)
+    assert patient.server.flushed == START
+    monkeypatch.undo()
+    patient.until(lambda: patient.server.flushed >= 4005)
+    assert patient.counts.figures.entries == 1
 
 
 def test_only_durable_positions_are_acknowledged(rig: SessionRig) -> None:
