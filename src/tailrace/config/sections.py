@@ -78,9 +78,9 @@ class Log(Section):
         default=20,
         ge=0,
         description=(
-            "Max milliseconds that a committed transaction waits for its fsync. Capture waits while "
-            "further transactions arrive without a pause, and collects those of a fast stream: one "
-            "millisecond for each megabyte per second."
+            "Max milliseconds that a committed transaction waits for its fsync. Capture waits "
+            "while further transactions arrive without a pause, and collects those of a fast "
+            "stream: one millisecond for each megabyte per second."
         ),
     )
     flush_bytes: Bytes = Field(

@@ -109,8 +109,9 @@ def conf_of(settings: Spark) -> dict[str, str]:
     """
     conf = SETTINGS | settings.conf
     conf[_JAVA_OPTIONS] = archive.add_to(conf[_JAVA_OPTIONS])
-    dropped = () if settings.on_this_machine else _THIS_MACHINE
-    dropped += () if _local(settings) else _THIS_PROCESS
+    dropped = (() if settings.on_this_machine else _THIS_MACHINE) + (
+        () if _local(settings) else _THIS_PROCESS
+    )
     return {key: value for key, value in conf.items() if key not in dropped or key in settings.conf}
 
 
