@@ -25,9 +25,9 @@ import structlog
 from tailrace.broker.tables import headers
 from tailrace.errors import DivergedError, SinkRefusedError, SinkUnreachableError, TailraceError
 from tailrace.shadow import ledger, target
-from tailrace.shadow.ledger import PartitionCopy, digest
+from tailrace.shadow.ledger import PartitionCopy
 from tailrace.shadow.refusals import REFUSED, RETRY_S, Refusals
-from tailrace.shadow.source import BrokerTables
+from tailrace.shadow.source import BrokerTables, record_digest
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.kafka import positions
 from tailrace.sinks.kafka.producing import ProducerSink
@@ -113,7 +113,7 @@ class Shadow(ProducerSink):
                 extent = extents.get((topic.id, partition))
                 if copy is None or extent is None or not copy.runs:
                     continue
-                if copy.next <= extent.next and _same_last(source, (topic.id, partition), copy):
+                if source.agrees((topic.id, partition), extent, copy):
                     continue
                 if not self._targets.is_deleted(topic):
                     raise DivergedError(
@@ -274,7 +274,7 @@ class Shadow(ProducerSink):
         publisher.publish(_outgoing(topic.name, partition, rows))
         key = ledger.key_of(topic.uuid, partition)
         copy = self._copy(topic, partition)
-        last = _digest(rows.slice(rows.num_rows - 1))
+        last = record_digest(rows.slice(rows.num_rows - 1))
         for first, end in _runs(rows["offset"].to_numpy()):
             copy = copy.with_records(first, end, last)
         self._copies[key] = copy
@@ -344,17 +344,6 @@ def _sum(left: Receipt, right: Receipt) -> Receipt:
         bytes=left.bytes + right.bytes,
         duplicates=left.duplicates + right.duplicates,
     )
-
-
-def _same_last(source: BrokerTables, key: PartitionKey, copy: PartitionCopy) -> bool:
-    """Whether the last copied record is unchanged. A record that retention deleted counts as so."""
-    last = list(source.records(key, copy.next - 1, copy.next))
-    return all(_digest(rows) == copy.last for rows in last)
-
-
-def _digest(row: pa.RecordBatch) -> int:
-    (one,) = row.to_pylist()
-    return digest(one["timestamp"], one["key"], one["value"], headers.parse(one["headers"]))
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

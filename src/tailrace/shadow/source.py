@@ -9,17 +9,21 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.broker.tables import headers
 from tailrace.decode.typed import to_arrow
 from tailrace.decode.types import Kind, Type
 from tailrace.errors import ConfigError
 from tailrace.postgres.connection import VALUES_SQL, connect, translate
-from tailrace.snapshot.copy import copy
+from tailrace.shadow.ledger import digest
+from tailrace.snapshot.copy import copy as copy_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Self
 
     from psycopg import Connection
+
+    from tailrace.shadow.ledger import PartitionCopy
 
 _CONNECT_S = 10
 _TOPICS = """
@@ -133,7 +137,7 @@ class BrokerTables:
     def records(self, key: PartitionKey, first: int, end: int) -> Iterator[pa.RecordBatch]:
         """The records of `[first, end)` that the table has."""
         select = _RECORDS.format(topic=key[0], partition=key[1], first=first, end=end)
-        for _, image in copy(self.connection, select, len(STORED)):
+        for _, image in copy_out(self.connection, select, len(STORED)):
             values = [
                 to_arrow(cells.values, Type(kind=kind))[0]
                 for cells, kind in zip(image, _TYPES, strict=True)
@@ -141,3 +145,19 @@ class BrokerTables:
             ]
             values[1] = pc.divide(pc.cast(values[1], pa.int64()), 1000)
             yield pa.RecordBatch.from_arrays(values, schema=STORED)
+
+    def agrees(self, key: PartitionKey, extent: Extent, copy: PartitionCopy) -> bool:
+        """Whether a copy may be of this partition: it is not ahead, and its last record is here.
+
+        A record that the broker's retention has deleted counts as unchanged. `extent` must be read
+        after the copy.
+        """
+        return copy.next <= extent.next and all(
+            record_digest(rows) == copy.last for rows in self.records(key, copy.next - 1, copy.next)
+        )
+
+
+def record_digest(row: pa.RecordBatch) -> int:
+    """The checksum of one record."""
+    (one,) = row.to_pylist()
+    return digest(one["timestamp"], one["key"], one["value"], headers.parse(one["headers"]))

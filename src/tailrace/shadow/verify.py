@@ -23,7 +23,7 @@ from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.topics import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -59,21 +59,40 @@ def verify(
 
 
 def _wait_for_copy(source: BrokerTables, settings: ShadowSink, name: str, wait_s: float) -> None:
-    """Wait until the ledger has reached the present end of every copied partition."""
-    topics, extents = source.topics(), source.extents()
+    """Wait until the copy has reached the present end of every copied partition."""
+    topics = source.topics()
     ends = {
-        ledger.key_of(topic.uuid, key[1]): extent.next
-        for key, extent in extents.items()
+        key: (ledger.key_of(topic.uuid, key[1]), extent.next)
+        for key, extent in source.extents().items()
         if (topic := topics.get(key[0])) is not None
         and topic.enabled
         and extent.next > max(extent.first, topic.start(key[1]))
     }
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
-        copies = _ledger(settings, name)
-        if all(key in copies and copies[key].next >= end for key, end in ends.items()):
+        if _has_reached(source, ends, _ledger(settings, name)):
             return
         time.sleep(_POLL_S)
+
+
+def _has_reached(
+    source: BrokerTables,
+    ends: Mapping[PartitionKey, tuple[bytes, int]],
+    copies: Mapping[bytes, PartitionCopy],
+) -> bool:
+    """Whether every partition is copied up to its end. `ends` has ledger keys and ends.
+
+    A copy that disagrees with the database is of the time before a restore, and about to be
+    replaced: the sink has not yet committed the new one.
+    """
+    extents = source.extents()
+    for key, (ledger_key, end) in ends.items():
+        copy, extent = copies.get(ledger_key), extents.get(key)
+        if copy is None or copy.next < end:
+            return False
+        if extent is not None and not source.agrees(key, extent, copy):
+            return False
+    return True
 
 
 def _ledger(settings: ShadowSink, name: str) -> dict[bytes, PartitionCopy]:

@@ -19,6 +19,7 @@ from tailrace.shadow.settings import ShadowSink
 from tailrace.shadow.sink import Shadow
 from tailrace.shadow.verify import verify
 from tests import topics
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,6 +123,12 @@ class Bench:
     def create_kafka_topic(self, partitions: int = 1) -> None:
         admin = self.admin()
         admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
+
+    def delete_copy(self) -> None:
+        """Delete the topic in Kafka."""
+        admin = self.admin()
+        admin.delete_topics([self.topic])[self.topic].result(LONG_S)
+        wait_for(lambda: self.topic not in admin.list_topics(timeout=10).topics, "the deletion")
 
 
 def batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:

@@ -11,7 +11,6 @@ from tailrace.errors import DivergedError, SinkError
 from tailrace.position import ORIGIN
 from tailrace.snapshot.copy import lines
 from tests.integration.shadow.bench import copy_request, deliver
-from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from tailrace.sinks.contract import Receipt
@@ -252,9 +251,7 @@ def test_a_topic_that_was_deleted_after_a_restore_is_copied_again(bench: Bench) 
     )
     with pytest.raises(DivergedError):
         bench.sink().open(ORIGIN)
-    admin = bench.admin()
-    admin.delete_topics([bench.topic])[bench.topic].result(30)
-    wait_for(lambda: bench.topic not in admin.list_topics(timeout=10).topics, "the deletion")
+    bench.delete_copy()
     # The first attempt creates the topic and ends before it commits.
     attempt = bench.sink()
     attempt.open(ORIGIN)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.errors import TailraceError
+from tailrace.position import ORIGIN
 from tailrace.shadow.verify import commit
 from tests.integration.shadow.bench import deliver
+from tests.waiting import LONG_S, holds
 
 if TYPE_CHECKING:
     from tests.integration.shadow.bench import Bench
@@ -132,3 +135,21 @@ def test_a_group_that_is_active_in_kafka_is_refused(copied: Bench) -> None:
             commit(copied.settings(), copied.verify().groups, name=copied.name)
     finally:
         consumer.close()
+
+
+def test_verify_waits_for_the_copy_of_a_restored_database(copied: Bench) -> None:
+    """GIVEN a restored database, whose topic was deleted in Kafka and created again WHEN a
+    verification waits THEN it does not take the copy of before for the new one."""
+    copied.database.query('DELETE FROM kafka.messages WHERE "offset" >= 20 RETURNING 1')
+    copied.database.query("UPDATE kafka.partitions SET next_offset = 20 RETURNING 1")
+    copied.delete_copy()
+    sink = copied.sink()
+    sink.open(ORIGIN)
+    sink.write(copied.stream(0, 2))
+    assert copied.topic in copied.admin().list_topics(timeout=10).topics
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(copied.verify, wait_s=LONG_S)
+        holds(lambda: not waiting.done(), 2, "waiting")
+        sink.write(copied.stream(2))
+        sink.flush()
+        assert waiting.result().safe
