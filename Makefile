@@ -6,7 +6,7 @@ FUZZ ?= 1000000
 BIN := .venv/bin
 # Faults of one process, without Spark; the others are of the whole path.
 PART_FAULTS := $(addprefix tests/faults/test_,kill.py broker.py failover.py)
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 SOAK = TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0
 TEST_ARGS ?=
 # Disks of small machines stall for seconds, which tests of timeouts notice: tests use memory if

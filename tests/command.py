@@ -21,7 +21,7 @@ from unittest import mock
 
 from tailrace.cli import main
 from tests.forkserver import Forked, fork
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ def run(
     folder: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: str = "",
-    timeout_s: float = 60,
+    timeout_s: float = LONG_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. The caller checks the exit code."""
     with contextlib.ExitStack() as stack:
@@ -171,7 +171,7 @@ class Service:
         return self._process
 
     def wait_until(
-        self, condition: Callable[[], object], what: str = "", timeout_s: float = 120
+        self, condition: Callable[[], object], what: str = "", timeout_s: float = LONG_S
     ) -> None:
         """Wait until a condition holds; fail at once if the process ends before."""
 
@@ -181,7 +181,7 @@ class Service:
 
         wait_for(holds, lambda: self._report(what), timeout_s)
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = LONG_S) -> int:
         """The exit code, when it has ended; fail if it still runs after the timeout."""
         try:
             return self._started.wait(timeout_s)
@@ -189,7 +189,7 @@ class Service:
             self.kill()
             raise AssertionError(self._report(f"still running after {timeout_s} s")) from None
 
-    def stop(self, timeout_s: float = 60) -> int:
+    def stop(self, timeout_s: float = LONG_S) -> int:
         """Stop it with SIGTERM; the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)

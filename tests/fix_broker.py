@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING, Self
 
@@ -53,11 +54,17 @@ class BrokerProcess(Service):
 
         A running broker knows of a change when this returns.
         """
+        if not self.alive or "list" in arguments:
+            return self._run(*arguments, stdin=password)
+        with self.access_changes():
+            return self._run(*arguments, stdin=password)
+
+    @contextlib.contextmanager
+    def access_changes(self) -> Iterator[None]:
+        """A block that changes users or rules. Afterwards the broker knows of it."""
         seen = self.output.count(_ACCESS_CHANGED)
-        printed = self._run(*arguments, stdin=password)
-        if self.alive and "list" not in arguments:
-            self.wait_until(lambda: self.output.count(_ACCESS_CHANGED) > seen, "the change")
-        return printed
+        yield
+        self.wait_until(lambda: self.output.count(_ACCESS_CHANGED) > seen, "the change")
 
     def _run(self, *arguments: str, stdin: str = "") -> str:
         done = call("broker", "--dsn", self.database.dsn, *arguments, stdin=stdin)
@@ -68,7 +75,7 @@ class BrokerProcess(Service):
     def start(self) -> Self:
         """Start it, and wait until it listens."""
         super().start()
-        self.wait_until(self._answers, "the broker to listen", 60)
+        self.wait_until(self._answers, "the broker to listen")
         return self
 
     def _answers(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.testing import EmbeddedNats
 from tests.system import System
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ class Delivery(System):
         finally:
             self.stop_pipeline()
 
-    def run(self, timeout_s: float = 90) -> PipelineFigures:
+    def run(self, timeout_s: float = LONG_S) -> PipelineFigures:
         """Deliver everything the log holds, or end in whatever state it comes to."""
         with self.running() as progress:
             wait_for(

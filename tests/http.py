@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from tests.waiting import LONG_S
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-_CLIENT = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=0))
+_CLIENT = httpx.Client(
+    verify=False, timeout=LONG_S, limits=httpx.Limits(max_keepalive_connections=0)
+)
 get, post = _CLIENT.get, _CLIENT.post
 
 

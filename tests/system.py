@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tailrace import config
 from tests import jetstream
 from tests.integration.cases.running import Running
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +91,7 @@ class System:
     def stop_pipeline(self) -> None:
         if self._runner is not None:
             self._runner.stop()
-            self._runner.join(30)
+            assert self._runner.join(LONG_S), "the pipeline does not stop"
             self._runner = None
 
     def stop(self) -> None:

@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-_SETTLE_S = 2.0
+_OPEN_S = 2.0
 
 
 def messages(
-    bootstrap: str, topic: str, *, partition: int | None = None, committed: bool = True
+    bootstrap: str,
+    topic: str,
+    *,
+    partition: int | None = None,
+    committed: bool = True,
+    is_open: bool = False,
 ) -> list[Message]:
     """Everything in a topic, or in one of its partitions, in the order of partitions and offsets.
 
-    Committed is what consumers see who read committed records only.
+    Committed is what consumers see who read committed records only. `is_open` says that a
+    transaction stays open meanwhile.
     """
     consumer = Consumer(
         {
@@ -42,7 +48,7 @@ def messages(
         numbers = consumer.list_topics(topic, LONG_S).topics[topic].partitions
         places = [TopicPartition(topic, one, 0) for one in numbers if partition in {None, one}]
         if committed:
-            _settle(bootstrap, places)
+            settle(bootstrap, places, _OPEN_S if is_open else LONG_S)
         return _to_the_end(consumer, places)
     finally:
         consumer.close()
@@ -64,9 +70,9 @@ def end(bootstrap: str, place: TopicPartition, *, committed: bool = True) -> int
                 raise
 
 
-def _settle(bootstrap: str, places: Sequence[TopicPartition]) -> None:
+def settle(bootstrap: str, places: Sequence[TopicPartition], timeout_s: float = LONG_S) -> None:
     """Kafka answers a commit before partitions have its marker: wait, unless one stays open."""
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if all(end(bootstrap, one) == end(bootstrap, one, committed=False) for one in places):
             return

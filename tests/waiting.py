@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+T = TypeVar("T")
 LONG_S = 400
 """Far more than anything takes: machines that are busy with other work stall for minutes."""
 _PAUSE_S = 0.02
 
 
 def wait_for(
-    condition: Callable[[], object],
+    condition: Callable[[], T],
     what: str | Callable[[], object] = "",
     timeout_s: float = LONG_S,
-) -> None:
-    """Until it holds; a test that waits too long fails and says for what.
+) -> T:
+    """What it returns once that is true; a test that waits too long fails and says for what.
 
     A function for `what` is asked at the end, for example for the output of a process.
     """
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() >= deadline:
             raise AssertionError(f"still waiting for {what() if callable(what) else what}")
         time.sleep(_PAUSE_S)
+    return found
 
 
 def holds(condition: Callable[[], object], seconds: float, what: str = "") -> None:

@@ -124,6 +124,10 @@ class System(Source):
         """The process the supervisor runs under a name, if it runs."""
         return running(self.data, name)
 
+    def running_pid(self, name: str) -> int:
+        """The same, once it runs."""
+        return wait_for(lambda: self.pid(name), f"{name} to run") or 0
+
     def progress(self, name: str) -> dict[str, Any]:
         """What the status file says of a pipeline."""
         report = status.read(status.folder(self.data), "pipelines", status.PipelinesStatus)
@@ -159,6 +163,9 @@ class System(Source):
 
     def stored(self, name: str) -> int:
         """The last sequence of a pipeline's stream; 0 when it cannot be asked."""
+        return self._answered(name) or 0
+
+    def _answered(self, name: str) -> int | None:
         settings = self.pipelines[name]["sink"]
         return asyncio.run(_last_sequence(settings["url"], settings["stream"]["name"]))
 
@@ -189,9 +196,16 @@ class System(Source):
 
     def flowing(self, name: str) -> None:
         """Wait until a pipeline's stream has more messages than now."""
-        before = self.stored(name)
+        before: list[int] = []
+
+        def moves() -> bool:
+            found = self._answered(name)
+            if found is not None:
+                before.append(found)
+            return found is not None and found > before[0]
+
         wait_for(
-            lambda: self.stored(name) > before,
+            moves,
             lambda: f"{name} to move: {self.progress(name)}",
         )
 
@@ -214,6 +228,12 @@ class System(Source):
             rows = self.database.query(f"SELECT row_to_json({table}) FROM {table}")
             found[table] = {tuple(row[name] for name in key): row for (row,) in rows}
         return found
+
+
+def serving(system: System) -> None:
+    """Wait until snapshots are served, and the documents of the tables are published."""
+    events = {"requests.listening", "schemas.published"}
+    wait_for(lambda: all(event in system.output() for event in events), f"{events}")
 
 
 def two_ways(
@@ -243,17 +263,20 @@ def two_ways(
     return System(database, folder, pipelines, **more)
 
 
-async def _last_sequence(url: str, stream: str) -> int:
+async def _last_sequence(url: str, stream: str) -> int | None:
+    """The last sequence, 0 without the stream; None without an answer."""
     try:
         client = await nats.connect(
             url.split(","), connect_timeout=2, allow_reconnect=False, max_reconnect_attempts=1
         )
     except (TimeoutError, OSError, nats.errors.Error):
-        return 0
+        return None
     try:
         return (await client.jetstream(timeout=60).stream_info(stream)).state.last_seq
-    except (TimeoutError, nats.js.errors.Error, nats.errors.Error):
+    except nats.js.errors.NotFoundError:
         return 0
+    except (TimeoutError, nats.js.errors.Error, nats.errors.Error):
+        return None
     finally:
         await client.close()
 

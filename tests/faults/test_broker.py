@@ -142,7 +142,7 @@ def process(victim_database: Database, tmp_path: Path) -> Iterator[BrokerProcess
     made.init()
     made.start()
     admin = AdminClient({"bootstrap.servers": made.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(LONG_S)
     yield made
     made.kill()
 
@@ -298,9 +298,9 @@ def test_a_broker_that_wakes_after_its_successor_started_writes_nothing(
     with second:
         with paused(process.pid):
             early.send(b"while paused")
-            assert Service.start(second).wait(60) == AlreadyRunningError.exit_code
+            assert Service.start(second).wait() == AlreadyRunningError.exit_code
             database.query(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
                 "WHERE application_name = 'tailrace broker listener' AND datname = %s",
                 database.name,
             )

@@ -78,8 +78,7 @@ def flowing(system: System) -> None:
 
 def restart_capture(system: System) -> None:
     """Retention runs at the start of every session."""
-    before = system.pid("capture")
-    assert before is not None
+    before = system.running_pid("capture")
     kill(before)
     wait_for(lambda: system.pid("capture") not in {None, before}, "a new capture")
 

@@ -18,10 +18,10 @@ from tests import http
 from tests.faults import soak
 from tests.faults.load import KEYS, Load
 from tests.faults.mirrors import Auditor, Copy, PostgresCopy, Rows, SqliteCopy
-from tests.faults.path import System
+from tests.faults.path import System, serving
 from tests.faults.writing import Writing
 from tests.fix_postgres import Database
-from tests.waiting import LONG_S, wait_for
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def copies(
 def rounds(system: System, copies: list[Copy], seed: int, count: int) -> None:
     rng = random.Random(seed)
     system.start()
-    wait_for(lambda: "requests.listening" in system.output(), "snapshots to be served")
+    serving(system)
     for copy in copies:
         copy.start()
     auditor = Auditor(copies, TOTAL)

@@ -55,8 +55,8 @@ class Pauser:
 
     def pause(self, kind: str, seconds: float) -> None:
         """Returns when messages flow again in all pipelines."""
-        wait_for(lambda: self._found(kind), f"a process of the kind {kind}")
-        pid = self._rng.choice(self._found(kind))
+        found = wait_for(lambda: self._found(kind), f"a process of the kind {kind}")
+        pid = self._rng.choice(found)
         print(f"pause {kind} for {seconds:.1f} s", flush=True)
         with paused(pid):
             time.sleep(seconds)
@@ -119,12 +119,12 @@ def test_a_second_capture_is_refused_while_the_first_is_paused(rig: Rig, seed: i
     wait_for(lambda: "capture.streaming" in rig.output(), "capture to stream")
     with Writers(rig.database, seed=seed) as writers:
         with paused(first.pid):
-            assert rig.start().wait(60) == LogFencedError.exit_code, rig.output()[-3000:]
+            assert rig.start().wait() == LogFencedError.exit_code, rig.output()[-3000:]
         before = writers.committed
         wait_for(lambda: writers.committed > before + 100, "the writers")
     end = rig.server_end()
     wait_for(lambda: rig.confirmed() >= end, "the first capture to go on")
-    assert first.stop(30) == 0, rig.output()[-3000:]
+    rig.check_stopped(first)
     rig.catch_up()
     assert rig.check_log(complete=True) > 0
     rig.check_acknowledged()
@@ -141,15 +141,15 @@ def test_a_capture_that_wakes_after_a_takeover_writes_nothing(rig: Rig, seed: in
             (rig.log_folder / "lock").unlink()
             second = rig.start()
             # PostgreSQL gives up the first connection after wal_sender_timeout.
-            wait_for(lambda: rig.output().count("capture.streaming") == 2, "the takeover")
+            wait_for(lambda: "capture.streaming" in second.output, "the takeover")
             before = writers.committed
             wait_for(lambda: writers.committed > before + 100, "the writers")
-        assert first.wait(60) == LogFencedError.exit_code, rig.output()[-3000:]
+        assert first.wait() == LogFencedError.exit_code, rig.output()[-3000:]
         before = writers.committed
         wait_for(lambda: writers.committed > before + 100, "the writers")
     end = rig.server_end()
     wait_for(lambda: rig.confirmed() >= end, "the second capture to go on")
-    assert second.stop(30) == 0, rig.output()[-3000:]
+    rig.check_stopped(second)
     rig.catch_up()
     assert rig.check_log(complete=True) > 0
     rig.check_acknowledged()
@@ -166,13 +166,13 @@ def test_a_capture_that_reconnects_after_a_takeover_reports_its_successor(
         (rig.log_folder / "lock").unlink()
         rig.database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
         second = rig.start()
-        wait_for(lambda: rig.output().count("capture.streaming") == 2, "the takeover")
+        wait_for(lambda: "capture.streaming" in second.output, "the takeover")
         with Writers(rig.database, seed=seed) as writers:
             wait_for(lambda: writers.committed > 100, "the writers")
         end = rig.server_end()
         wait_for(lambda: rig.confirmed() >= end, "the slot to move")
-    assert first.wait(60) == LogFencedError.exit_code, rig.output()[-3000:]
-    assert second.stop(30) == 0, rig.output()[-3000:]
+    assert first.wait() == LogFencedError.exit_code, rig.output()[-3000:]
+    rig.check_stopped(second)
 
 
 def replace_paused_pipelines(system: System) -> None:
@@ -183,8 +183,7 @@ def replace_paused_pipelines(system: System) -> None:
         "INSERT INTO entry (writer, body) SELECT 9, 'burst' FROM generate_series(1, %s)", BURST
     )
     wait_for(lambda: system.stored("total") > before + BURST // 100, "the burst")
-    driver = system.pid("pipelines")
-    assert driver is not None
+    driver = system.running_pid("pipelines")
     with paused(driver, *descendants(driver)):
         kill(driver)
         wait_for(lambda: system.pid("pipelines") not in {None, driver}, "a new driver")
@@ -201,14 +200,13 @@ def test_paused_pipelines_and_their_successor(system: System, seed: int) -> None
     with Load(system.database, seed=seed):
         for name in system.pipelines:
             system.flowing(name)
-        driver = system.pid("pipelines")
-        assert driver is not None
+        driver = system.running_pid("pipelines")
         arguments = ("pipelines", "-c", system.folder / "tailrace.yml")
         with (
             paused(driver, *descendants(driver)),
             Service(*arguments, folder=system.folder, file="second.log") as second,
         ):
-            assert second.start().wait(120) == AlreadyRunningError.exit_code, second.output[-3000:]
+            assert second.start().wait() == AlreadyRunningError.exit_code, second.output[-3000:]
         for name in system.pipelines:
             system.flowing(name)
         replace_paused_pipelines(system)

@@ -177,12 +177,12 @@ def test_flipped_byte_in_the_middle(used: Rig, where: float) -> None:
 
 def test_two_captures_on_one_log(used: Rig) -> None:
     first = used.start()
-    wait_for(lambda: used.output().count("capture.streaming") == 2, "the first to stream")
+    wait_for(lambda: "capture.streaming" in first.output, "the first to stream")
     second = used.start()
-    assert second.wait(60) == FENCED
+    assert second.wait() == FENCED
     assert f"process {first.pid} " in used.output()
     insert(used, 2)
-    assert first.stop(30) == 0
+    used.check_stopped(first)
     used.catch_up()
     used.check_log(complete=True)
 
@@ -190,12 +190,12 @@ def test_two_captures_on_one_log(used: Rig) -> None:
 def test_a_paused_appender_is_fenced_after_a_takeover(used: Rig) -> None:
     """On shared storage a lock can be lost; the epoch in the lease file still stops the loser."""
     process = used.start()
-    wait_for(lambda: used.output().count("capture.streaming") == 2, "capture to stream")
+    wait_for(lambda: "capture.streaming" in process.output, "capture to stream")
     lock = used.log_folder / "lock"
     lock.unlink()
     taken = Lease.acquire(LocalStore(used.log_folder))
     insert(used, 2)
-    assert process.wait(60) == FENCED, used.output()[-3000:]
+    assert process.wait() == FENCED, used.output()[-3000:]
     taken.release()
     used.catch_up()
     used.check_log(complete=True)
@@ -204,9 +204,9 @@ def test_a_paused_appender_is_fenced_after_a_takeover(used: Rig) -> None:
 def test_stops_in_order_and_acknowledges(used: Rig) -> None:
     process = used.start()
     insert(used, 2)
-    wait_for(lambda: used.output().count("capture.streaming") == 2, "capture to stream")
+    wait_for(lambda: "capture.streaming" in process.output, "capture to stream")
     end = used.server_end()
     wait_for(lambda: used.confirmed() >= end, "the slot to move")
-    assert process.stop(5) == 0
+    assert process.stop(15) == 0
     assert json.loads(used.output().splitlines()[-1])["event"] == "capture.stopped"
     assert used.check_log(complete=True) == 20

@@ -28,7 +28,7 @@ from tests.command import run
 from tests.faults import soak
 from tests.faults.load import KEYS, Load
 from tests.faults.mirrors import SqliteCopy
-from tests.faults.path import System
+from tests.faults.path import System, serving
 from tests.faults.test_shadow import (
     TOPIC,
     Shadowing,
@@ -201,7 +201,7 @@ def restore_repeatedly(system: System, restore: Restore, seed: int, rounds: int)
     copy = SqliteCopy(system.pipelines["test"]["sink"]["url"], list(KEYS), system.folder)
     try:
         system.start()
-        wait_for(lambda: "requests.listening" in system.output(), "the services")
+        serving(system)
         copy.start()
         for number in range(rounds):
             write(system, seed + 3 * number)
@@ -256,6 +256,13 @@ def test_capture_pipelines_and_mirrors_after_a_restore_for_long(
     system: System, restore: Restore, seed: int
 ) -> None:
     restore_repeatedly(system, restore, seed, soak.rounds(every=250))
+
+
+@pytest.fixture
+def kafka(kafka_available: None) -> Iterator[EmbeddedKafka]:
+    """Nobody kills it, so its session may last: a busy machine would end it."""
+    with EmbeddedKafka(config="broker.session.timeout.ms=300000\n") as started:
+        yield started
 
 
 @pytest.fixture

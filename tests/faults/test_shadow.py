@@ -13,7 +13,6 @@ import json
 import random
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,8 +58,9 @@ class Shadowing(Supervisor):
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         return run("shadow", *words, env=self._variables, timeout_s=2 * LONG_S)
 
-    def has(self, name: str) -> bool:
-        return name in victims(self.data)
+    def running(self, name: str) -> list[int]:
+        """The processes of a kind, once there are some."""
+        return wait_for(lambda: victims(self.data).get(name, []), f"a {name} to run")
 
 
 @contextlib.contextmanager
@@ -90,7 +90,7 @@ def create_topic(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     # The timestamps are of 2023: the default retention would delete the records.
     wanted = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
-    admin.create_topics([wanted])[TOPIC].result(30)
+    admin.create_topics([wanted])[TOPIC].result(LONG_S)
 
 
 def produce(bootstrap: str, numbers: range, *, pause_s: float = 0.0) -> None:
@@ -176,7 +176,7 @@ def test_records_are_copied_once_while_processes_are_killed(
     produce(broker.bootstrap, range(OLD))
     first = consume(broker.bootstrap, "readers", READ)
     shadow.start()
-    wait_for(partial(shadow.has, "worker"), "Spark to run")
+    shadow.running("worker")
     writing = threading.Thread(
         target=produce, args=(broker.bootstrap, range(OLD, OLD + NEW)), kwargs={"pause_s": 0.1}
     )
@@ -188,8 +188,7 @@ def test_records_are_copied_once_while_processes_are_killed(
             server.kill()
             server.start()
             continue
-        wait_for(partial(shadow.has, name), f"a {name} to run")
-        kill(rng.choice(victims(shadow.data)[name]))
+        kill(rng.choice(shadow.running(name)))
     writing.join(LONG_S)
     assert not writing.is_alive()
     done = shadow.call("verify", "--json", "--wait", str(LONG_S))

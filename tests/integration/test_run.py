@@ -89,7 +89,7 @@ def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
     running.start()
     running.wait_until(running.streaming, "capture streams")
     running.database.execute("INSERT INTO t SELECT g FROM generate_series(1, 10) g")
-    wait_for(lambda: running.status()["capture"]["changes"] == 10)
+    wait_for(lambda: running.capture().get("changes") == 10)
     status = running.status()
     assert status["wal_messages_received"] >= 13
     assert status["slot_active"] in (True, False)
@@ -101,7 +101,7 @@ def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
     os.kill(first, signal.SIGKILL)
     running.database.execute("INSERT INTO t SELECT g FROM generate_series(11, 20) g")
     wait_for(lambda: running.streaming() and running.capture()["pid"] != first)
-    assert running.capture()["restarts"] == 1
+    wait_for(lambda: running.capture().get("restarts") == 1)
     wait_for(lambda: running.rows() == 20)
 
     assert http.post(f"{running.url}/shutdown").status_code == 401
@@ -128,7 +128,7 @@ def test_reconnects_are_counted(running: Running) -> None:
 
 def test_without_a_worker_the_exit_code_is_that_of_the_worker(running: Running) -> None:
     running.database.query("SELECT pg_drop_replication_slot(%s)", running.slot)
-    assert running.start().wait(90) == 22
+    assert running.start().wait() == 22
     assert f"replication slot {running.slot} does not exist" in running.output
     assert "process.failed" in running.output
 
@@ -142,15 +142,15 @@ def test_an_unreachable_server_is_retried(running: Running) -> None:
     ready = running.get("/ready")
     assert ready is not None
     assert ready.status_code == 503
-    assert running.status()["source"]["error"].startswith("UNREACHABLE")
+    wait_for(lambda: str(running.status()["source"]["error"]).startswith("UNREACHABLE"))
     assert running.stop() == 0
 
 
 def test_children_end_with_a_killed_supervisor(running: Running) -> None:
     running.start()
     running.wait_until(running.streaming, "capture streams")
+    wait_for(lambda: len(running.status()["processes"]) == 2)
     children = [figures["pid"] for figures in running.status()["processes"].values()]
-    assert len(children) == 2
     running.kill()
     wait_for(lambda: not any(alive(pid) for pid in children))
 

@@ -26,6 +26,7 @@ from tailrace.testing.process import free_port
 from tests import http
 from tests.command import Service
 from tests.jetstream import received
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,10 +204,13 @@ def test_a_running_system(system: System, server: EmbeddedNats) -> None:
 
 
 def _body(system: System, path: str) -> str:
-    answer = system.get(path)
-    assert answer is not None
-    assert answer.status_code == 200, answer.text
-    return answer.text
+    def answer() -> httpx.Response | None:
+        found = system.get(path)
+        return found if found is not None and found.status_code == 200 else None
+
+    found = wait_for(answer, path)
+    assert found is not None
+    return found.text
 
 
 def _check_sockets(system: System, processes: list[psutil.Process]) -> None:

@@ -25,6 +25,7 @@ from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
 from tailrace.pipeline.source.stream import OpenRange, Range, TailraceReader
 from tailrace.position import Lsn, Position
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ def available(frame: DataFrame, folder: Path) -> list[list[Row]]:
         batches.append(batch.collect())
 
     stream = frame.writeStream.foreachBatch(keep).trigger(availableNow=True)
-    stream.option("checkpointLocation", str(folder)).start().awaitTermination(120)
+    assert stream.option("checkpointLocation", str(folder)).start().awaitTermination(LONG_S)
     return batches
 
 

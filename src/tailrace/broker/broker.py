@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _CHANNEL = "tailrace_kafka"
 _LOCK = 0x7461696C_6B61666B
 _MAX_RETRY_S = 2.0
+_TAKEOVER_S = 5.0
+_TAKEOVER_POLL_S = 0.1
 _EXPIRE_INTERVAL_S = 0.2
 _RETENTION_PER_EXPIRY = 10
 """Producers and offsets are searched as a whole, and so less often than records."""
@@ -131,7 +133,7 @@ class Broker:
 
     async def start(self) -> None:
         """Take the lock, read the topics, and start the background tasks."""
-        listener = await self._listen()
+        listener = await self._first_listen()
         tasks = {
             "writer": self.writer.run(),
             "listener": self._handle_notifications(listener),
@@ -164,6 +166,18 @@ class Broker:
         if pending.data:
             self.tails.add(pending.key, offset, count, pending.data)
         self.signals.wake(pending.key)
+
+    async def _first_listen(self) -> Connection:
+        """PostgreSQL takes a moment to notice that the broker before this one was killed."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _TAKEOVER_S
+        while True:
+            try:
+                return await self._listen()
+            except AlreadyRunningError:
+                if clock() > deadline:
+                    raise
+            await asyncio.sleep(_TAKEOVER_POLL_S)
 
     async def _listen(self) -> Connection:
         """A connection that holds the lock and listens; everything is read anew on it."""

@@ -7,6 +7,7 @@ that a dead server cannot delay a shutdown.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from dataclasses import dataclass
@@ -240,28 +241,38 @@ class Replication:
         except psycopg.Error as error:
             raise self.broken(error) from error
 
-    def finish(self, *, timeout_s: float = 1.0) -> None:
+    def finish(self, *, timeout_s: float = 3.0) -> None:
         """End the stream so that the server reads the last status update, and disconnect.
 
         Closing a TCP socket with unread input resets the connection, which can discard what was
-        sent last. So the input is read until the server ends the stream too.
+        sent last. So the input is read until the server ends the stream too, and then the command:
+        it releases the slot in between.
         """
         deadline = time.monotonic() + timeout_s
-        try:
+        with contextlib.suppress(psycopg.Error, OSError):  # the connection may be lost already
             self._conn.put_copy_end()
-            while time.monotonic() < deadline and self._conn.status == pq.ConnStatus.OK:
+            while self._waits(deadline):
                 self._conn.flush()
                 size, _ = self._conn.get_copy_data(1)
                 if size < 0:
                     break
                 if size == 0:
-                    poll = select.poll()
-                    poll.register(self._conn.socket, select.POLLIN)
-                    poll.poll(50)
-                    self._conn.consume_input()
-        except (psycopg.Error, OSError):
-            pass  # The connection is already lost.
+                    self._receive()
+            while self._waits(deadline):
+                if self._conn.is_busy():
+                    self._receive()
+                elif self._conn.get_result() is None:
+                    break
         self.close()
+
+    def _waits(self, deadline: float) -> bool:
+        return time.monotonic() < deadline and self._conn.status == pq.ConnStatus.OK
+
+    def _receive(self) -> None:
+        poll = select.poll()
+        poll.register(self._conn.socket, select.POLLIN)
+        poll.poll(50)
+        self._conn.consume_input()
 
     def close(self) -> None:
         """Disconnect at once."""

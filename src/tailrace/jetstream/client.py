@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 import nats.errors
 import nats.js.errors
+from nats.aio.client import Client
 
 from tailrace.errors import SinkError, SinkRefusedError, SinkUnreachableError
 from tailrace.jetstream.failures import error_of
@@ -25,7 +26,6 @@ from tailrace.jetstream.login import Login
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nats.aio.client import Client
     from nats.js import JetStreamContext
     from nats.js.api import RawStreamMsg
 
@@ -41,8 +41,9 @@ _STREAM_NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")
 @contextlib.asynccontextmanager
 async def connected(server: NatsServer) -> AsyncIterator[Client]:
     """A connection that is given up at the first failure, which raises a `SinkError`."""
+    client = Client()
     try:
-        client = await asyncio.wait_for(nats.connect(**_options(server)), 2 * TIMEOUT_S)
+        await _connect(client, server)
     except (nats.errors.AuthorizationError, nats.errors.InvalidUserCredentialsError) as error:
         raise SinkRefusedError(f"NATS refuses the login: {error}") from error
     except ERRORS as error:
@@ -55,6 +56,16 @@ async def connected(server: NatsServer) -> AsyncIterator[Client]:
         await close(client)
 
 
+async def _connect(client: Client, server: NatsServer) -> None:
+    options = _options(server)
+    try:
+        await asyncio.wait_for(client.connect(**options), 2 * TIMEOUT_S)
+    except BaseException:
+        # nats-py leaves the socket open when a login fails.
+        await close(client)
+        raise
+
+
 async def close(client: Client) -> None:
     """Close a connection that may be broken; whatever was not sent is dropped.
 
@@ -62,6 +73,8 @@ async def close(client: Client) -> None:
     waiting subscriptions: the second call has nothing left to flush. If a reconnection is under
     way, nats-py raises CancelledError although nobody cancelled the caller: hence the task.
     """
+    if client._flush_queue is None:
+        return  # It never began to connect: its credentials cannot be read.
     for _ in range(2):
         closing = asyncio.create_task(client.close())
         await asyncio.wait([closing])

@@ -192,12 +192,14 @@ class Appender:
             self._index.write([row.encode()])
 
     def _publish(self, entry: Entry, offset: int) -> None:
-        self.mark = Mark(
+        mark = Mark(
             sequence=self._segment.sequence, offset=offset, position=entry.last,
             end_lsn=entry.end_lsn, time=self._time, epoch=self._lease.epoch,
         )  # fmt: skip
         failpoint.hit("log.before-mark")
-        marks.write(self._store, self.mark)
+        marks.write(self._store, mark)
+        # Not before it is written: another thread acknowledges what the mark says.
+        self.mark = mark
         failpoint.hit("log.after-mark")
 
     def _roll(self) -> AppendFile:

@@ -85,7 +85,7 @@ class Mirror:
         self._fresh = fresh
         self._clock = clock
         self._backoff = backoff or Backoff(first_s=0.5, max_s=10.0, clock=clock)
-        self._has_followed = False
+        self._has_begun = False
         self._layout: Layout | None = None
         self._uncommitted = 0
         # The calls of a target block. One thread, because a transaction belongs to its thread.
@@ -115,7 +115,7 @@ class Mirror:
     def _may_retry(self, error: TailraceError, started_at: float) -> bool:
         """An error at the start is most often a wrong address, so it is raised.
 
-        | error          | before the first change is followed          | after it |
+        | error          | before the first row or change arrives       | after it |
         |----------------|----------------------------------------------|----------|
         | not transient  | raise                                        | raise    |
         | of the sink    | retry for `_START_S`: it may be starting     | retry    |
@@ -124,7 +124,7 @@ class Mirror:
         if not error.transient:
             return False
         starting = isinstance(error, SinkError) and self._clock() - started_at < _START_S
-        return self._has_followed or starting
+        return self._has_begun or starting
 
     async def _attempt(self) -> None:
         """Resume from the state of the target. Ends with an error only."""
@@ -204,6 +204,7 @@ class Mirror:
             names = chunk.columns or (await self._call(chunk.rows))[0].keys()
         self._layout = await self._schemas.layout(names, before=self._layout)
         await self._call(self._target.begin, self._layout)
+        self._has_begun = True
 
     async def _convert(self, chunk: RowChunk) -> tuple[int, Any]:
         """A chunk in the target's form, converted while the target loads the chunks before it."""
@@ -230,7 +231,7 @@ class Mirror:
         async with self._source.transactions(self._table, state) as batches:
             check_at = 0.0
             self.status.report("following", Phase.FOLLOWING)
-            self._has_followed, self._uncommitted = True, 0
+            self._has_begun, self._uncommitted = True, 0
             while True:
                 if self._clock() >= check_at:
                     await self._check(state)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace.mirror.sources.source import MirrorSource
 
 _POLL_S = 0.3
+_FIRST_DOCUMENT_S = 10.0
 _DOCUMENT_S = 75.0
 """How long to wait for a schema document: `tailrace run` refreshes them every minute."""
 _ALTERED_S = 15.0
@@ -69,18 +70,23 @@ class TableSchemas:
         return self._layout(schema, before)
 
     async def _wait_for(self, names: frozenset[str] | None, timeout_s: float) -> Schema:
-        """The first document with these columns; after the timeout, the newest document."""
+        """The first document with these columns; after the timeout, the newest document.
+
+        A pipeline that has just been added is served before its first document is published.
+        """
         deadline = self._clock() + timeout_s
+        first_deadline = self._clock() + _FIRST_DOCUMENT_S
         while True:
             schema = await self._source.schema(self._table)
-            if schema is None:
+            late = self._clock() > (deadline if schema else min(deadline, first_deadline))
+            if schema is None and late:
                 tables = sorted(await self._source.schemas())
                 raise ConfigError(
                     f"there is no schema document of {self._table}",
                     hint=f"Tables with documents: {', '.join(tables) or 'none'}. `tailrace run` "
                     "publishes the documents of pipelines of shape `bridge`.",
                 )
-            if names is None or names == frozenset(schema.names) or self._clock() > deadline:
+            if schema is not None and (late or names in {None, frozenset(schema.names)}):
                 return schema
             await asyncio.sleep(_POLL_S)
 

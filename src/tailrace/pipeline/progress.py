@@ -62,8 +62,8 @@ class Progress(Recorder[PipelineFigures]):
     def add_open(self, noted: OpenProgress) -> None:
         """Add what an open batch has delivered since the last call."""
         if OpenBatch.parse(noted.batch).number > self._reported:
-            self.set(open=True, position=noted.reached)
             self._add(noted, self._counted.get(noted.batch))
+            self.set(open=True, position=noted.reached)
             self._counted[noted.batch] = noted
 
     def add_batch(self, batch: Mapping[str, Any], end: Position) -> None:
@@ -72,12 +72,6 @@ class Progress(Recorder[PipelineFigures]):
         The `delivered` metrics are those that `tailrace.pipeline.deliver` observes.
         """
         offset = Offset.parse(batch["sources"][0]["endOffset"])
-        self.add(batches=1)
-        self.set(
-            batch_ms=float(batch["durationMs"].get("triggerExecution", 0)),
-            position=str(end),
-            open=offset.open,
-        )
         metrics = batch.get("observedMetrics", {}).get("delivered", {})
         delivered = OpenProgress(
             **{name: value for name, value in metrics.items() if value is not None}
@@ -87,6 +81,13 @@ class Progress(Recorder[PipelineFigures]):
             known = self._counted.pop(str(offset.open_batch), None)
             self._reported = offset.open_batch.number
         self._add(delivered, known)
+        # Last: whoever sees the position finds everything before it counted.
+        self.add(batches=1)
+        self.set(
+            batch_ms=float(batch["durationMs"].get("triggerExecution", 0)),
+            position=str(end),
+            open=offset.open,
+        )
 
     def _add(self, delivered: OpenProgress, known: OpenProgress | None) -> None:
         """Add what is delivered beyond what is counted already."""

@@ -95,9 +95,10 @@ class Runner:
         """Ask the thread to end; `join` waits for it."""
         self._stopping.set()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread."""
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread. Returns whether it has ended."""
         self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

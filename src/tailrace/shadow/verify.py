@@ -7,6 +7,7 @@ committed records of Kafka have. The same pass finds the Kafka offsets of what g
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from tailrace.broker.tables import headers
-from tailrace.errors import SinkRefusedError
+from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.shadow import ledger, target
 from tailrace.shadow.comparison import Committed, Comparison, Merge, PartitionComparison
 from tailrace.shadow.source import BrokerTables
@@ -70,8 +71,10 @@ def _wait_for_copy(source: BrokerTables, settings: ShadowSink, name: str, wait_s
     }
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
-        if _has_reached(source, ends, _ledger(settings, name)):
-            return
+        # Kafka may be restarting.
+        with contextlib.suppress(SinkUnreachableError):
+            if _has_reached(source, ends, _ledger(settings, name)):
+                return
         time.sleep(_POLL_S)
 
 

@@ -35,6 +35,14 @@ SUPERUSER = "postgres"
 
 _INSTALLS: dict[int, str] = {18: "pginstall18", 16: "pginstall"}
 _DEBIAN = Path("/usr/lib/postgresql")
+_DROP_S = 120
+_TERMINATE_WALSENDERS = """
+SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
+WHERE database = %s AND active_pid IS NOT NULL
+"""
+_DROP_SLOTS = """
+SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s
+"""
 _SETTINGS = {
     "wal_level": "logical",
     "fsync": "off",
@@ -136,33 +144,24 @@ class EmbeddedPostgres(Server):
 
     def drop_database(self, name: str) -> None:
         """Drop a database, its slots and its connections."""
+        deadline = time.monotonic() + _DROP_S
         with self.connect() as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
-                "WHERE database = %s AND active_pid IS NOT NULL",
-                (name,),
-            )
-            self._drop_slots(connection, name)
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-            )
-
-    @staticmethod
-    def _drop_slots(connection: psycopg.Connection, database: str) -> None:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                connection.execute(
-                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-                    "WHERE database = %s",
-                    (database,),
-                )
-            except psycopg.errors.ObjectInUse:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-            else:
-                return
+            while True:
+                try:
+                    connection.execute(_TERMINATE_WALSENDERS, (name,))
+                    connection.execute(_DROP_SLOTS, (name,))
+                    connection.execute(
+                        sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(
+                            sql.Identifier(name)
+                        )
+                    )
+                except psycopg.errors.ObjectInUse:
+                    # A backend takes a moment to end.
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
+                else:
+                    return
 
     def start(self) -> Self:
         """Create the cluster on first use, run the server and wait until it accepts connections."""

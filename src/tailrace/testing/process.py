@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 _OWN_PORTS = range(10_000, 32_000)
+_PORT_SHARES = 8
+_issued: set[int] = set()
 _LONGEST_ROOT = 40
 
 
@@ -96,11 +98,16 @@ def free_port() -> int:
     """A TCP port on loopback that is free now and probably until the server has started.
 
     The kernel assigns ports above this range to clients that bind port 0, so those could be taken
-    by then. The choice is random, so that two processes do not choose the same port.
+    by then. Workers of pytest have shares of their own; other processes choose at random.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _PORT_SHARES
+    own = _OWN_PORTS[worker::_PORT_SHARES]
     while True:
-        port = _OWN_PORTS.start + secrets.randbelow(len(_OWN_PORTS))
+        port = secrets.choice(own)
+        if port in _issued:
+            continue
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _issued.add(port)
             return port
 
 
@@ -154,7 +161,11 @@ def end(
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         process.send_signal(at_last)
-        process.wait(10)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def remove(folder: Path) -> None:

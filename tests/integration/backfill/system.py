@@ -11,7 +11,7 @@ from tailrace.backfill import queue
 from tailrace.backfill.order import FINISHED
 from tailrace.backfill.service import BackfillService
 from tests import system
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ class System(system.System):
     def stop_service(self) -> None:
         if self.service is not None:
             self.service.stop()
-            self.service.join(30)
+            self.service.join(LONG_S)
             self.service = None
 
     def stop(self) -> None:

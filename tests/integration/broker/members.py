@@ -87,12 +87,6 @@ class Member:
 class Kcat(Member):
     """kcat prints rebalances in its own format."""
 
-    resumed = False
-
-    def resume(self) -> None:
-        self.resumed = True
-        super().resume()
-
     def shares(self) -> list[set[int]]:
         found: list[set[int]] = []
         for line in self.output().splitlines():
@@ -203,12 +197,12 @@ class Members:
     def reads(self) -> list[tuple[int, int]]:
         """The records that all members have read, also those that ended.
 
-        A resumed member may fetch before it learns that it has expired. It cannot commit then, so
+        A member may read after it has expired, and before it learns so. It cannot commit then, so
         the records do not count; kcat does not wait for commits, and prints them.
         """
         found = [read for member in self._all for read in member.reads()]
-        resumed = any(isinstance(member, Kcat) and member.resumed for member in self._all)
-        return list(set(found)) if resumed else found
+        early = any(isinstance(member, Kcat) for member in self._all)
+        return list(set(found)) if early else found
 
     def wait_until_read(self) -> None:
         """Wait until every record is read, each once."""

@@ -18,6 +18,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from tailrace.broker import wire
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     import ssl
@@ -38,7 +39,7 @@ class Raw:
     """A connection."""
 
     def __init__(self, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        self.link = socket.create_connection(("127.0.0.1", port), 30)
+        self.link = socket.create_connection(("127.0.0.1", port), LONG_S)
         if tls is not None:
             self.link = tls.wrap_socket(self.link, server_hostname="localhost")
 
@@ -103,7 +104,7 @@ class Raw:
 
     def closed(self) -> bool:
         """Whether the server closes the connection without a response."""
-        self.link.settimeout(30)
+        self.link.settimeout(LONG_S)
         with contextlib.suppress(ConnectionError):
             return self.link.recv(1) == b""
         return True

@@ -62,7 +62,8 @@ class BrokerAcls:
     def __init__(self, process: BrokerProcess) -> None:
         self._database = process.database
         self.port = process.port
-        self._database.execute("DELETE FROM kafka.topics; DELETE FROM kafka.acls")
+        with process.access_changes():
+            self._database.execute("DELETE FROM kafka.topics; DELETE FROM kafka.acls")
         for name in (OWN, OTHER):
             self._database.query("SELECT kafka.create_topic(%s)", name)
 

@@ -60,14 +60,14 @@ def topic(bootstrap: str) -> str:
 
 def test_an_unknown_topic_is_an_error(client: Client, topic: str) -> None:
     with refused(client, NO_TOPIC):
-        client.produce(f"no-{topic}", sample_records(1), acks=1, patience_s=1)
+        client.produce(f"no-{topic}", sample_records(1), acks=1, patience_s=3)
     with refused(client, "UNKNOWN_TOPIC_OR_PARTITION"):
         client.partitions(f"no-{topic}")
 
 
 def test_an_unknown_partition_is_an_error(client: Client, topic: str) -> None:
     with refused(client, NO_PARTITION):
-        client.produce(topic, [Record(value=b"v", partition=9)], acks=1, patience_s=1)
+        client.produce(topic, [Record(value=b"v", partition=9)], acks=1, patience_s=3)
     assert client.bounds(topic) == (0, 0)
 
 

@@ -38,6 +38,7 @@ def watched(server: EmbeddedPostgres, tmp_path: Path) -> Iterator[tuple[BrokerPr
     broker = BrokerProcess(Database(name=name, server=server), tmp_path, "--port", str(port))
     broker.init()
     broker.start()
+    broker.wait_until(lambda: "broker.listening" in broker.output, "HTTP")
     yield broker, f"http://127.0.0.1:{port}"
     assert broker.stop() == 0, broker.output
     assert "broker.connection_failed" not in broker.output

@@ -89,7 +89,7 @@ def test_p32_transaction_that_begins_where_the_last_one_ended(
         session.execute("INSERT INTO t VALUES (1, 'a')")
         end = wal_end(db)
         run_until(captured, end)
-        assert captured.log.end().end_lsn == end
+        assert captured.log.end().end_lsn >= end
         session.execute("INSERT INTO t VALUES (2, 'b')")
     assert run_until(captured, wal_end(db)).counts.figures.changes == 1
     assert ids(captured.changes()) == [1, 2]
@@ -120,7 +120,7 @@ def test_p34_the_end_of_the_commit_is_acknowledged(db: Database, capture: Captur
     db.execute("INSERT INTO t SELECT i, 'a' FROM generate_series(1, 100) i")
     end = wal_end(db)
     assert run_until(captured, end).counts.figures.changes == 100
-    assert confirmed(captured) == captured.log.end().end_lsn == end
+    assert confirmed(captured) == captured.log.end().end_lsn >= end
     assert run_until(captured, end).counts.figures.changes == 0
     assert ids(captured.changes()) == list(range(1, 101))
 
@@ -361,6 +361,5 @@ def test_p40_origin_holds_for_its_transaction(
         session.execute("INSERT INTO t VALUES (4, 'here')")
     changes = captured.catch_up()
     assert [change.origin for change in changes] == ["", *[origin] * 4, ""]
-    assert [e.kind for e in captured.log.read(captured.log.resolve(Earliest()))][1:] == [
-        Kind.TRANSACTIONS
-    ]
+    entries = [*captured.log.read(captured.log.resolve(Earliest()))][1:]
+    assert {entry.kind for entry in entries} == {Kind.TRANSACTIONS}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 import msgspec
 import nats
+import nats.errors
 from typing_extensions import override
 
 from tailrace.encode.creek import schema as creek
@@ -87,8 +88,16 @@ class Producer(Service):
     def schema(self, fingerprint: str) -> str:
         """A schema, by request."""
         subject = self.names.schema_requests[-1]
-        reply = msgspec.json.decode(self.request(subject, fingerprint.encode()).data)
-        return str(reply["schema"])
+
+        def reply() -> bytes:
+            # A service that could not read its log in time stays silent; Creek's clients ask again.
+            try:
+                return self.request(subject, fingerprint.encode(), timeout_s=3.0).data
+            except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                return b""
+
+        found = wait_for(reply, f"schema {fingerprint}")
+        return str(msgspec.json.decode(found)["schema"])
 
     def subject(self, kind: Kind, table: str) -> str:
         """Where messages of a table in schema public are."""

@@ -90,17 +90,17 @@ class Bench:
         field = MESSAGES.get_field_index("key")
         return made.set_column(field, MESSAGES.field(field), column)
 
-    def held(self, topic: str = "", *, committed: bool = True) -> list[Found]:
-        """All messages of a topic, by partition and offset."""
-        found = topics.messages(self.bootstrap, topic or self.topic, committed=committed)
+    def held(self, topic: str = "", **options: bool) -> list[Found]:
+        """All messages of a topic, by partition and offset. The options of `topics.messages`."""
+        found = topics.messages(self.bootstrap, topic or self.topic, **options)
         return [_found(one) for one in found]
 
     def end(self) -> int:
         """The end offset of the committed records in the topic's only partition."""
         return topics.end(self.bootstrap, TopicPartition(self.topic, 0))
 
-    def numbers(self, *, committed: bool = True) -> list[int]:
-        return [found.number for found in self.held(committed=committed)]
+    def numbers(self, *, committed: bool = True, is_open: bool = False) -> list[int]:
+        return [found.number for found in self.held(committed=committed, is_open=is_open)]
 
 
 def delivered(sink: Kafka, batch: pa.RecordBatch) -> Receipt:

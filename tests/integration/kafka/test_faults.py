@@ -58,8 +58,8 @@ def by_partition(bench: Bench) -> list[list[int]]:
     return list(found.values())
 
 
-def check_order(bench: Bench, *, exactly: bool) -> None:
-    """Each partition is in order; only an interrupted batch may repeat, from its start."""
+def check_order(bench: Bench, *, exactly: bool, failures: int = 0) -> None:
+    """Each partition is in order; only interrupted batches may repeat, from their start."""
     sequences = by_partition(bench)
     assert len(sequences) > 1
     assert sorted({number for sequence in sequences for number in sequence}) == ALL
@@ -68,7 +68,7 @@ def check_order(bench: Bench, *, exactly: bool) -> None:
         return
     for sequence in sequences:
         backwards = [(before, after) for before, after in pairwise(sequence) if after <= before]
-        assert len(backwards) <= 1
+        assert len(backwards) <= failures
         for before, after in backwards:
             assert before // BATCH == after // BATCH
             assert after == next(one for one in sequence if one // BATCH == after // BATCH)
@@ -83,8 +83,9 @@ def test_a_broker_that_is_down_for_longer_than_the_timeout(
             brittle.kill()
 
     sink = brittle_bench.sink(transactional=transactional, partitions=3, timeout_s=5)
-    assert deliver(brittle_bench, sink, middle=middle, failed=lambda: restart(brittle))
-    check_order(brittle_bench, exactly=transactional)
+    failures = deliver(brittle_bench, sink, middle=middle, failed=lambda: restart(brittle))
+    assert failures
+    check_order(brittle_bench, exactly=transactional, failures=failures)
 
 
 def restart(server: EmbeddedKafka) -> None:
@@ -135,13 +136,13 @@ def test_a_connection_that_drops_all_packets(
 
 def test_a_frozen_broker_times_out(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
     bench = brittle_bench
-    sink = bench.sink(timeout_s=2)
+    sink = bench.sink(timeout_s=10)
     sink.open(ORIGIN)
     sink.write(bench.rows(range(10)))
     sink.flush()
     with brittle.frozen():
         sink.write(bench.rows(range(10, 20)))
-        with pytest.raises(SinkUnreachableError, match="nothing acknowledged for 2 s"):
+        with pytest.raises(SinkUnreachableError, match="nothing acknowledged for 10 s"):
             sink.flush()
     sink.open(position(9))
     sink.write(bench.rows(range(10, 20)))

@@ -17,6 +17,7 @@ from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka, probe
 from tests.integration.kafka.reading import delivered
 from tests.unit.sinks.rows import message_id, payload, rows
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ def test_another_client_library_reads_the_same_messages(
         bootstrap_servers=kafka_server.bootstrap,
         isolation_level="read_committed",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=10_000,
+        consumer_timeout_ms=300_000,
     )
     consumer.assign([kafka.TopicPartition(bench.topic, 0)])
     read = []
@@ -245,10 +246,10 @@ def test_probe(bench: Bench) -> None:
 
 
 def test_a_deleted_topic_is_named(bench: Bench) -> None:
-    with bench.opened(timeout_s=8) as sink:
+    with bench.opened(timeout_s=60, settings={"topic.metadata.propagation.max.ms": "2000"}) as sink:
         sink.write(bench.rows(range(3)))
         sink.flush()
         admin = bench.admin()
-        admin.delete_topics([bench.topic])[bench.topic].result(20)
+        admin.delete_topics([bench.topic])[bench.topic].result(LONG_S)
         with pytest.raises(SinkRefusedError, match=bench.topic):
             delivered(sink, bench.rows(range(3, 6)))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from tests.integration.mirror.system import target_url
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +39,7 @@ class Place:
                 sqlite3.connect(str(self.path), isolation_level=None)
             ) as connection:
                 return connection.execute(select).fetchall()
-        with duckdb.connect(str(self.path)) as connection:
+        with _opened(str(self.path)) as connection:
             rows: Rows = connection.execute(select).fetchall()
             return rows
 
@@ -49,6 +51,19 @@ class Place:
             return f'"{prefix}{name}"'
         schema = "main" if self.kind == "duckdb" and schema == "public" else schema
         return f'"{schema}"."{name}"'
+
+
+def _opened(path: str) -> duckdb.DuckDBPyConnection:
+    """A connection to a file that another thread may be about to close."""
+    deadline = time.monotonic() + LONG_S
+    while True:
+        try:
+            return duckdb.connect(path)
+        except duckdb.OperationalError as error:
+            in_use = "lock" in str(error) or "handle conflict" in str(error)
+            if not in_use or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def places(folder: Path, copy: Database) -> list[Place]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import client
 from tailrace.mirror import Mirror, Phase, Status, target_of
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class Running:
 
     def ended(self) -> BaseException | None:
         """Wait for its end; its error."""
-        self._thread.join(60)
+        self._thread.join(LONG_S)
         assert not self._thread.is_alive()
         return self.failure
 
@@ -66,7 +66,8 @@ class Running:
         for _ in range(100):
             # One cancellation may not be enough: see `tailrace.mirror.cancel_all`.
             if self._thread.is_alive() and self._task is not None:
-                self._loop.call_soon_threadsafe(self._task.cancel)
+                with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                    self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join(0.5)
         assert not self._thread.is_alive()
 

@@ -123,12 +123,12 @@ def test_one_outstanding_message_keeps_order(settings: NatsSink) -> None:
 
 
 def test_the_servers_pings_are_answered() -> None:
-    config = 'ping_interval: "50ms"\nping_max: 2'
+    config = 'ping_interval: "300ms"\nping_max: 5'
     with EmbeddedNats(config=config) as server:
         settings = sink_settings(server.url)
         with opened(settings) as sink:
             for start in range(0, 400, 20):
                 sink.write(batch(settings, range(start, start + 20)))
                 sink.flush()
-                time.sleep(0.02)
+                time.sleep(0.12)
         assert len(ids(settings)) == 400

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -15,6 +16,7 @@ from tailrace.broker.broker import install
 from tailrace.broker.tables import headers
 from tailrace.encode.records import RECORDS
 from tailrace.position import ORIGIN
+from tailrace.shadow import ledger
 from tailrace.shadow.settings import ShadowSink
 from tailrace.shadow.sink import Shadow
 from tailrace.shadow.verify import verify
@@ -68,6 +70,11 @@ class Bench:
             sink.close()
 
     def verify(self, wait_s: float = 0) -> Comparison:
+        """Compare both sides, after the ledger's last transaction is complete."""
+        if not wait_s:
+            name = ledger.topic_of(self.settings(), self.name)
+            if name in self.admin().list_topics(timeout=LONG_S).topics:
+                topics.settle(self.bootstrap, [TopicPartition(name, 0)])
         return verify(self.settings(), name=self.name, wait_s=wait_s)
 
     def install(self) -> None:
@@ -105,12 +112,10 @@ class Bench:
         )
         return [(moment, key, value, headers.parse(text)) for moment, key, value, text in rows]
 
-    def kafka_records(self, partition: int = 0, *, committed: bool = True) -> list[Record]:
-        """The records in the Kafka topic."""
+    def kafka_records(self, partition: int = 0, **options: bool) -> list[Record]:
+        """The records in the Kafka topic. The options of `topics.messages`."""
         found: list[Record] = []
-        for message in topics.messages(
-            self.bootstrap, self.topic, partition=partition, committed=committed
-        ):
+        for message in topics.messages(self.bootstrap, self.topic, partition=partition, **options):
             given: Any = message.headers() or []
             key: Any = message.key()
             value: Any = message.value()
@@ -122,7 +127,7 @@ class Bench:
 
     def create_kafka_topic(self, partitions: int = 1) -> None:
         admin = self.admin()
-        admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
+        admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(LONG_S)
 
     def delete_copy(self) -> None:
         """Delete the topic in Kafka."""

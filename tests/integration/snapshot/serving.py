@@ -8,6 +8,7 @@ from tailrace.errors import UnexpectedError
 from tailrace.pipeline.publish import publish
 from tailrace.snapshot.service.service import SnapshotService
 from tests.system import System
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ class Serving(System):
     def stop_service(self) -> None:
         if self.service is not None:
             self.service.stop()
-            self.service.join(30)
+            self.service.join(LONG_S)
             self.service = None
 
     def stop(self) -> None:

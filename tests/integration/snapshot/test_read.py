@@ -227,13 +227,13 @@ def test_a_policy_that_hides_rows_is_an_error(spark: SparkSession, database: Dat
 
 def test_a_keeper_stays_while_a_session_reads_and_then_ends(database: Database) -> None:
     database.execute("CREATE TABLE kept (id int); INSERT INTO kept VALUES (1)")
-    snapshot = keep(database.dsn, TableName("public", "kept"), idle_s=1)
+    snapshot = keep(database.dsn, TableName("public", "kept"), idle_s=3)
     holders = (
         "SELECT count(*) FROM pg_stat_activity a JOIN pg_locks l USING (pid)"
         " WHERE l.relation = 'kept'::regclass AND a.application_name LIKE 'tailrace keeper%'"
     )
     with imported(database.dsn, snapshot) as connection:
-        holds(lambda: database.query(holders) == [(1,)], 3, "the keeper is there")
+        holds(lambda: database.query(holders) == [(1,)], 5, "the keeper is there")
         database.execute("DELETE FROM kept")
         assert connection.execute("SELECT count(*) FROM public.kept").fetchall() == [(1,)]
         assert database.query(holders) == [(1,)]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tailrace.broker.api.requests import CommitPartition, OffsetCommit, OffsetFetch
     from tailrace.broker.tables.catalog import Topic
 
+    Row = tuple[int, int, int, int, str]
+    """Topic id, partition, offset, leader epoch, metadata."""
+
 _MAX_METADATA = 4096
 _TOP_LEVEL_ERROR = 2
 """The first version of OffsetFetch whose response has an error for the whole request."""
@@ -36,10 +39,21 @@ ORDER BY 1, 2
 
 async def commit(call: Call[OffsetCommit]) -> Answer:
     """Commit all valid offsets of the request in one statement, and report an error per offset."""
-    group_error = _group_error(call)
-    rows: list[tuple[int, int, int, int, str]] = []
-    topics = []
     await call.broker.know([topic.name for topic in call.request.topics])
+    async with call.broker.pool.connection() as connection:
+        # Directly before the statement: the member may have expired meanwhile.
+        topics, rows = _checked(call)
+        if rows:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            await connection.execute(_COMMIT, (call.request.group_id, *columns))
+    return {"topics": topics}
+
+
+def _checked(call: Call[OffsetCommit]) -> tuple[list[dict[str, Any]], list[Row]]:
+    """An error for each offset, and the rows of those without."""
+    group_error = _group_error(call)
+    rows: list[Row] = []
+    topics = []
     for topic in call.request.topics:
         allowed = call.may_topic(Operation.READ, topic.name)
         known = call.broker.catalog.topics.get(topic.name) if allowed else None
@@ -50,11 +64,7 @@ async def commit(call: Call[OffsetCommit]) -> Answer:
                 rows.append(_row(known, part))
             parts.append({"partition_index": part.partition_index, "error_code": error})
         topics.append({"name": topic.name, "partitions": parts})
-    if rows:
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        async with call.broker.pool.connection() as connection:
-            await connection.execute(_COMMIT, (call.request.group_id, *columns))
-    return {"topics": topics}
+    return topics, rows
 
 
 def _group_error(call: Call[OffsetCommit]) -> ErrorCode:
@@ -94,7 +104,7 @@ def _partition_error(
     return group_error
 
 
-def _row(topic: Topic, part: CommitPartition) -> tuple[int, int, int, int, str]:
+def _row(topic: Topic, part: CommitPartition) -> Row:
     epoch = field_or(lambda: part.committed_leader_epoch, -1)
     # PostgreSQL's text cannot hold a NUL.
     metadata = (part.committed_metadata or "").replace("\0", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,14 @@ class TopicCatalog:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
+        self._refreshing = asyncio.Lock()
 
     async def refresh(self, connection: AsyncConnection[Any]) -> None:
-        """Read all topics."""
+        """Read all topics. One at a time: an earlier answer must not replace a later one."""
+        async with self._refreshing:
+            await self._refresh(connection)
+
+    async def _refresh(self, connection: AsyncConnection[Any]) -> None:
         cursor = await connection.execute(_TOPICS)
         names = ("id", "name", "uuid", "partitions", "unlogged")
         topics = []

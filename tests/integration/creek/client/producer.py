@@ -18,6 +18,7 @@ from tailrace.encode.creek import schema as creek
 from tailrace.encode.creek.names import KINDS, StreamLayout
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tests.creek import reader_schema
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -157,7 +158,7 @@ class Producer:
         }  # fmt: skip
         # nats-py has no setting for atomic batches.
         answer = await self._connection.request(
-            f"$JS.API.STREAM.CREATE.{name}", orjson.dumps(config)
+            f"$JS.API.STREAM.CREATE.{name}", orjson.dumps(config), timeout=LONG_S
         )
         assert "error" not in orjson.loads(answer.data), answer.data
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.creek import answers
 from tailrace.creek.sql import install
 from tailrace.postgres.connection import connect
 from tests.integration.creek.service.service import Service
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
     from tests.fix_postgres import Database
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is given time to search; what is unknown is not replied to in any case."""
+    monkeypatch.setattr(answers, "_SEARCH_S", 20.0)
+    monkeypatch.setattr(answers, "_LAST_SEARCH_S", 20.0)
 
 
 @pytest.fixture

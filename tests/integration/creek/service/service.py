@@ -15,7 +15,7 @@ from tailrace.log.reader import Earliest
 from tailrace.wire import pgoutput
 from tests.jetstream import connected
 from tests.system import System
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,29 +73,35 @@ class Service(System):
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(LONG_S)
             assert not thread.is_alive()
         self._threads = []
         super().stop()
 
-    def ask(self, body: bytes | str, subject: str = "_schema") -> Msg | None:
-        """The first reply, within a second; None if there is no listener."""
+    def ask(
+        self, body: bytes | str, subject: str = "_schema", *, timeout_s: float = LONG_S
+    ) -> Msg | None:
+        """The first reply; None if there is no listener."""
         payload = body.encode() if isinstance(body, str) else body
 
         async def request(client: Client) -> Msg | None:
             try:
-                return await client.request(f"{NAMESPACE}.{subject}", payload, timeout=1.0)
+                return await client.request(f"{NAMESPACE}.{subject}", payload, timeout=timeout_s)
             except nats.errors.NoRespondersError:
                 return None
 
         return connected(self.server.url, request)
 
-    def schema(self, fingerprint: str, subject: str = "_schema") -> dict[str, Any] | None:
-        """The document of a fingerprint; None if the service stays silent."""
+    def is_silent(self, fingerprint: str) -> bool:
+        """Whether nobody answers within a second, as Creek's clients ask."""
         try:
-            reply = self.ask(fingerprint, subject)
+            return self.ask(fingerprint, timeout_s=1.0) is None
         except nats.errors.TimeoutError:
-            return None
+            return True
+
+    def schema(self, fingerprint: str, subject: str = "_schema") -> dict[str, Any]:
+        """The document of a fingerprint."""
+        reply = self.ask(fingerprint, subject)
         assert reply is not None
         content: dict[str, Any] = msgspec.json.decode(reply.data)
         assert reply.headers is None

@@ -15,7 +15,7 @@ from tailrace.log.reader import Earliest
 from tailrace.position import Lsn
 from tailrace.postgres.connection import connect
 from tests.integration.cases.running import running, settle
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,9 +156,13 @@ def test_a_table_that_joined_by_plain_sql(
 
 
 def test_a_table_that_joined_with_a_large_transaction(
-    shop: Database, capture: Callable[..., Captured], serve: Callable[..., Service]
+    shop: Database,
+    capture: Callable[..., Captured],
+    serve: Callable[..., Service],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its commit is found in whichever piece of the transaction the message is."""
+    monkeypatch.setattr("tailrace.creek.members._MAX_LOG_LAG_S", LONG_S)
     captured = capture(shop, log={"flush_bytes": 2000, "segment_bytes": 20_000})
     served = serve(captured)
     served.eventually_published("users")

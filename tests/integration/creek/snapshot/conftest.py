@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer than Creek's clients wait."""
-    monkeypatch.setattr(answers, "_CATALOG_TIMEOUT_S", 3.0)
-    monkeypatch.setattr(answers, "_REFUSAL_DELAY_S", 2.0)
+    monkeypatch.setattr(answers, "_CATALOG_TIMEOUT_S", 8.0)
+    monkeypatch.setattr(answers, "_REFUSAL_DELAY_S", 4.0)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tailrace.change import Op
@@ -30,7 +31,7 @@ from tailrace.mirror.targets.target import STATES, StoredMirror
 from tailrace.mirror.targets.values import transpose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tailrace.client import Change
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tailrace.snapshot.job import Form
 
 _BUSY_TIMEOUT_S = 30.0
+_POLL_S = 0.01
 _LOADING = quote("_tailrace_loading")
 
 
@@ -47,8 +49,11 @@ class Sqlite:
 
     form: ClassVar[Form] = "rows"
 
-    def __init__(self, path: Path, table: Table) -> None:
+    def __init__(
+        self, path: Path, table: Table, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._path = path
+        self._clock = clock
         self._name = table.name if table.schema == "public" else f"{table.schema}.{table.name}"
         self._table = quote(self._name)
         self._connection: sqlite3.Connection | None = None
@@ -83,7 +88,7 @@ class Sqlite:
         return self._stored
 
     def _read_state(self) -> StoredMirror | None:
-        self._db.execute("PRAGMA journal_mode = WAL")
+        self._use_wal()
         # The state is in the transaction: after a power failure, the last ones are replayed.
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute(
@@ -95,6 +100,23 @@ class Sqlite:
             [self._name],
         ).fetchone()
         return StoredMirror(state=row[0], layout=Layout.load(row[1])) if row else None
+
+    def _use_wal(self) -> None:
+        """Switch a new file to WAL mode, which several mirrors may do at once.
+
+        SQLite begins with a read lock. Of two connections that hold one, neither gets the write
+        lock, and one is refused at once, without waiting for the timeout.
+        """
+        deadline = self._clock() + _BUSY_TIMEOUT_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or self._clock() > deadline:
+                    raise
+            else:
+                return
+            time.sleep(_POLL_S)
 
     def _exists(self) -> bool:
         sql = "SELECT 1 FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ?"
