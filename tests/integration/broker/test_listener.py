@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from tests.command import run
+from tailrace.broker.broker import _LOCK
+from tests.command import Service, run
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka
 from tests.integration.broker.raw import Raw, join
@@ -73,6 +74,20 @@ def test_a_database_has_one_broker(broker: BrokerProcess) -> None:
     second = run("broker", "--dsn", broker.database.dsn, "--listen", "127.0.0.1:0")
     assert second.returncode == 7
     assert "another broker serves this database" in second.stderr
+
+
+def test_a_broker_waits_a_moment_for_the_lock(database: Database, tmp_path: Path) -> None:
+    """PostgreSQL may not have noticed yet that the broker before was killed."""
+    process = BrokerProcess(database, tmp_path)
+    process.init()
+    with database.connect() as before:
+        before.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+        Service.start(process)
+        waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tailrace broker listener'"
+        waiting += " AND datname = current_database()"
+        process.wait_until(lambda: database.query(waiting), "an attempt")
+    process.wait_until(lambda: "broker.listening" in process.output, "the broker to listen")
+    assert process.stop() == 0
 
 
 def test_missing_tables_are_an_error(database: Database) -> None:

@@ -11,6 +11,7 @@ from tailrace.capture.capture import Capture
 from tailrace.capture.replication import Replication
 from tailrace.change import ABSENT
 from tailrace.errors import GapError, PostgresRefusedError, SlotLostError
+from tailrace.position import Lsn
 from tailrace.testing import EmbeddedPostgres
 from tests.fix_postgres import Database
 from tests.integration.cases.replay import Replay, images, inserted, relation_of, select
@@ -27,7 +28,6 @@ from tests.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.position import Lsn
     from tests.fix_capture import Captured
 
     Capturing = Callable[..., Captured]
@@ -297,3 +297,18 @@ def test_p59_a_first_start_without_a_slot_leaves_no_log(db: Database, capture: C
     with pytest.raises(PostgresRefusedError, match=captured.slot):
         Capture(captured.config, stopping=lambda: False).run()
     assert not list(captured.folder.glob("*.seg"))
+
+
+def test_the_slot_is_free_after_an_orderly_end(db: Database, capture: Capturing) -> None:
+    """GIVEN a stream WHEN it ends in order THEN the server has released the slot: whoever waits for
+    the end of capture may use or drop it."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    captured = capture(db)
+    start = captured.log.end().end_lsn if any(captured.folder.glob("*.seg")) else Lsn(0)
+    for _ in range(20):
+        stream = Replication.connect(db.socket_dsn, timeout_s=60, stopping=lambda: False)
+        stream.start(captured.slot, captured.publication, start, messages=False)
+        stream.finish(timeout_s=60)
+        assert db.query(
+            "SELECT active FROM pg_replication_slots WHERE slot_name = %s", captured.slot
+        ) == [(False,)]

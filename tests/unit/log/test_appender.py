@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,6 +32,9 @@ from tests.fix_log import (
     same,
     transaction,
 )
+
+if TYPE_CHECKING:
+    from tailrace.log.store import Store
 
 
 def reopened(made: TestLog) -> Appender:
@@ -82,6 +86,21 @@ def test_the_mark_follows_every_whole_entry(codec: Codec) -> None:
         assert (mark.time, mark.epoch) == (unit.time, 1)
         assert mark.offset == made.store.size(list_segments(made.store)[-1].file)
         assert marks.read(made.store) == mark
+
+
+def test_the_mark_moves_after_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread acknowledges what the mark says."""
+    made = TestLog()
+    before, write, seen = made.appender.mark, marks.write, []
+
+    def spy(store: Store, mark: marks.Mark) -> None:
+        seen.append(made.appender.mark)
+        write(store, mark)
+
+    monkeypatch.setattr(marks, "write", spy)
+    made.append(transaction(0))
+    assert seen == [before]
+    assert made.appender.mark != before
 
 
 def test_the_mark_waits_for_the_end_of_a_transaction() -> None:
