@@ -33,7 +33,7 @@ def test_the_file_has_the_mode_that_the_umask_allows(tmp_path: Path, umask: int,
 
 
 def test_a_new_file_that_another_mirror_is_about_to_use(tmp_path: Path) -> None:
-    """GIVEN a connection that reads a file without WAL, as a second mirror does for a moment WHEN a
+    """GIVEN a connection that writes to a file without WAL, as a second mirror does for a moment WHEN a
     mirror switches the file to WAL THEN it waits: SQLite refuses it at once."""
     file = tmp_path / "copy.db"
     target = target_of(f"sqlite:///{file}", "orders")
@@ -44,8 +44,7 @@ def test_a_new_file_that_another_mirror_is_about_to_use(tmp_path: Path) -> None:
         ThreadPoolExecutor(1) as pool,
     ):
         other.execute("CREATE TABLE t (id)")
-        other.execute("BEGIN")
-        other.execute("SELECT * FROM t").fetchall()
+        other.execute("BEGIN IMMEDIATE")
         opening = pool.submit(target.open)
         holds(lambda: not opening.done(), 0.5, "waiting")
         other.execute("COMMIT")
