@@ -33,8 +33,8 @@ def test_the_file_has_the_mode_that_the_umask_allows(tmp_path: Path, umask: int,
 
 
 def test_a_new_file_that_another_mirror_is_about_to_use(tmp_path: Path) -> None:
-    """GIVEN a connection that writes to a file without WAL, as a second mirror does for a moment WHEN a
-    mirror switches the file to WAL THEN it waits: SQLite refuses it at once."""
+    """GIVEN a connection that writes to a file without WAL, as a second mirror does for a moment
+    WHEN a mirror switches the file to WAL THEN it waits: SQLite refuses it at once."""
     file = tmp_path / "copy.db"
     target = target_of(f"sqlite:///{file}", "orders")
     with (
