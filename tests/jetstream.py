@@ -13,6 +13,8 @@ import nats.errors
 import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from tests.waiting import LONG_S
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -56,7 +58,7 @@ def connected(url: str, what: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def requested(
-    url: str, requests: Sequence[tuple[str, bytes]], *, timeout_s: float, patience_s: float = 30
+    url: str, requests: Sequence[tuple[str, bytes]], *, timeout_s: float, patience_s: float = LONG_S
 ) -> list[Msg]:
     """The replies to requests that are sent together, as soon as a service listens."""
 

@@ -15,7 +15,7 @@ from tailrace.position import Lsn
 from tests.faults.disk import mounted
 from tests.faults.harness import Rig
 from tests.fix_postgres import Database
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def refuses(rig: Rig, exit_code: int, code: str) -> None:
     """Capture ends with this state, twice, and leaves the log as it was."""
     before = files(rig)
     for _ in range(2):
-        assert rig.start().wait(60) == exit_code, rig.output()[-3000:]
+        assert rig.start().wait(LONG_S) == exit_code, rig.output()[-3000:]
     assert f"{code}: " in rig.output()
     assert "hint: " in rig.output()
     assert files(rig) == before
@@ -80,7 +80,7 @@ def test_log_of_another_database(used: Rig, victim_database: Database, tmp_path:
     try:
         stranger = Rig(other, tmp_path / "stranger")
         stranger.log_folder.symlink_to(used.log_folder)
-        assert stranger.start().wait(60) == DIVERGED
+        assert stranger.start().wait(LONG_S) == DIVERGED
         assert "DIVERGED: the log holds changes of database" in stranger.output()
     finally:
         server.drop_database(other.name)
@@ -115,7 +115,7 @@ def test_server_whose_wal_ends_before_the_log_has_diverged(used: Rig) -> None:
 def test_disk_full_at_every_write(used: Rig, point: str) -> None:
     insert(used, 2, rows=5000)
     process = used.start(failpoints=f"{point}=enospc@{3 if point.startswith('log') else 2}")
-    assert process.wait(60) == DISK_FULL, used.output()[-3000:]
+    assert process.wait(LONG_S) == DISK_FULL, used.output()[-3000:]
     assert "DISK_FULL: " in used.output()
     used.check_acknowledged()
     used.check_log()
@@ -127,10 +127,10 @@ def test_disk_full_for_real(used: Rig) -> None:
     """The kernel refuses in the middle of a write; half an entry stays on disk."""
     insert(used, 2, rows=5000)
     process = used.start(file_bytes=100_000)
-    assert process.wait(60) == DISK_FULL, used.output()[-3000:]
+    assert process.wait(LONG_S) == DISK_FULL, used.output()[-3000:]
     used.check_acknowledged()
     used.check_log()
-    assert used.start(file_bytes=100_000).wait(60) == DISK_FULL
+    assert used.start(file_bytes=100_000).wait(LONG_S) == DISK_FULL
     used.catch_up()
     used.check_log(complete=True)
 
@@ -138,7 +138,7 @@ def test_disk_full_for_real(used: Rig) -> None:
 def test_disk_full_on_a_small_file_system(rig: Rig) -> None:
     with mounted(rig.log_folder, "512k") as disk:
         insert(rig, 1, rows=20_000)
-        assert rig.start().wait(60) == DISK_FULL, rig.output()[-3000:]
+        assert rig.start().wait(LONG_S) == DISK_FULL, rig.output()[-3000:]
         assert "No space left" in rig.output()
         assert rig.check_log() == 0
         rig.check_acknowledged()
@@ -150,14 +150,14 @@ def test_disk_full_on_a_small_file_system(rig: Rig) -> None:
 def test_failed_fsync_ends_the_process(used: Rig) -> None:
     insert(used, 2)
     process = used.start(failpoints="log.before-sync=eio@1")
-    assert process.wait(60) == STORAGE, used.output()[-3000:]
+    assert process.wait(LONG_S) == STORAGE, used.output()[-3000:]
     used.catch_up()
     used.check_log(complete=True)
 
 
 def test_torn_tail_is_cut_off(used: Rig) -> None:
     insert(used, 2)
-    assert used.start(failpoints="log.torn-write=kill@1").wait(60) == -9
+    assert used.start(failpoints="log.torn-write=kill@1").wait(LONG_S) == -9
     used.check_log()
     used.catch_up()
     used.check_log(complete=True)

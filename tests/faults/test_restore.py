@@ -297,7 +297,7 @@ def test_a_shadow_after_a_restore(
         wait_for(lambda: "in PostgreSQL than in Kafka" in shadow.output, "the sink")
         assert shadow.stop() == 0
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.delete_topics([TOPIC])[TOPIC].result(60)
+        admin.delete_topics([TOPIC])[TOPIC].result(LONG_S)
         wait_for(lambda: not exists(admin), "the deletion")
         shadow.start()
         wait_for(lambda: exists(admin), "the topic to be created again")

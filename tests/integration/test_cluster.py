@@ -20,7 +20,7 @@ from tailrace.process import die_with_parent
 from tailrace.testing.process import free_port
 from tests.command import command
 from tests.jetstream import received
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def running(program: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+            process.wait(LONG_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -137,7 +137,7 @@ def test_pipeline_on_two_workers(
                 assert said["state"] != "failed", said
                 delivered = said["events"]
         pipelines.send_signal(signal.SIGTERM)
-        assert pipelines.wait(60) == 0
+        assert pipelines.wait(LONG_S) == 0
     found = [message.json["data"]["id"] for message in received(nats_server.url, name)]
     assert sorted(found) == list(range(1000))
     executors = [path.parent.name for path in tmp_path.glob("w*/app-*/*/stderr")]

@@ -11,7 +11,7 @@ from tailrace import checkpoint
 from tailrace.log import retention
 from tailrace.log.store import LocalStore
 from tests.system import System
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,6 +59,12 @@ class Rig(System):
             return [message.json["data"]["id"] for message in self.received()]
         except NotFoundError:  # until the first message
             return []
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to close a batch than a pipeline waits for it."""
+    monkeypatch.setattr("tailrace.pipeline.running._CLOSE_S", LONG_S)
 
 
 @pytest.fixture(params=[{}, {"where": "id > 0", "select": ["id"]}], ids=["plain", "sql"])

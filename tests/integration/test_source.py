@@ -372,7 +372,7 @@ def test_the_five_line_example_runs_without_a_daemon(database: Database, tmp_pat
         assert '"name":"hello"' in output.read_text()
     finally:
         script.send_signal(signal.SIGINT)
-        script.wait(60)
+        script.wait(LONG_S)
         deadline = time.monotonic() + 20
         active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'tailrace'"
         while any(row[0] for row in database.query(active)) and time.monotonic() < deadline:

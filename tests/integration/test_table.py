@@ -28,6 +28,7 @@ from tailrace.postgres.publication import read_publication
 from tailrace.testing import EmbeddedNats
 from tests.command import Service, run
 from tests.jetstream import received
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -184,11 +185,11 @@ def test_writers_are_waited_for_by_name(shop: Database) -> None:
             target=wait_for_writers, args=(waiter, ORDERS, threading.Event(), say)
         )
         thread.start()
-        assert reported.wait(60)
+        assert reported.wait(LONG_S)
         with shop.connect() as later:
             later.execute("BEGIN; INSERT INTO orders VALUES (2)")
             writer.execute("COMMIT")
-            thread.join(60)
+            thread.join(LONG_S)
             assert not thread.is_alive()
     [[found]] = said[:1]
     assert (found.pid, found.application) == (pid, "importer")

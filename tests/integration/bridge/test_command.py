@@ -25,6 +25,7 @@ from tailrace.run.presets import bridge
 from tailrace.run.presets.options import BridgeOptions
 from tailrace.run.serving import METRICS_S
 from tests.command import run
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from tests.fix_postgres import Database
@@ -212,7 +213,7 @@ def test_the_line_is_printed_on_stdout(settings: config.Config, tmp_path: Path) 
     with process.stdout:
         line = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(LONG_S) == 0
     assert METRICS.fullmatch(line.strip().removeprefix("info(bridge): "))
     assert line.startswith("info(bridge): METRICS uptime=")
 

@@ -11,6 +11,7 @@ from tailrace.broker.broker import Broker, install
 from tailrace.broker.server import Server
 from tailrace.broker.settings import BrokerSettings
 from tests.integration.broker.raw import Raw
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from tailrace.broker.limits import Limits
@@ -43,7 +44,7 @@ class EmbeddedBroker:
         return found
 
     def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LONG_S)
 
     def close(self) -> None:
         self._do(self.server.stop())

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.clients.java import java
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ class Member:
         """Leave the group and exit."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(60) == 0, self.output()[-3000:]
+        assert self._process.wait(LONG_S) == 0, self.output()[-3000:]
 
     def kill(self) -> None:
         """Kill the process without leaving the group."""
@@ -99,7 +99,7 @@ class Kcat(Member):
 
     def leave(self) -> None:
         self._process.terminate()
-        assert self._process.wait(60) == 0, self.output()[-3000:]
+        assert self._process.wait(LONG_S) == 0, self.output()[-3000:]
         assert self._process.stdin is not None
         self._process.stdin.close()
 

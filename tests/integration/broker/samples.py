@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.broker.clients import Record
+from tests.waiting import LONG_S
 
 
 def create_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
@@ -17,7 +18,7 @@ def create_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
     config = {"retention_ms": "-1"} | config
     settings = {key.replace("_", "."): value for key, value in config.items()}
     made = admin.create_topics([NewTopic(name, partitions, 1, config=settings)])
-    made[name].result(30)
+    made[name].result(LONG_S)
     return name
 
 

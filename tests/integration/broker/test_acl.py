@@ -23,6 +23,7 @@ from tests.fix_broker import BrokerProcess
 from tests.fix_postgres import Database
 from tests.integration.broker.clients import Login
 from tests.integration.broker.raw import SOON, Raw, batch, fetch, produce
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,29 +89,29 @@ class KafkaAcls:
         wanted = [NewTopic(name, 1, 1, config=kept) for name in (OWN, OTHER)]
         made = self._admin.create_topics(wanted)
         for each in made.values():
-            each.result(30)
+            each.result(LONG_S)
 
     def login(self, rules: Rules) -> Raw:
         groups: list[str] = [each for each in ("billing", "others") if each in self._groups()]
         if groups:
             for each in self._admin.delete_consumer_groups(groups).values():
-                each.result(30)
+                each.result(LONG_S)
         anything: Any = None
         everything = AclBindingFilter(
             ResourceType.ANY, anything, ResourcePatternType.ANY, anything, anything,
             AclOperation.ANY, AclPermissionType.ANY,
         )  # fmt: skip
-        self._admin.delete_acls([everything])[everything].result(30)
+        self._admin.delete_acls([everything])[everything].result(LONG_S)
         bindings = [_binding(*rule) for rule in rules]
         if bindings:
             for each in self._admin.create_acls(bindings).values():
-                each.result(30)
+                each.result(LONG_S)
         raw = Raw(self.port)
         assert not raw.login("ann", "secret").error_code
         return raw
 
     def _groups(self) -> set[str]:
-        return {each.group_id for each in self._admin.list_consumer_groups().result(30).valid}
+        return {each.group_id for each in self._admin.list_consumer_groups().result(LONG_S).valid}
 
 
 def _binding(resource: str, pattern: str, operation: str) -> AclBinding:
@@ -286,7 +287,7 @@ def test_an_allowed_client_is_served(process: BrokerProcess, pattern: str) -> No
     errors = [produced(producer, name, b"1") for name in (OWN, OTHER)]
     consumer = Consumer(settings | {"group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([OWN])
-    message = consumer.poll(30)
+    message = consumer.poll(LONG_S)
     assert message is not None
     assert message.value() == b"1"
     consumer.close()
@@ -329,11 +330,11 @@ def test_admin_tools_need_permission(process: BrokerProcess) -> None:
     admin = AdminClient({**settings, **login})
     process.account("acl", "add", "--user", "ann", "--topic", "a-*", "--allow", "create")
     made = admin.create_topics([NewTopic("a-1", 1, 1), NewTopic("b-1", 1, 1)])
-    made["a-1"].result(30)
+    made["a-1"].result(LONG_S)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        made["b-1"].result(30)
+        made["b-1"].result(LONG_S)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        admin.delete_topics(["a-1"])["a-1"].result(30)
+        admin.delete_topics(["a-1"])["a-1"].result(LONG_S)
     root = AdminClient({**settings, **Login(user="root", password="secret").librdkafka()})
-    root.delete_topics(["a-1"])["a-1"].result(30)
+    root.delete_topics(["a-1"])["a-1"].result(LONG_S)
     process.account("acl", "remove", "--user", "ann", "--topic", "a-*")

@@ -16,7 +16,7 @@ from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka
 from tests.integration.broker.raw import Raw, join
 from tests.integration.broker.samples import create_topic, sample_records
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,7 @@ def test_a_broker_that_lost_its_lock_stops_serving(own_broker: BrokerProcess) ->
         waiting.start()
         wait_for(lambda: database.query(f"SELECT 1 {locks} AND NOT granted"), "the other to wait")
         database.query(f"SELECT pg_terminate_backend(pid) {locks} AND granted")
-        waiting.join(60)
+        waiting.join(LONG_S)
         assert member.closed()
         own_broker.wait_until(
             lambda: "another broker serves this database" in own_broker.output, "the broker to wait"

@@ -13,7 +13,7 @@ from psycopg.errors import RaiseException
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.samples import create_topic, sample_records
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def test_an_open_transaction_delays_only_its_partition(
             other = [Record(value=b"other", partition=1)]
             assert client.produce(topic, other) == [0]
             assert client.consume(topic, 1) == other
-        thread.join(60)
+        thread.join(LONG_S)
     found = sorted(client.consume(topic, 3), key=lambda record: (record.partition, record.offset))
     assert [(r.partition, r.offset, r.value) for r in found] == [
         (0, 0, b"first"),
@@ -69,7 +69,7 @@ def test_a_waiting_consumer_is_woken(broker: BrokerProcess, client: Librdkafka) 
     thread = threading.Thread(target=lambda: found.extend(client.consume(topic, 1)))
     thread.start()
     broker.database.execute("SELECT kafka.produce(%s, NULL::text, 'news')", topic)
-    thread.join(60)
+    thread.join(LONG_S)
     assert [record.value for record in found] == [b"news"]
 
 

@@ -16,7 +16,7 @@ from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.clients.aiokafka import Aiokafka
 from tests.integration.broker.refusals import refused
 from tests.integration.broker.samples import create_topic, sample_records
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def test_invalid_topics_are_refused(
 
 def test_a_replication_factor_is_refused(admin: AdminClient) -> None:
     with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
-        admin.create_topics([NewTopic("fine", 1, 3)])["fine"].result(30)
+        admin.create_topics([NewTopic("fine", 1, 3)])["fine"].result(LONG_S)
 
 
 def test_a_topic_is_created_once(client: Client) -> None:
@@ -98,11 +98,11 @@ def test_a_deleted_topic_leaves_nothing(broker: BrokerProcess) -> None:
     client = Librdkafka(broker.bootstrap)
     client.produce(topic, sample_records(10))
     client.consume(topic, 10, group=f"g-{topic}")
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(LONG_S)
     held = "SELECT count(*) FROM kafka.records WHERE topic = %s"
     assert broker.database.query(held, topic) == [(0,)]
     again = NewTopic(topic, 1, 1, config={"retention.ms": "-1"})
-    admin.create_topics([again])[topic].result(30)
+    admin.create_topics([again])[topic].result(LONG_S)
     fresh = [Record(value=b"fresh")]
     assert Librdkafka(broker.bootstrap).produce(topic, fresh) == [0]
     assert Librdkafka(broker.bootstrap).consume(topic, 1, group=f"g-{topic}") == fresh

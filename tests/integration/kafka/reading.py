@@ -18,6 +18,7 @@ from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka
 from tests import topics
 from tests.unit.sinks.rows import rows
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,7 +79,7 @@ class Bench:
         named = {key.replace("_", "."): value for key, value in config.items()}
         new = NewTopic(self.topic, partitions, 1, config=named)
         admin = self.admin()
-        admin.create_topics([new])[self.topic].result(20)
+        admin.create_topics([new])[self.topic].result(LONG_S)
 
     def rows(self, numbers: Iterable[int], *, size: int = 0, keys: int = 0) -> pa.RecordBatch:
         """A batch of the messages with these numbers, with `keys` distinct keys."""

@@ -12,6 +12,7 @@ from tailrace.errors import SinkUnreachableError
 from tailrace.position import ORIGIN
 from tailrace.testing import TcpProxy
 from tests.unit.sinks.rows import position
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,7 @@ def test_the_sink_waits_for_a_broker_that_restarts_in_time(
     def middle(number: int) -> None:
         if number == 4:
             reached.set()
-            assert dead.wait(60)
+            assert dead.wait(LONG_S)
 
     def run() -> None:
         sink = brittle_bench.sink(transactional=transactional, partitions=3, timeout_s=90)
@@ -111,7 +112,7 @@ def test_the_sink_waits_for_a_broker_that_restarts_in_time(
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert reached.wait(60)
+    assert reached.wait(LONG_S)
     brittle.kill()
     dead.set()
     brittle.start()

@@ -19,6 +19,7 @@ from tailrace.position import ORIGIN
 from tailrace.testing import EmbeddedKafka
 from tests.integration.kafka.reading import Bench
 from tests.unit.sinks.rows import position
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,4 +153,4 @@ def allow(server: EmbeddedKafka, kind: str, prefix: str, *operations: str) -> No
     ]
     admin = Bench(server.bootstrap, "").admin()
     for future in admin.create_acls(bindings).values():
-        future.result(20)
+        future.result(LONG_S)

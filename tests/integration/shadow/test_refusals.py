@@ -22,7 +22,7 @@ from tailrace.position import ORIGIN
 from tailrace.shadow import refusals
 from tailrace.testing import EmbeddedKafka
 from tests.integration.shadow.bench import Bench, copy_request, deliver
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def set_limit(bench: Bench, max_message_bytes: int) -> None:
     )
     resource = ConfigResource(ResourceType.TOPIC, bench.topic, incremental_configs=[entry])
     admin = bench.admin()
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(LONG_S)
 
 
 def produce_large(bench: Bench, size: int) -> None:
@@ -233,7 +233,7 @@ def test_a_topic_without_rights_stops_by_itself(guarded: tuple[Bench, str]) -> N
     denied = acl(ResourceType.TOPIC, "orders", "WRITE", "DENY")
     admin = bench.admin()
     for future in admin.create_acls([*everything, denied]).values():
-        future.result(30)
+        future.result(LONG_S)
     sink = bench.sink(bootstrap=address, timeout_s=20, **LOGIN)
     receipt = deliver(sink, bench.stream())
     assert refused(receipt) == {"orders": "SINK_REFUSED"}
@@ -241,7 +241,7 @@ def test_a_topic_without_rights_stops_by_itself(guarded: tuple[Bench, str]) -> N
     assert other.kafka_records() == other.broker_records()
     assert bench.kafka_records() == []
     for deleted in admin.delete_acls([denied_filter()]).values():
-        assert len(deleted.result(30)) == 1
+        assert len(deleted.result(LONG_S)) == 1
     bench.produce(1)
     wait_for(lambda: not deliver(sink, bench.stream(10)).refusals)
     assert bench.kafka_records() == bench.broker_records()

@@ -77,7 +77,7 @@ def test_records_deleted_by_kafka_are_not_differences(copied: Bench) -> None:
     # In Kafka the marker of its transaction follows the tenth record.
     asked = admin.delete_records([TopicPartition(copied.topic, 0, 15)])
     for future in asked.values():
-        future.result(30)
+        future.result(LONG_S)
     compared = copied.verify()
     assert compared.safe
     assert compared.partitions[0].compared == len(copied.kafka_records()) < 30
@@ -130,7 +130,7 @@ def test_a_group_that_is_active_in_kafka_is_refused(copied: Bench) -> None:
     )
     consumer.subscribe([copied.topic])
     try:
-        assert consumer.poll(30) is not None
+        assert consumer.poll(LONG_S) is not None
         with pytest.raises(TailraceError, match=f"group {copied.topic}"):
             commit(copied.settings(), copied.verify().groups, name=copied.name)
     finally:

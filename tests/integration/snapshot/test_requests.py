@@ -17,7 +17,7 @@ from tailrace.testing import EmbeddedNats
 from tailrace.visibility import Visibility
 from tests.integration.snapshot.system import System
 from tests.jetstream import received
-from tests.waiting import holds, wait_for
+from tests.waiting import LONG_S, holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ def test_a_request_after_the_metadata_gets_another_snapshot(
     requested, has_tail = threading.Event(), maker.Maker._has_tail
 
     def slow(self: maker.Maker, record: Record) -> bool:
-        assert requested.wait(60)
+        assert requested.wait(LONG_S)
         return has_tail(self, record)
 
     monkeypatch.setattr(maker.Maker, "_has_tail", slow)

@@ -138,7 +138,7 @@ class Producer:
         self._loop.close()
 
     def _call(self, call: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(call, self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(call, self._loop).result(LONG_S)
 
     async def _start(self) -> None:
         self._connection = connection = await nats.connect(self.url, max_reconnect_attempts=-1)

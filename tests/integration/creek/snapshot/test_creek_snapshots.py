@@ -20,7 +20,7 @@ from tailrace.snapshot.service.maker import Maker
 from tailrace.visibility import Visibility
 from tests.integration.creek.snapshot.system import STREAM
 from tests.jetstream import purge
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
@@ -182,7 +182,7 @@ def test_a_crash_between_a_message_and_its_record(
     system.start_service()
     topic = system.ask().text
     assert system.service is not None
-    system.service.join(60)
+    system.service.join(LONG_S)
     monkeypatch.undo()
     before = system.topic(topic).messages
     assert len(before) == (1 if left == "head" else len(expected) + 2)
