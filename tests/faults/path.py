@@ -29,7 +29,7 @@ from tailrace.observe.figure import document
 from tailrace.position import ORIGIN, Position
 from tailrace.postgres.bootstrap import log_exists
 from tailrace.run import status
-from tailrace.testing.process import free_port
+from tailrace.testing.process import free_port, freeze
 from tests.command import Service
 from tests.faults.consumer import Consumer, Tables
 from tests.faults.load import KEYS, TABLES
@@ -291,7 +291,7 @@ def paused(*pids: int) -> Iterator[None]:
     """SIGSTOP now and SIGCONT at the end of the block; one that has ended is no matter."""
     try:
         for pid in pids:
-            _signal(pid, signal.SIGSTOP)
+            freeze(pid)
         yield
     finally:
         for pid in pids:

@@ -89,7 +89,7 @@ def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
     running.start()
     running.wait_until(running.streaming, "capture streams")
     running.database.execute("INSERT INTO t SELECT g FROM generate_series(1, 10) g")
-    wait_for(lambda: running.capture().get("changes") == 10)
+    wait_for(lambda: running.status().get("capture", {}).get("changes") == 10)
     status = running.status()
     assert status["wal_messages_received"] >= 13
     assert status["slot_active"] in (True, False)
@@ -142,14 +142,14 @@ def test_an_unreachable_server_is_retried(running: Running) -> None:
     ready = running.get("/ready")
     assert ready is not None
     assert ready.status_code == 503
-    wait_for(lambda: str(running.status()["source"]["error"]).startswith("UNREACHABLE"))
+    wait_for(lambda: str(running.status().get("source", {}).get("error")).startswith("UNREACHABLE"))
     assert running.stop() == 0
 
 
 def test_children_end_with_a_killed_supervisor(running: Running) -> None:
     running.start()
     running.wait_until(running.streaming, "capture streams")
-    wait_for(lambda: len(running.status()["processes"]) == 2)
+    wait_for(lambda: len(running.status().get("processes", {})) == 2)
     children = [figures["pid"] for figures in running.status()["processes"].values()]
     running.kill()
     wait_for(lambda: not any(alive(pid) for pid in children))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from tailrace.java import cache_folder, find_java
 from tailrace.process import die_with_parent
-from tailrace.testing.process import Server, free_port
+from tailrace.testing.process import Server, free_port, freeze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -214,7 +214,7 @@ class EmbeddedKafka(Server):
     def frozen(self) -> Iterator[None]:
         """Freeze the broker until the block ends: connections stay open, without replies."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process.pid)
         try:
             yield
         finally:

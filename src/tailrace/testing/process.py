@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import weakref
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -166,6 +167,25 @@ def end(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def freeze(pid: int) -> None:
+    """Stop all threads of a process until SIGCONT. Returns when they have stopped.
+
+    A thread that waits for a core may otherwise still run for a moment.
+    """
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, signal.SIGSTOP)
+        while not all(_is_stopped(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
+            time.sleep(0.005)
+
+
+def _is_stopped(stat: Path) -> bool:
+    try:
+        state = stat.read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "TtZX"
 
 
 def remove(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from tailrace.testing.process import freeze
 from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.clients.java import java
 from tests.waiting import LONG_S, wait_for
@@ -77,7 +78,7 @@ class Member:
 
     def suspend(self) -> None:
         """Suspend the process, as a long garbage collection would."""
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process.pid)
 
     def resume(self) -> None:
         """Continue after `suspend`."""
