@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import nats.errors
 import nats.js.errors
 import pytest
+from nats.aio.client import Client
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.jetstream.client import close, translate_error
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 
 @pytest.mark.parametrize(
@@ -45,6 +43,7 @@ class Breaking:
     def __init__(self, error: BaseException) -> None:
         self._errors = [error]
         self._status = 2
+        self._flush_queue = asyncio.Queue[object]()
         self.closed = False
 
     async def close(self) -> None:
@@ -52,6 +51,10 @@ class Breaking:
             raise self._errors.pop()
         assert self._status == self.DISCONNECTED
         self.closed = True
+
+
+def test_a_client_that_never_began_to_connect_is_closed() -> None:
+    asyncio.run(close(Client()))
 
 
 def test_close_finishes_what_a_failed_flush_left() -> None:
