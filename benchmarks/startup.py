@@ -45,12 +45,12 @@ _WATCHED_S, _PAUSE_S = 5.0, 0.5
 _TIMEOUT_S = 120.0
 _ROW = "INSERT INTO item (id, name) SELECT coalesce(max(id), 0) + 1, 'name' FROM item"
 _VICTIMS = {
-    "worker": " pyspark.worker",
+    "worker": "daemon",
     "jvm": "org.apache.spark.deploy.SparkSubmit",
     "driver": "tailrace.cli pipelines",
     "capture": "tailrace.cli capture",
 }
-"""What the command line of a process contains."""
+"""What the name or the command line of a process contains."""
 _STEPS = {
     "processes_s": "process.started",
     "capture_s": "capture.streaming",
@@ -186,7 +186,11 @@ class _Run:
         """The largest process of a kind: a helper may have the same command line. Of workers all,
         because one may be idle, but not the daemon that forks them."""
         kind = _VICTIMS[victim]
-        found = [each for each in self._processes() if kind in " ".join(each.cmdline())]
+        found = [
+            each
+            for each in self._processes()
+            if kind == each.name() or kind in " ".join(each.cmdline())
+        ]
         if victim != "worker":
             return [max(found, key=lambda each: each.memory_info().rss)]
         return [each for each in found if each.ppid() in {other.pid for other in found}]

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Database
 
-WORKERS = "tailrace.pipeline.daemon pyspark.worker"
+WORKERS = "daemon"
+"""The name of the processes that Spark's workers are forked from, and of the workers."""
 """The process that forks the workers of tasks, and the workers themselves."""
 
 
@@ -332,6 +333,14 @@ def command(pid: int) -> str:
         return ""
 
 
+def name_of(pid: int) -> str:
+    """The name of a process, of which the kernel keeps 15 bytes; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def running(data: Path, name: str) -> int | None:
     """The process that a supervisor runs under a name, if it runs."""
     run = status.read(status.folder(data), "run", status.RunStatus)
@@ -351,8 +360,8 @@ def victims(data: Path) -> dict[str, list[int]]:
             text = command(pid)
             if "/java " in text:
                 found["jvm"].append(pid)
-            elif "python_streaming_source_runner" in text:
+            elif "python_streaming_source_runner".startswith(name_of(pid) or "-"):
                 found["source"].append(pid)
-            elif WORKERS in text and WORKERS in command(known.get(pid, 0)):
+            elif name_of(pid) == name_of(known.get(pid, 0)) == WORKERS:
                 found["worker"].append(pid)
     return found

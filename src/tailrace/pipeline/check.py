@@ -116,7 +116,7 @@ def _analyser(config: Config) -> Ask | None:
 
     conf = SETTINGS | config.spark.conf
     alone = config.spark.model_copy(update={"master": "local[1]", "conf": conf})
-    session = build(alone, name="tailrace check")
+    session = build(alone, name="tailrace check", preload=False)
 
     def ask(expressions: Expressions, relation: Relation) -> Types:
         analyse(session, expressions, compiled(expressions, relation, {}))

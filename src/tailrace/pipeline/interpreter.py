@@ -19,21 +19,26 @@ from pathlib import Path
 import py4j
 import pyspark
 
+from tailrace.pipeline import fork_server
+
 _SCRIPT = Path(__file__).with_name("python.sh")
 _INTERPRETER = "TAILRACE_PYTHON"
 
 
-def configure(*, local: bool) -> None:
+def configure(*, local: bool, preload: bool = False) -> None:
     """Set the interpreter of Spark's Python processes, unless `PYSPARK_PYTHON` names one.
 
     By default Spark starts `python3` from the PATH, which is the system's in a venv that is not
     activated. Call this before the JVM starts: its child processes inherit the environment.
+    With `preload`, `python.sh` takes its processes from `tailrace.pipeline.fork_server`.
     """
     os.environ[_INTERPRETER] = sys.executable
     without_zip = local and _installed() and os.access(_SCRIPT, os.X_OK)
     python = str(_SCRIPT) if without_zip else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    if preload and os.environ["PYSPARK_PYTHON"] == str(_SCRIPT):
+        fork_server.start()
 
 
 def skip_discovery() -> None:

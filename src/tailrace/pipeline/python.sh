@@ -11,4 +11,7 @@ for entry in $PYTHONPATH; do
 done
 unset IFS
 export PYTHONPATH="$kept"
+if [ -n "$TAILRACE_FORK_SERVER" ]; then
+    exec "$TAILRACE_PYTHON" -I -S "${0%/*}/forked.py" "$@"
+fi
 exec "$TAILRACE_PYTHON" "$@"

@@ -88,9 +88,12 @@ STREAMING = {
 """Further settings for a session that runs the pipelines and nothing else."""
 
 
-def build(settings: Spark, *, name: str = "tailrace") -> SparkSession:
-    """Create the session; the user's `conf` wins over `SETTINGS`."""
-    interpreter.configure(local=_local(settings))
+def build(settings: Spark, *, name: str = "tailrace", preload: bool = True) -> SparkSession:
+    """Create the session; the user's `conf` wins over `SETTINGS`.
+
+    With `preload`, Spark's Python processes are forked from one that has everything loaded.
+    """
+    interpreter.configure(local=_local(settings), preload=preload)
     conf = {"spark.app.name": name, "spark.master": settings.master} | conf_of(settings)
     _start_jvm(conf)
     builder = SparkSession.builder
