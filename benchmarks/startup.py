@@ -44,13 +44,15 @@ _WATCHED_S, _PAUSE_S = 5.0, 0.5
 """When a killed process is missed at the latest, and how long without a message is a pause."""
 _TIMEOUT_S = 120.0
 _ROW = "INSERT INTO item (id, name) SELECT coalesce(max(id), 0) + 1, 'name' FROM item"
+_WORKERS = "daemon"
+"""The name of the processes that Spark's workers are forked from, and of the workers."""
 _VICTIMS = {
-    "worker": "daemon",
+    "worker": _WORKERS,
     "jvm": "org.apache.spark.deploy.SparkSubmit",
     "driver": "tailrace.cli pipelines",
     "capture": "tailrace.cli capture",
 }
-"""What the name or the command line of a process contains."""
+"""What the command line of a process contains."""
 _STEPS = {
     "processes_s": "process.started",
     "capture_s": "capture.streaming",
@@ -185,15 +187,12 @@ class _Run:
     def _find(self, victim: str) -> list[psutil.Process]:
         """The largest process of a kind: a helper may have the same command line. Of workers all,
         because one may be idle, but not the daemon that forks them."""
-        kind = _VICTIMS[victim]
-        found = [
-            each
-            for each in self._processes()
-            if kind == each.name() or kind in " ".join(each.cmdline())
-        ]
-        if victim != "worker":
-            return [max(found, key=lambda each: each.memory_info().rss)]
-        return [each for each in found if each.ppid() in {other.pid for other in found}]
+        kind, running = _VICTIMS[victim], self._processes()
+        if kind == _WORKERS:
+            found = [each for each in running if each.name() == kind]
+            return [each for each in found if each.ppid() in {other.pid for other in found}]
+        found = [each for each in running if kind in " ".join(each.cmdline())]
+        return [max(found, key=lambda each: each.memory_info().rss)]
 
     def _committed(self) -> int:
         """Every change is an insert."""
