@@ -127,20 +127,22 @@ class Server:
                 elif key.fileobj == self._parent:
                     self._end_all()
                     return None
-                else:
-                    # Whoever asked has ended.
+                elif key.data in self._lines:
+                    # Whoever asked has ended, and the forked process has not.
                     self._selector.unregister(key.fileobj)
                     _end(key.data)
 
     def _accept(self) -> Request | None:
         """Fork a process. Returns its request in that process."""
         line, _ = self._listener.accept()
+        files: list[int] = []
         try:
-            request, files = _receive(line)
+            request = _receive(line, files)
+            server, pid = os.getpid(), os.fork()
         except (OSError, EOFError, ValueError, TypeError, struct.error):
-            line.close()
+            for file in (*files, line.detach()):
+                os.close(file)
             return None
-        server, pid = os.getpid(), os.fork()
         if not pid:
             self._leave()
             line.close()
@@ -186,27 +188,22 @@ def _end(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
 
 
-def _receive(line: socket.socket) -> tuple[Request, list[int]]:
-    """A request of a process of this user, and its standard files."""
+def _receive(line: socket.socket, files: list[int]) -> Request:
+    """A request of a process of this user. Adds its standard files to `files`."""
     _, user, _ = _PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if user != os.getuid():
         raise PermissionError
     line.settimeout(_REQUEST_S)
-    head, files, _, _ = socket.recv_fds(line, _SIZE.size, 3)
-    try:
-        content = bytearray()
-        (size,) = _SIZE.unpack(head)
-        while len(content) < size:
-            if not (piece := line.recv(size - len(content))):
-                raise EOFError
-            content += piece
-        request = Request(*marshal.loads(content))  # noqa: S302 - of the same user
-    except BaseException:
-        for file in files:
-            os.close(file)
-        raise
+    head, received, _, _ = socket.recv_fds(line, _SIZE.size, 3)
+    files += received
+    content = bytearray()
+    (size,) = _SIZE.unpack(head)
+    while len(content) < size:
+        if not (piece := line.recv(size - len(content))):
+            raise EOFError
+        content += piece
     line.settimeout(None)
-    return request, files
+    return Request(*marshal.loads(content))  # noqa: S302 - of the same user
 
 
 def _run(request: Request) -> None:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tailrace.pipeline import fork_server
+from tailrace.testing.process import freeze
 from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
@@ -113,6 +114,20 @@ def test_the_end_of_a_killed_process_is_reported(server: fork_server.Running, fo
     with asked:
         os.kill(forked, signal.SIGKILL)
         assert asked.wait(LONG_S) == 128 + signal.SIGKILL
+
+
+def test_both_ends_at_the_same_time(server: fork_server.Running, folder: Path) -> None:
+    """The server learns of both at once, and goes on."""
+    asked, forked = waiting(folder, server)
+    with asked:
+        freeze(server.process.pid)
+        os.kill(forked, signal.SIGKILL)
+        asked.kill()
+        asked.wait(LONG_S)
+        server.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: not psutil.pid_exists(forked), "its end")
+    done = start(folder, server.name, "-m", "fork_test_program")
+    assert json.loads(done.communicate("", LONG_S)[0])[-1] == server.process.pid
 
 
 @pytest.mark.parametrize("kill", [True, False])
