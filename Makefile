@@ -6,7 +6,10 @@ FUZZ ?= 1000000
 BIN := .venv/bin
 # Faults of one process, without Spark; the others are of the whole path.
 PART_FAULTS := $(addprefix tests/faults/test_,kill.py broker.py failover.py)
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Most tests wait for a server now and then, so three keep two cores busy. Long ones run whole systems.
+WORKERS = 3
+test-long: WORKERS = 2
 SOAK = TAILRACE_LOOPS=$(LOOPS) $(BIN)/python -m pytest -m soak -s --timeout=0
 TEST_ARGS ?=
 # Disks of small machines stall for seconds, which tests of timeouts notice: tests use memory if

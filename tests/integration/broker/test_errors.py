@@ -25,7 +25,8 @@ PRODUCE, FETCH, LIST_OFFSETS, COMMIT, JOIN, HEARTBEAT = (
     (11, 9),
     (12, 4),
 )
-LEAVE, SYNC, DELETE_RECORDS = (13, 5), (14, 5), (21, 2)
+FIND_COORDINATOR, LEAVE, SYNC, DELETE_RECORDS = (10, 3), (13, 5), (14, 5), (21, 2)
+NOT_READY = {"not_coordinator", "coordinator_not_available", "coordinator_load_in_progress"}
 SOON, LONG = timedelta(seconds=1), timedelta(seconds=60)
 UNKNOWN = {"unknown_topic_or_partition"}
 
@@ -137,6 +138,10 @@ class Membership:
         self._bootstrap, self._topic = bootstrap, topic
         self.group, self.instance = f"g-{topic}", instance
         self.id, self.generation = "", -1
+        # Kafka creates the topic of groups at the first question, and takes a moment to load it.
+        asked = {"key": self.group, "key_type": 0}
+        wait_for(lambda: not errors(ask(bootstrap, *FIND_COORDINATOR, asked)), "a coordinator")
+        wait_for(lambda: not self.heartbeat() & NOT_READY, "the coordinator to be ready")
 
     def join(self, **given: Any) -> set[str]:
         request = {
