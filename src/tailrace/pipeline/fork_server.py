@@ -49,6 +49,7 @@ _MODULES = (
 )
 _BACKLOG = 128
 _REQUEST_S = 10.0
+_END_S = 10.0
 _PR_SET_NAME = 15
 _PEER = struct.Struct("3i")
 """The kernel's `struct ucred`: process, user, group."""
@@ -85,7 +86,11 @@ class Running:
     def end(self) -> None:
         """End the server and the processes that it has forked."""
         os.close(self._alive)
-        self.process.wait()
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 @dataclass(frozen=True, slots=True)
