@@ -260,7 +260,7 @@ def test_capture_pipelines_and_mirrors_after_a_restore_for_long(
 
 @pytest.fixture
 def kafka(kafka_available: None) -> Iterator[EmbeddedKafka]:
-    """Nobody kills it, so its session may last: a busy machine would end it."""
+    """With a long session timeout: on a busy machine a short one expires."""
     with EmbeddedKafka(config="broker.session.timeout.ms=300000\n") as started:
         yield started
 

@@ -48,7 +48,6 @@ _CHANNEL = "tailrace_kafka"
 _LOCK = 0x7461696C_6B61666B
 _MAX_RETRY_S = 2.0
 _TAKEOVER_S = 5.0
-_TAKEOVER_POLL_S = 0.1
 _EXPIRE_INTERVAL_S = 0.2
 _RETENTION_PER_EXPIRY = 10
 """Producers and offsets are searched as a whole, and so less often than records."""
@@ -169,6 +168,7 @@ class Broker:
 
     async def _first_listen(self) -> Connection:
         """PostgreSQL takes a moment to notice that the broker before this one was killed."""
+        backoff = Backoff(first_s=0.05, max_s=0.2)
         clock = asyncio.get_running_loop().time
         deadline = clock() + _TAKEOVER_S
         while True:
@@ -177,7 +177,7 @@ class Broker:
             except AlreadyRunningError:
                 if clock() > deadline:
                     raise
-            await asyncio.sleep(_TAKEOVER_POLL_S)
+            await asyncio.sleep(backoff.next_s())
 
     async def _listen(self) -> Connection:
         """A connection that holds the lock and listens; everything is read anew on it."""

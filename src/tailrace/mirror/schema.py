@@ -74,11 +74,11 @@ class TableSchemas:
 
         A pipeline that has just been added is served before its first document is published.
         """
-        deadline = self._clock() + timeout_s
-        first_deadline = self._clock() + _FIRST_DOCUMENT_S
+        started_at = self._clock()
         while True:
             schema = await self._source.schema(self._table)
-            late = self._clock() > (deadline if schema else min(deadline, first_deadline))
+            limit_s = timeout_s if schema else min(timeout_s, _FIRST_DOCUMENT_S)
+            late = self._clock() - started_at > limit_s
             if schema is None and late:
                 tables = sorted(await self._source.schemas())
                 raise ConfigError(

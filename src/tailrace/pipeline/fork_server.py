@@ -73,7 +73,7 @@ class Running:
         parent, self._alive = os.pipe()
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"\0{self.name}")
-            # Whoever connects while the server still imports waits for it.
+            # A request that arrives while the server still imports waits in the backlog.
             listener.listen(_BACKLOG)
             files = listener.fileno(), parent
             self.process = subprocess.Popen(
@@ -103,7 +103,7 @@ class Request:
 
 
 class Server:
-    """Forks processes, and watches both their ends and those who asked for them."""
+    """Forks processes, reports their exit codes, and ends those whose `forked.py` has ended."""
 
     def __init__(self, listener: socket.socket, parent: int) -> None:
         self._listener = listener
@@ -133,7 +133,7 @@ class Server:
                     self._end_all()
                     return None
                 elif key.data in self._lines:
-                    # Whoever asked has ended, and the forked process has not.
+                    # `forked.py` has ended, and its process still runs.
                     self._selector.unregister(key.fileobj)
                     _end(key.data)
 

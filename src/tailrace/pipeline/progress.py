@@ -81,7 +81,7 @@ class Progress(Recorder[PipelineFigures]):
             known = self._counted.pop(str(offset.open_batch), None)
             self._reported = offset.open_batch.number
         self._add(delivered, known)
-        # Last: whoever sees the position finds everything before it counted.
+        # After the counts: they include every change up to the position.
         self.add(batches=1)
         self.set(
             batch_ms=float(batch["durationMs"].get("triggerExecution", 0)),

@@ -300,8 +300,8 @@ def test_p59_a_first_start_without_a_slot_leaves_no_log(db: Database, capture: C
 
 
 def test_the_slot_is_free_after_an_orderly_end(db: Database, capture: Capturing) -> None:
-    """GIVEN a stream WHEN it ends in order THEN the server has released the slot: whoever waits for
-    the end of capture may use or drop it."""
+    """GIVEN a stream WHEN it ends in order THEN the server has released the slot, which
+    other commands may then use or drop."""
     db.execute("CREATE TABLE t (id int PRIMARY KEY)")
     captured = capture(db)
     start = captured.log.end().end_lsn if any(captured.folder.glob("*.seg")) else Lsn(0)

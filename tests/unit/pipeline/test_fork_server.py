@@ -69,7 +69,7 @@ def children(pid: int) -> list[psutil.Process]:
 
 
 def waiting(folder: Path, server: fork_server.Running) -> tuple[subprocess.Popen[str], int]:
-    """A forked process that has begun: whoever asked for it, and its id."""
+    """A forked process that has begun: the process that requested it, and its id."""
     asked = start(folder, server.name, "-m", "fork_test_waiting")
     assert asked.stdout is not None
     assert asked.stdout.readline() == "begun\n"
@@ -99,7 +99,7 @@ def test_other_arguments_are_for_an_interpreter(server: fork_server.Running, fol
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_whoever_asked_for_it(
+def test_it_ends_with_the_process_that_requested_it(
     server: fork_server.Running, folder: Path, number: signal.Signals
 ) -> None:
     asked, forked = waiting(folder, server)

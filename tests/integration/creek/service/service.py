@@ -93,7 +93,7 @@ class Service(System):
         return connected(self.server.url, request)
 
     def is_silent(self, fingerprint: str) -> bool:
-        """Whether nobody answers within a second, as Creek's clients ask."""
+        """Whether there is no reply within a second, the timeout of Creek's clients."""
         try:
             return self.ask(fingerprint, timeout_s=1.0) is None
         except nats.errors.TimeoutError:

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tailrace.backoff import Backoff
 from tailrace.change import Op
 from tailrace.errors import ConfigError, StorageError
 from tailrace.mirror.layout import Alteration, Layout
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from tailrace.snapshot.job import Form
 
 _BUSY_TIMEOUT_S = 30.0
-_POLL_S = 0.01
 _LOADING = quote("_tailrace_loading")
 
 
@@ -107,6 +107,7 @@ class Sqlite:
         SQLite begins with a read lock. Of two connections that hold one, neither gets the write
         lock, and one is refused at once, without waiting for the timeout.
         """
+        backoff = Backoff(first_s=0.01, max_s=0.2, clock=self._clock)
         deadline = self._clock() + _BUSY_TIMEOUT_S
         while True:
             try:
@@ -116,7 +117,7 @@ class Sqlite:
                     raise
             else:
                 return
-            time.sleep(_POLL_S)
+            time.sleep(backoff.next_s())
 
     def _exists(self) -> bool:
         sql = "SELECT 1 FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ?"
