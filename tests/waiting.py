@@ -15,7 +15,7 @@ _PAUSE_S = 0.02
 
 
 def wait_for(
-    condition: Callable[[], T],
+    condition: Callable[[], T | None],
     what: str | Callable[[], object] = "",
     timeout_s: float = LONG_S,
 ) -> T:

@@ -138,12 +138,15 @@ class Versions:
 
     def add(self, version: Version) -> tuple[StoredSchema, StoredSchema]:
         """Add the schemas of a version. The newest text wins, the first time stays."""
-        complete, partial = version.schemas(self._now(), namespaced=self._namespaced)
+        complete, partial = self.dated(version)
         return self.remember(complete), self.remember(partial)
 
-    def dated(self, version: Version) -> StoredSchema:
-        """The schema of a version's complete changes, with the time when it was first known."""
-        stored, _ = version.schemas(self._now(), namespaced=self._namespaced)
+    def dated(self, version: Version) -> tuple[StoredSchema, StoredSchema]:
+        """The schemas of a version, with the time when each was first known. Adds nothing."""
+        complete, partial = version.schemas(self._now(), namespaced=self._namespaced)
+        return self._dated(complete), self._dated(partial)
+
+    def _dated(self, stored: StoredSchema) -> StoredSchema:
         known = self._schemas.get(stored.fingerprint)
         return stored if known is None else replace(stored, at=known.at)
 

@@ -132,20 +132,26 @@ class Watcher:
         return self._catalog
 
     def _save(self, connection: Connection, catalog: PublishedSchemas) -> None:
-        """Store the schemas that the table may lack, those of earlier runs included."""
-        for table in catalog.tables:
-            self._versions.add(table)
-        unsaved = [
-            stored
-            for stored in self._versions.known()
+        """Store the schemas that the table may lack, those of earlier runs included.
+
+        Requests are answered with those of the catalog only afterwards: the table has the time
+        when each was first known, the catalog has not.
+        """
+        schemas = self._versions.known()
+        schemas += [stored for table in catalog.tables for stored in self._versions.dated(table)]
+        unsaved = {
+            stored.fingerprint: stored
+            for stored in schemas
             if self._saved.get(stored.fingerprint) != stored.schema
-        ]
+        }
         if not unsaved:
             return
         try:
-            for stored in save(connection, unsaved):
+            for stored in save(connection, unsaved.values()):
                 self._versions.remember(stored)
         except PostgresRefusedError as error:
+            for stored in unsaved.values():
+                self._versions.remember(stored)
             if str(error) != self._refusal:
                 self._refusal = str(error)
                 self._events.warning(
@@ -157,7 +163,7 @@ class Watcher:
                 )
         else:
             self._refusal = ""
-            self._saved |= {stored.fingerprint: stored.schema for stored in unsaved}
+            self._saved |= {name: stored.schema for name, stored in unsaved.items()}
 
     def _items(self, catalog: PublishedSchemas) -> dict[str, list[SchemaItem]]:
         """The schemas of each subject in order, the present one last.
@@ -175,11 +181,11 @@ class Watcher:
 
     def _table_items(self, table: Version) -> list[SchemaItem]:
         logged = [
-            SchemaItem(self._versions.dated(version), version.lsn)
+            SchemaItem(self._versions.dated(version)[0], version.lsn)
             for version in self._unpublished
             if version.relation.oid == table.relation.oid
         ]
-        present = SchemaItem(self._versions.dated(table))
+        present = SchemaItem(self._versions.dated(table)[0])
         first_lsn = self._members.first_lsn(table.relation)
         lsns = [item.lsn for item in logged if item.identity == present.identity]
         older = [item for item in logged if item.identity != present.identity]

@@ -69,7 +69,7 @@ def test_the_newest_text_wins_and_the_first_time_stays(tmp_path: Path) -> None:
     assert old.fingerprint == new.fingerprint
     assert (versions.find(old.fingerprint), new.at) == (new, old.at)
     assert old.schema != new.schema
-    assert versions.dated(users(VARCHAR)) == old
+    assert versions.dated(users(VARCHAR))[0] == old
     earlier = StoredSchema(
         fingerprint=new.fingerprint, schema=new.schema, source=new.source, at=NOON
     )

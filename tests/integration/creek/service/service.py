@@ -94,15 +94,17 @@ class Service(System):
 
     def is_silent(self, fingerprint: str) -> bool:
         """Whether there is no reply within a second, the timeout of Creek's clients."""
+        return self._ask_once(fingerprint) is None
+
+    def _ask_once(self, fingerprint: str, subject: str = "_schema") -> Msg | None:
         try:
-            return self.ask(fingerprint, timeout_s=1.0) is None
+            return self.ask(fingerprint, subject, timeout_s=1.0)
         except nats.errors.TimeoutError:
-            return True
+            return None
 
     def schema(self, fingerprint: str, subject: str = "_schema") -> dict[str, Any]:
-        """The document of a fingerprint."""
-        reply = self.ask(fingerprint, subject)
-        assert reply is not None
+        """The document of a fingerprint. A busy machine may need more than the first second."""
+        reply = wait_for(lambda: self._ask_once(fingerprint, subject), "a reply")
         content: dict[str, Any] = msgspec.json.decode(reply.data)
         assert reply.headers is None
         return content

@@ -117,6 +117,25 @@ def test_old_and_new_schemas_are_answered_after_a_restart(
     assert served.published("users") == messages
 
 
+def test_no_schema_is_answered_with_a_wrong_time(
+    captured: Captured, serve: Callable[..., Service]
+) -> None:
+    """Of the schemas of the catalog, only the table knows how old they are."""
+    served = serve(captured)
+    [message] = served.eventually_published("users")
+    wait_for(lambda: message["fingerprint"] in served.stored(), "the schema is stored")
+    served.stop()
+    for file in (served.config.data / "creek").iterdir():
+        file.unlink()
+    with connect(captured.database.dsn) as other, other.transaction():
+        other.execute("LOCK TABLE _creek.avro_schemas")
+        served.start()
+        waiting = "SELECT FROM pg_locks WHERE NOT granted AND mode = 'RowExclusiveLock'"
+        wait_for(lambda: captured.database.query(waiting), "the catalog's schemas to be stored")
+        assert served.is_silent(message["fingerprint"])
+    assert served.schema(message["fingerprint"]) == message
+
+
 def test_a_version_that_no_catalog_read_saw_is_published(
     captured: Captured, serve: Callable[..., Service]
 ) -> None:
@@ -156,8 +175,7 @@ def test_an_invalid_fingerprint_is_refused(
 ) -> None:
     served = serve(captured)
     for subject in ("_schema", "_schemas"):
-        reply = served.ask(body, subject)
-        assert reply is not None
+        reply = wait_for(lambda: served.ask(body, subject), "a reply")  # noqa: B023
         assert reply.headers is not None
         assert reply.headers["Nats-Service-Error-Code"] == "400"
         assert "fingerprint" in reply.headers["Nats-Service-Error"]
