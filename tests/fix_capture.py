@@ -9,10 +9,12 @@ import pytest
 
 from tailrace import config
 from tailrace.capture.capture import Capture
+from tailrace.capture.replication import Replication
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Earliest, Log
 from tailrace.position import Lsn, Position
 from tests.columns import columnar, plain
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +44,7 @@ class Captured:
                     **settings.get("source", {}),
                 },
                 "log": {"path": folder, "flush_ms": 1, **settings.get("log", {})},
-                "capture": settings.get("capture", {}),
+                "capture": {"connect_timeout_s": LONG_S, **settings.get("capture", {})},
             },
         )
         self.slot = self.config.source.slot
@@ -88,8 +90,13 @@ class Captured:
 
 
 @pytest.fixture
-def capture(tmp_path: Path) -> Callable[..., Captured]:
-    """`capture(database, **settings)` → a `Captured` with publication for all tables and slot."""
+def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
+    """`capture(database, **settings)` → a `Captured` with publication for all tables and slot.
+
+    A capture that stops waits as long as a busy machine may take to save and release its slot.
+    """
+    monkeypatch.setattr("tailrace.capture.session._SAVE_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(Replication.finish, "__kwdefaults__", {"timeout_s": LONG_S})
 
     def make(database: Database, **settings: dict[str, object]) -> Captured:
         captured = Captured(database, tmp_path / f"log-{database.name}", **settings)

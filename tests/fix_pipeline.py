@@ -80,9 +80,10 @@ def server() -> Iterator[EmbeddedNats]:
 
 @pytest.fixture
 def deliver(
-    spark: SparkSession, nats_server: EmbeddedNats, tmp_path: Path
+    spark: SparkSession, nats_server: EmbeddedNats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Delivery]:
-    """`deliver(captured, **pipeline)` → a `Delivery`."""
+    """`deliver(captured, **pipeline)` → a `Delivery`, which always waits for its batch to close."""
+    monkeypatch.setattr("tailrace.pipeline.running._CLOSE_S", LONG_S)
 
     def make(captured: Captured, **pipeline: Any) -> Delivery:
         return Delivery(spark, captured, nats_server, tmp_path, **pipeline)

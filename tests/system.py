@@ -73,6 +73,7 @@ class System:
             "url": self.server.url,
             "stream": {"name": f"S{name}", "subjects": [f"{name}.>"]},
             "subject": f"{name}.{{table}}.{{operation}}",
+            "timeout_s": LONG_S,
         }
 
     def start_capture(self) -> None:

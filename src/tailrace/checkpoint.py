@@ -123,9 +123,10 @@ def check_history(folder: Path, record: StartRecord, log: LogEnd) -> None:
 
 def delivered(folder: Path) -> Position | None:
     """The position up to which every change is delivered; None before the first batch."""
+    # Before the last commit is read: the batch may be committed meanwhile.
+    batch = running(folder)
     offset = _offset(folder)
     position = None if offset is None else Position.parse(str(offset["position"]))
-    batch = running(folder)
     if batch is not None:
         reached = open_batches(folder).begin(batch)
         return reached if position is None else max(position, reached)

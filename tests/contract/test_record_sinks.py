@@ -17,6 +17,7 @@ from tailrace.errors import SinkError
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
 from tests.integration.shadow.bench import Bench, copy_request
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +106,9 @@ def test_nothing_is_visible_before_a_flush(bench: Bench, sink: RecordSink) -> No
     sink.write(bench.stream(0, 10))
     sink.flush()
     sink.write(bench.stream(10, 20))
-    assert bench.kafka_records(0, is_open=True) == bench.broker_records(0)[:10]
+    first = bench.broker_records(0)[:10]
+    wait_for(lambda: bench.kafka_records(0, is_open=True), "the first flush")
+    assert bench.kafka_records(0, is_open=True) == first
     sink.flush()
     assert bench.kafka_records(0) == bench.broker_records(0)[:20]
 

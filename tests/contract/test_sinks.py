@@ -30,6 +30,7 @@ from tailrace.sinks.registry import SINKS
 from tailrace.testing import EmbeddedNats
 from tests.integration.kafka.reading import Bench as Topic
 from tests.unit.sinks.rows import message_id, payload, position, rows
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +64,8 @@ class NatsBench:
         self._url = url
 
     def make(self) -> Sink:
-        return JetStream(NatsSink(type="nats", url=SecretStr(self._url)), Lane(pipeline="contract"))
+        settings = NatsSink(type="nats", url=SecretStr(self._url), timeout_s=LONG_S)
+        return JetStream(settings, Lane(pipeline="contract"))
 
     def delivered(self) -> list[Delivered]:
         return asyncio.run(self._read())
@@ -90,7 +92,10 @@ class KafkaBench:
 
     def make(self) -> Sink:
         settings = KafkaSink(
-            type="kafka", bootstrap=self._bootstrap, transactional=self._transactional
+            type="kafka",
+            bootstrap=self._bootstrap,
+            transactional=self._transactional,
+            timeout_s=LONG_S,
         )
         return Kafka(settings, Lane(pipeline=self.prefix))
 

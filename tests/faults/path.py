@@ -21,9 +21,11 @@ import nats
 import nats.errors
 import nats.js.errors
 import yaml
+from nats.aio.client import Client
 from typing_extensions import override
 
 from tailrace import checkpoint
+from tailrace.jetstream.client import close
 from tailrace.log.reader import Log
 from tailrace.observe.figure import document
 from tailrace.position import ORIGIN, Position
@@ -34,7 +36,7 @@ from tests.command import Service
 from tests.faults.consumer import Consumer, Tables
 from tests.faults.load import KEYS, TABLES
 from tests.faults.source import Source
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +113,7 @@ class System(Source):
 
     def stop(self) -> int:
         """One SIGTERM to `tailrace run`; its exit code."""
-        return self.process.stop(90)
+        return self.process.stop(LONG_S)
 
     def kill(self) -> None:
         """End everything at once, however it is; for clearing up."""
@@ -163,8 +165,16 @@ class System(Source):
                 path.write_bytes(b"")
 
     def stored(self, name: str) -> int:
-        """The last sequence of a pipeline's stream; 0 when it cannot be asked."""
-        return self._answered(name) or 0
+        """The last sequence of a pipeline's stream, 0 without the stream."""
+        answers: list[int] = []
+
+        def answered() -> bool:
+            answer = self._answered(name)
+            answers.extend([] if answer is None else [answer])
+            return bool(answers)
+
+        wait_for(answered, "NATS to answer")
+        return answers[0]
 
     def _answered(self, name: str) -> int | None:
         settings = self.pipelines[name]["sink"]
@@ -266,11 +276,13 @@ def two_ways(
 
 async def _last_sequence(url: str, stream: str) -> int | None:
     """The last sequence, 0 without the stream; None without an answer."""
+    client = Client()
     try:
-        client = await nats.connect(
-            url.split(","), connect_timeout=2, allow_reconnect=False, max_reconnect_attempts=1
+        await client.connect(
+            url.split(","), connect_timeout=20, allow_reconnect=False, max_reconnect_attempts=1
         )
     except (TimeoutError, OSError, nats.errors.Error):
+        await close(client)
         return None
     try:
         return (await client.jetstream(timeout=60).stream_info(stream)).state.last_seq
@@ -279,7 +291,7 @@ async def _last_sequence(url: str, stream: str) -> int | None:
     except (TimeoutError, nats.js.errors.Error, nats.errors.Error):
         return None
     finally:
-        await client.close()
+        await close(client)
 
 
 def kill(pid: int) -> None:
@@ -360,7 +372,7 @@ def victims(data: Path) -> dict[str, list[int]]:
             text = command(pid)
             if "/java " in text:
                 found["jvm"].append(pid)
-            elif "python_streaming_source_runner".startswith(name_of(pid) or "-"):
+            elif name_of(pid) == "python_streaming_source_runner"[:15]:
                 found["source"].append(pid)
             elif name_of(pid) == name_of(known.get(pid, 0)) == WORKERS:
                 found["worker"].append(pid)

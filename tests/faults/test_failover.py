@@ -210,6 +210,7 @@ def test_changes_that_the_new_primary_never_received_are_reported(tmp_path: Path
             with cluster.primary.connect(DATABASE) as connection:
                 connection.execute("INSERT INTO numbers VALUES (1)")
                 wait_for(lambda: synchronised(cluster.standby), "the slot on the standby")
+                wait_for(lambda: rows(cluster.standby) == [1], "the row on the standby")
                 # From here on the standby receives nothing, and capture does not wait for it.
                 with cluster.standby.connect() as other:
                     other.execute("ALTER SYSTEM SET primary_conninfo TO ''")

@@ -109,7 +109,7 @@ def test_stops_in_time_though_the_server_does_not_answer(proxied: Rig, proxy: Tc
     process = proxied.start()
     moving(proxied)
     proxy.black_hole()
-    process.stop(15)
+    process.stop(120)
     proxy.heal()
 
 

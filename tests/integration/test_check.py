@@ -16,6 +16,7 @@ from tailrace.postgres.relations import read_published
 from tailrace.schema import ReplicaIdentity
 from tailrace.testing import EmbeddedNats
 from tests import command
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     import subprocess
@@ -182,7 +183,7 @@ def test_relations_are_those_of_the_stream(database: Database, capture: Any) -> 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     # It starts Spark.
-    return command.run("check", *arguments, timeout_s=150)
+    return command.run("check", *arguments, timeout_s=LONG_S)
 
 
 @pytest.fixture(scope="module")

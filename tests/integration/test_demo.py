@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from tests.command import command
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ class Household:
 
     def assert_gone(self) -> None:
         # Spark's workers notice by themselves that Spark is gone.
-        _, left = psutil.wait_procs(self.processes, timeout=30)
+        _, left = psutil.wait_procs(self.processes, timeout=LONG_S)
         assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
         assert [folder for folder in self.folders if folder.exists()] == []
         assert list(self._temporary.iterdir()) == []

@@ -20,7 +20,7 @@ from tailrace.testing import EmbeddedNats
 from tailrace.testing.process import free_port
 from tests import http
 from tests.command import Service
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,14 +64,14 @@ class Served(Service):
             return False
 
     def get(self, path: str) -> httpx.Response:
-        return http.get(self.url + path, timeout=30)
+        return http.get(self.url + path, timeout=LONG_S)
 
 
 @pytest.fixture
 def served(tmp_path: Path, database: Database, server: EmbeddedNats) -> Iterator[Served]:
     made = Served(tmp_path, database, server.url)
     yield made
-    assert made.stop(30) == 0, made.output
+    assert made.stop(LONG_S) == 0, made.output
 
 
 def test_stream_info_is_the_description_of_jetstream(served: Served, server: EmbeddedNats) -> None:

@@ -26,6 +26,7 @@ from tailrace.postgres.publication import create_publication, read_publication
 from tailrace.postgres.slot import create_slot, drop_slot, open_transactions, read_slot
 from tailrace.testing import EmbeddedPostgres
 from tests import command
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -279,14 +280,14 @@ def _reading(database: Database) -> psycopg.Connection:
 
 
 def _drop_when_free(connection: psycopg.Connection, name: str) -> None:
-    for _ in range(1000):
+    def dropped() -> bool:
         try:
             drop_slot(connection, name)
         except SlotBusyError:
-            connection.execute("SELECT pg_sleep(0.01)")
-        else:
-            return
-    pytest.fail("the slot stayed busy")
+            return False
+        return True
+
+    wait_for(dropped, "the slot to be free")
 
 
 def test_a_role_without_replication_is_refused(shop18: Database, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def rig(  # noqa: PLR0917 - fixtures
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     captured = capture(database)
     with Rig(database, nats_server, tmp_path / "data", spark=spark, captured=captured) as made:
-        made.pipeline = {"encoding": "json", "sink": made.sink()} | stages
+        made.pipeline = {"encoding": "json", "sink": made.sink(), "max_open_s": 120} | stages
         made.start_capture()
         yield made
 
@@ -180,10 +180,11 @@ def test_changes_that_a_condition_drops(rig: Rig) -> None:
     rig.insert(1, 2, 3, 4, 5, 6)
     wait_for(lambda: rig.numbers() == [1, 3, 5], rig.numbers)
     rig.insert(8, 10)
-    end = rig.captured.log.end
-    wait_for(lambda: rig.figures.position == str(end().position), lambda: rig.figures)
+    wait_for(lambda: len(rig.captured.changes()) == 8, "all changes are in the log")
+    end = rig.captured.log.end().position
+    wait_for(lambda: rig.figures.position == str(end), lambda: rig.figures)
     assert rig.figures.events == 3
-    assert checkpoint.delivered(rig.checkpoint) == end().position
+    assert checkpoint.delivered(rig.checkpoint) == end
 
 
 @WHERE

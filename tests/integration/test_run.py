@@ -109,7 +109,7 @@ def test_a_killed_capture_restarts_without_loss(running: Running) -> None:
     assert http.post(f"{running.url}/shutdown", headers=token).status_code == 202
     assert running.wait() == 0
     assert running.rows() == 20
-    assert not _slot_is_read(running)
+    wait_for(lambda: not _slot_is_read(running), "the slot is free")
 
 
 def _log(running: Running) -> Log:

@@ -16,6 +16,7 @@ from tailrace.schemas.drift import record
 from tailrace.schemas.drift.watcher import Watcher
 from tailrace.testing import EmbeddedNats
 from tests.integration.cases.replay import select
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -416,7 +417,7 @@ async def _listen(url: str, watched: Watched) -> dict[str, Any]:
         subscription = await client.subscribe("schema_findings.>")
         await client.flush()
         await asyncio.to_thread(watched.check)
-        message = await subscription.next_msg(timeout=30)
+        message = await subscription.next_msg(timeout=LONG_S)
         bucket = await client.jetstream(timeout=60).key_value("schema_findings")
         assert (await bucket.get("t")).value == message.data
         assert message.subject == "schema_findings.t"

@@ -26,7 +26,7 @@ from tailrace.testing.process import free_port
 from tests import http
 from tests.command import Service
 from tests.jetstream import received
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ class System(Service):
 
     def get(self, path: str) -> httpx.Response | None:
         try:
-            return http.get(self.url + path, timeout=30)
+            return http.get(self.url + path, timeout=LONG_S)
         except httpx.TransportError:
             return None
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.command import Service, run
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +150,7 @@ def test_an_installed_sink_delivers(
     environment = {"PYTHONPATH": path}
 
     # WHEN the settings are checked and the pipelines run
-    checked = run("check", "--all", config, env=environment, timeout_s=150)
+    checked = run("check", "--all", config, env=environment, timeout_s=LONG_S)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "A file of lines answers" in checked.stdout
     service = Service("pipelines", "-c", config, folder=tmp_path, env=environment)

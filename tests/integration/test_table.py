@@ -280,7 +280,7 @@ class Engine(Service):
         super().__init__("run", self.file, folder=folder)
 
     def command(self, *arguments: str) -> str:
-        done = run(*arguments, env={"COLUMNS": "200"}, timeout_s=120)
+        done = run(*arguments, env={"COLUMNS": "200"}, timeout_s=LONG_S)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -310,7 +310,7 @@ class Engine(Service):
             client = await nats.connect(self.url)
             try:
                 over = await client.subscribe(f"init.meta.{table}")
-                await client.request(f"snapshot.request.{table}", b"", timeout=30)
+                await client.request(f"snapshot.request.{table}", b"", timeout=LONG_S)
                 found: dict[str, Any] = msgspec.msgpack.decode((await over.next_msg(120)).data)
                 return found
             finally:
@@ -329,7 +329,7 @@ def engine(tmp_path: Path, database: Database) -> Iterator[Engine]:
         try:
             yield started
         finally:
-            started.stop(90)
+            started.stop(LONG_S)
 
 
 @pytest.mark.timeout(600)

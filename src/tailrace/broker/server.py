@@ -201,8 +201,10 @@ class Server:
             for number, (task, connection) in enumerate(list(self._clients.items()), 1):
                 if number % _CHECKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                overdue = connection.overdue(now) if connection is not None else None
-                if connection is not None and overdue is not None:
+                if connection is None or task.cancelling():
+                    continue
+                overdue = connection.overdue(now)
+                if overdue is not None:
                     if overdue.reason == "idle":
                         self._broker.tally.refused["idle"] += 1
                     else:

@@ -256,6 +256,9 @@ class Session:
         return self._buffer[last] == _COMMIT
 
     def _count(self, entries: list[Entry]) -> None:
+        times = [entry.last_time for entry in entries if entry.transactions]
+        if times:
+            self._counts.set(last_committed_at=PgTime(times[-1]).to_datetime())
         self._counts.add(
             entries=len(entries),
             messages=sum(len(entry.offsets) - 1 for entry in entries),
@@ -263,9 +266,6 @@ class Session:
             transactions=sum(entry.transactions for entry in entries),
             bytes=sum(len(entry.body) for entry in entries),
         )
-        times = [entry.last_time for entry in entries if entry.transactions]
-        if times:
-            self._counts.set(last_committed_at=PgTime(times[-1]).to_datetime())
 
     def _make_progress(self, now: float, until: Lsn | None) -> None:
         """Rule 4: record progress through WAL that holds no published change.

@@ -64,11 +64,11 @@ class Access:
         """All schema documents, by table name."""
         with translate_errors(_READ_SCHEMAS):
             bucket = await self._bucket()
-            try:
-                keys = await bucket.keys()
-            except nats.js.errors.NoKeysError:
-                keys = []
-            schemas = [await self._schema(bucket, key) for key in sorted(keys)]
+            # Not `bucket.keys()`: it may take a slow first key for the end, and return none.
+            prefix = f"$KV.{_SCHEMAS}."
+            info = await self.connection.jetstream.stream_info(f"KV_{_SCHEMAS}", f"{prefix}>")
+            keys = sorted(subject.removeprefix(prefix) for subject in info.state.subjects or {})
+            schemas = [await self._schema(bucket, key) for key in keys]
         return {str(schema.table): schema for schema in schemas if schema is not None}
 
     async def schema(self, table: Table) -> Schema | None:

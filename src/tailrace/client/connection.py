@@ -180,8 +180,10 @@ async def open_connection(
     try:
         yield connection
     finally:
-        await connection.flush()
-        await close(client)
+        try:
+            await connection.flush()
+        finally:
+            await close(client)
 
 
 def _options(connection: Connection) -> dict[str, Any]:

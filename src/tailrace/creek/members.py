@@ -164,12 +164,12 @@ class Members:
         """
         if not self._joining:
             return
-        # Read before the messages: the log may grow in between.
-        reached = self._log.end_lsn()
+        # Both before the messages: the log may grow in between.
+        now, reached = self._clock(), self._log.end_lsn()
         commits = self._log.added(min(joining.after for joining in self._joining.values()))
         for member, joining in list(self._joining.items()):
             commit = self._new_commit(member, joining, commits)
-            if commit is None and reached < joining.read_lsn and self._clock() < joining.deadline:
+            if commit is None and reached < joining.read_lsn and now < joining.deadline:
                 continue
             del self._joining[member]
             if commit is not None or not joining.present:

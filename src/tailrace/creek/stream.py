@@ -13,7 +13,7 @@ import orjson
 
 from tailrace.creek.versions import document
 from tailrace.encode.creek import schema as creek
-from tailrace.errors import SinkRefusedError
+from tailrace.errors import SinkError
 from tailrace.jetstream import stream
 from tailrace.jetstream.client import TIMEOUT_S, connected, messages
 from tailrace.jetstream.settings import NatsStream
@@ -100,7 +100,8 @@ class SchemaStream:
                     for subject, items in tables.items()
                     if await self._publish_missing(jetstream, subject, items)
                 ]
-        except SinkRefusedError:
+        except SinkError:
+            # A message whose acknowledgement was lost may be there: the next call reads back.
             self._published.clear()
             raise
 

@@ -91,6 +91,7 @@ class Versions:
         self._history = RelationHistory(self._store, cursor)
         self._tables = tables
         self._reading = threading.Lock()
+        self._remembering = threading.Lock()
         self._schemas = {stored.fingerprint: stored for stored in schemas}
         self._unread: list[Version] = []
         """Versions of the log that `take` has not returned yet."""
@@ -152,9 +153,10 @@ class Versions:
 
     def remember(self, stored: StoredSchema) -> StoredSchema:
         """Add a schema, and return it with the earliest time."""
-        known = self._schemas.get(stored.fingerprint)
-        dated = stored if known is None else replace(stored, at=min(stored.at, known.at))
-        self._schemas[stored.fingerprint] = dated
+        with self._remembering:
+            known = self._schemas.get(stored.fingerprint)
+            dated = stored if known is None else replace(stored, at=min(stored.at, known.at))
+            self._schemas[stored.fingerprint] = dated
         return dated
 
 

@@ -104,14 +104,6 @@ class Bucket:
         with _translated(self._name):
             return await self._store.update(key, value, revision)
 
-    async def keys(self) -> list[str]:
-        """The keys that have a value."""
-        with _translated(self._name):
-            try:
-                return await self._store.keys()
-            except nats.js.errors.NoKeysError:
-                return []
-
     async def history(self, key: str) -> list[bytes]:
         """The values of a key, oldest first, without deletions."""
         with _translated(self._name):

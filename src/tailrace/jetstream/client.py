@@ -77,7 +77,12 @@ async def close(client: Client) -> None:
         return  # It never began to connect: its credentials cannot be read.
     for _ in range(2):
         closing = asyncio.create_task(client.close())
-        await asyncio.wait([closing])
+        try:
+            await asyncio.wait([closing])
+        except asyncio.CancelledError:
+            # A caller that is cancelled twice must not leave the socket open.
+            await asyncio.wait([closing])
+            raise
         error = None if closing.cancelled() else closing.exception()
         if error is None:
             return

@@ -259,7 +259,9 @@ class NatsConnection:
 
 def _refusal(address: Address, reason: str) -> SinkError:
     text = reason.strip("'")
-    if any(word in text.lower() for word in _REFUSED):
+    lowered = text.lower()
+    # A client that logs in too slowly is told "Authentication Timeout": it may try again.
+    if "timeout" not in lowered and any(word in lowered for word in _REFUSED):
         return SinkRefusedError(f"NATS at {address} refuses: {text}")
     return SinkUnreachableError(f"NATS at {address} closed the connection: {text}")
 

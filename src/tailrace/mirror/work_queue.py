@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import threading
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -24,12 +25,36 @@ def short_switch_interval() -> Iterator[None]:
     The thread that decodes rows holds the interpreter for a whole interval, and the thread that
     feeds COPY needs it every 128 KB. One million rows: 10 s with the default, 8 s with this.
     """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _SWITCH_INTERVAL_S))
+    _switching.enter()
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        _switching.leave()
+
+
+class _Switching:
+    """The interpreter has one interval: the last of several mirrors to leave restores it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = 0.0
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before, _SWITCH_INTERVAL_S))
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setswitchinterval(self._before)
+
+
+_switching = _Switching()
 
 
 class WorkQueue(Generic[T]):

@@ -48,7 +48,7 @@ _MODULES = (
     "pyspark.sql.streaming.python_streaming_source_runner",
 )
 _BACKLOG = 128
-_REQUEST_S = 10.0
+_REQUEST_S = 60.0
 _END_S = 10.0
 _PR_SET_NAME = 15
 _PEER = struct.Struct("3i")

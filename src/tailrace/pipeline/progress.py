@@ -48,7 +48,8 @@ class Progress(Recorder[PipelineFigures]):
         oldest = self._clock() - _WINDOW_S
         while self._recent and self._recent[0][0] < oldest:
             self._recent.popleft()
-        events = sum(count for _, count in self._recent)
+        # A copy: the thread that counts may append meanwhile.
+        events = sum(count for _, count in tuple(self._recent))
         return replace(self.figures, events_per_s=round(events / _WINDOW_S, 1))
 
     def set_state(self, state: str, code: str = "", message: str = "") -> None:
@@ -62,8 +63,9 @@ class Progress(Recorder[PipelineFigures]):
     def add_open(self, noted: OpenProgress) -> None:
         """Add what an open batch has delivered since the last call."""
         if OpenBatch.parse(noted.batch).number > self._reported:
+            self.set(open=True)
             self._add(noted, self._counted.get(noted.batch))
-            self.set(open=True, position=noted.reached)
+            self.set(position=noted.reached)
             self._counted[noted.batch] = noted
 
     def add_batch(self, batch: Mapping[str, Any], end: Position) -> None:

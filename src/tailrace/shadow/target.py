@@ -42,9 +42,11 @@ class Targets:
         partitions = cluster.partitions([topic.name])[topic.name]
         if partitions is None:
             self._create(cluster, topic)
-        elif partitions == 0:
+            # Another client may have created it meanwhile.
+            partitions = cluster.partitions([topic.name])[topic.name] or 0
+        if partitions == 0:
             raise SinkUnreachableError(f"topic {topic.name} has partitions without a leader")
-        elif partitions < topic.partitions:
+        if partitions < topic.partitions:
             cluster.add_partitions(topic.name, topic.partitions)
         elif partitions > topic.partitions:
             raise SinkRefusedError(
@@ -124,13 +126,23 @@ def _until_end(consumer: Consumer, timeout_s: float, what: str) -> Iterator[Mess
             raise SinkUnreachableError(f"cannot read {what}: no response for {timeout_s:g} s")
 
 
-def bounds(settings: Kafka, topic: str, partition: int, *, name: str) -> tuple[int, int]:
-    """The first offset of a partition, and the next one."""
+def is_open(settings: Kafka, topic: str, partition: int, *, name: str) -> bool:
+    """Whether a partition has records of a transaction without a marker of its end."""
+    _, stable = bounds(settings, topic, partition, name=name)
+    _, end = bounds(settings, topic, partition, name=name, committed=False)
+    return stable < end
+
+
+def bounds(
+    settings: Kafka, topic: str, partition: int, *, name: str, committed: bool = True
+) -> tuple[int, int]:
+    """The first offset of a partition, and the next one, of committed records or of all."""
     events = Events()
-    consumer = create_client(
-        Consumer,
-        client_config(settings, events, name=name) | {"group.id": f"{settings.prefix}-{name}"},
-    )
+    own = {
+        "group.id": f"{settings.prefix}-{name}",
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
+    }
+    consumer = create_client(Consumer, client_config(settings, events, name=name) | own)
     try:
         low, high = consumer.get_watermark_offsets(
             TopicPartition(topic, partition), timeout=settings.timeout_s

@@ -219,19 +219,35 @@ class _Verification:
         self, topic: BrokerTopic, partition: int, copy: PartitionCopy, index: int
     ) -> Iterator[tuple[int, Message]]:
         """The records of Kafka with their offsets in the broker, from the given index on."""
-        for message in self._messages(topic, partition, copy):
+        first = copy.base
+        for _ in self._passes(topic, partition):
+            for message in self._messages(topic, partition, first):
+                if index >= copy.count:
+                    # Written after the ledger was read.
+                    return
+                yield copy.offset(index), message
+                index += 1
+                first = (message.offset() or 0) + 1
             if index >= copy.count:
-                # Written after the ledger was read.
                 return
-            yield copy.offset(index), message
-            index += 1
 
-    def _messages(
-        self, topic: BrokerTopic, partition: int, copy: PartitionCopy
-    ) -> Iterator[Message]:
-        return target.committed(
-            self._settings, topic.name, partition, name=self._name, first=copy.base
-        )
+    def _passes(self, topic: BrokerTopic, partition: int) -> Iterator[None]:
+        """One, and more while a transaction is open.
+
+        Kafka acknowledges a commit before it has marked every partition: the ledger may have
+        records that the partition does not show yet.
+        """
+        deadline = time.monotonic() + self._settings.timeout_s
+        yield
+        while time.monotonic() < deadline:
+            was_open = target.is_open(self._settings, topic.name, partition, name=self._name)
+            yield
+            if not was_open:
+                return
+            time.sleep(_POLL_S)
+
+    def _messages(self, topic: BrokerTopic, partition: int, first: int) -> Iterator[Message]:
+        return target.committed(self._settings, topic.name, partition, name=self._name, first=first)
 
     def _first_index(self, topic: BrokerTopic, partition: int, copy: PartitionCopy) -> int:
         """The index of the first record that Kafka's retention has not deleted.
@@ -245,7 +261,7 @@ class _Verification:
         key = ledger.key_of(topic.uuid, partition)
         for _ in range(_MAX_COUNTS):
             before = ledger.read(self._settings, name=self._name)[key]
-            count = sum(1 for _ in self._messages(topic, partition, copy))
+            count = sum(1 for _ in self._messages(topic, partition, copy.base))
             if ledger.read(self._settings, name=self._name)[key] == before:
                 return before.count - count
         raise SinkRefusedError(

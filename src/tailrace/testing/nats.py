@@ -69,7 +69,7 @@ class EmbeddedNats(Server):
         self._wait_until_ready(self._process)
         return self
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], timeout_s: float = 300) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
             try:

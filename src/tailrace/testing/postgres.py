@@ -36,6 +36,7 @@ SUPERUSER = "postgres"
 _INSTALLS: dict[int, str] = {18: "pginstall18", 16: "pginstall"}
 _DEBIAN = Path("/usr/lib/postgresql")
 _DROP_S = 120
+_databases = itertools.count(1)
 _TERMINATE_WALSENDERS = """
 SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
 WHERE database = %s AND active_pid IS NOT NULL
@@ -92,7 +93,6 @@ class EmbeddedPostgres(Server):
         super().__init__("trpg-", self._user)
         self.data = self.folder / "data"
         self._install = self._find_install()
-        self._databases = itertools.count(1)
 
     @staticmethod
     def installed(major: Major) -> bool:
@@ -137,7 +137,7 @@ class EmbeddedPostgres(Server):
 
     def create_database(self, prefix: str = "db") -> str:
         """Create a database with a unique name and return the name."""
-        name = f"{prefix}_{os.getpid()}_{next(self._databases)}"
+        name = f"{prefix}_{os.getpid()}_{next(_databases)}"
         with self.connect() as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return name
@@ -268,7 +268,7 @@ class EmbeddedPostgres(Server):
             preexec_fn=die_with_parent,  # noqa: PLW1509
         )
 
-    def _wait_until_ready(self, timeout_s: float = 60) -> None:
+    def _wait_until_ready(self, timeout_s: float = 300) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
             try:

@@ -131,7 +131,7 @@ class MemoryStore:
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`."""
-        return bytes(memoryview(self._file(name).live)[offset : offset + length])
+        return bytes(self._file(name).live[offset : offset + length])
 
     def append_to(self, name: str) -> MemoryFile:
         """Open for appending."""

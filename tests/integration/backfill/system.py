@@ -10,6 +10,7 @@ from tailrace import checkpoint
 from tailrace.backfill import queue
 from tailrace.backfill.order import FINISHED
 from tailrace.backfill.service import BackfillService
+from tailrace.change import Op
 from tests import system
 from tests.waiting import LONG_S, wait_for
 
@@ -41,12 +42,11 @@ class System(system.System):
         }
         self.service: BackfillService | None = None
 
-    def start(self, *, caught_up: bool = True) -> None:
+    def start(self) -> None:
         """Start everything; the pipeline at `latest`, after the rows that exist already."""
         self.start_capture()
-        if caught_up:
-            end = self.captured.server_end()
-            wait_for(lambda: self._captured(end), "capture to catch up")
+        end = self.captured.server_end()
+        wait_for(lambda: self._captured(end), "capture to catch up")
         self.start_pipeline()
         self.start_service()
 
@@ -55,6 +55,12 @@ class System(system.System):
         checkpoints = self.data / "checkpoints" / self.name
         wait_for(lambda: checkpoint.start(checkpoints), "the pipeline to start")
         return runner
+
+    def has_updated(self) -> bool:
+        """Whether the log has an UPDATE."""
+        if self.captured.end_position() is None:
+            return False
+        return any(change.op is Op.UPDATE for change in self.captured.changes())
 
     def _captured(self, end: Lsn) -> bool:
         segments = any(self.captured.folder.glob("*.seg"))

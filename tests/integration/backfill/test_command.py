@@ -13,7 +13,7 @@ from tailrace.testing.process import free_port
 from tests import http
 from tests.command import Service, run
 from tests.jetstream import received
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     import subprocess
@@ -50,7 +50,7 @@ class Shop(Service):
         super().__init__("run", "tailrace.yml", folder=folder)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return run(*words, folder=self.folder, timeout_s=120)
+        return run(*words, folder=self.folder, timeout_s=LONG_S)
 
     def post(
         self, path: str, *, json: object = None, headers: Mapping[str, str] | None = None
@@ -90,7 +90,7 @@ def test_by_command_and_over_http(shop: Shop) -> None:
     found = received(shop.nats, shop.stream)
     assert [message.json["data"]["id"] for message in found] == list(range(1, 2001))
 
-    order = {"pipeline": "shop", "table": "orders", "rate": 100}
+    order = {"pipeline": "shop", "table": "orders", "rate": 5}
     assert http.post(f"{shop.http}/backfills", json=order).status_code == 401
     submitted = shop.post("/backfills", json=order)
     assert submitted.status_code == 202, submitted.text

@@ -14,7 +14,7 @@ from tailrace.testing.process import free_port
 from tests import http
 from tests.command import Service
 from tests.jetstream import Received, received
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ class Bridge(Service):
 
     def get(self, path: str) -> httpx.Response | None:
         try:
-            return http.get(self.url + path, timeout=30)
+            return http.get(self.url + path, timeout=LONG_S)
         except httpx.TransportError:
             return None
 
@@ -99,10 +99,12 @@ class Bridge(Service):
             try:
                 bucket = await client.jetstream(timeout=60).key_value("schemas")
                 return (await bucket.get(key)).value or b""
+            except nats.js.errors.NotFoundError:
+                return b""
             finally:
                 await client.close()
 
-        return asyncio.run(read())
+        return wait_for(lambda: asyncio.run(read()), f"a schema document of {key}")
 
     def snapshot(self, table: str) -> dict[str, Any]:
         """The metadata of a snapshot, or what became of it."""
@@ -111,8 +113,8 @@ class Bridge(Service):
             client = await nats.connect(self.consumer)
             try:
                 over = await client.subscribe(f"init.meta.{table}")
-                await client.request(f"snapshot.request.{table}", b"", timeout=30)
-                answer = await over.next_msg(timeout=120)
+                await client.request(f"snapshot.request.{table}", b"", timeout=LONG_S)
+                answer = await over.next_msg(timeout=LONG_S)
                 found: dict[str, Any] = msgspec.msgpack.decode(answer.data)
                 return found
             finally:

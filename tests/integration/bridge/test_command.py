@@ -222,7 +222,7 @@ def command(
     tmp_path: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     variables = environment | {"COLUMNS": "200"}
-    return run("bridge", *arguments, folder=tmp_path, env=variables, timeout_s=90)
+    return run("bridge", *arguments, folder=tmp_path, env=variables, timeout_s=LONG_S)
 
 
 def test_a_database_that_does_not_answer(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tailrace.testing import EmbeddedNats
 from tests.faults.path import descendants, kill
 from tests.integration.bridge.process import AUTHORIZATION, PASSWORD, Bridge, login, reader
 from tests.jetstream import received, requested, stored
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ def bridges(
             bridge = Bridge(tmp_path, database, server, name=f"_{table}", env=failpoints.get(table))
             started[table] = bridge.start()
         for bridge in started.values():
-            wait_for(partial(connected, bridge), bridge.output, 240)
+            wait_for(partial(connected, bridge), bridge.output)
         yield started
     finally:
         for bridge in started.values():
@@ -97,7 +97,7 @@ def test_two_bridges_share_a_server(bridges: dict[str, Bridge], database: Databa
         inserted += ROWS
         return len(KILLED.findall(users.output)) >= KILLS
 
-    users.wait_until(killed_often, "the worker to be killed", 240)
+    users.wait_until(killed_often, "the worker to be killed")
     users.wait_until(lambda: (stored(url, "CDC") or 0) >= 2 * inserted, "all changes", 240)
     found = received(url, "CDC")
     assert not [name for name, count in Counter(each.id for each in found).items() if count > 1]
@@ -106,6 +106,6 @@ def test_two_bridges_share_a_server(bridges: dict[str, Bridge], database: Databa
         assert [each["data"]["id"] for each in own] == [*range(1, inserted + 1)]
     assert "nats.resumed" in users.output
     for table in [*bridges] * 2:
-        (reply,) = requested(url, [(f"snapshot.request.{table}", b"")], timeout_s=30)
+        (reply,) = requested(url, [(f"snapshot.request.{table}", b"")], timeout_s=LONG_S)
         answer = msgspec.msgpack.decode(reply.data)
         assert (answer.get("table"), answer.get("error")) == (table, None)

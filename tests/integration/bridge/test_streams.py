@@ -15,7 +15,7 @@ from tailrace.run.presets import bridge
 from tailrace.run.presets.options import BridgeOptions
 from tailrace.testing import EmbeddedNats
 from tests.jetstream import connected
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_server_that_is_down_is_retried(tmp_path: Path, monkeypatch: pytest.Mo
             thread.start()
             wait_for(lambda: any(each["event"] == "streams.not_created" for each in events))
             server.start()
-            thread.join(120)
+            thread.join(LONG_S)
         assert not thread.is_alive()
         first = stored(server.url)
         assert {name: subjects for name, (_, subjects) in first.items()} == {

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from tailrace.broker import wire
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ def ask(bootstrap: str, api: int, version: int, values: dict[str, Any]) -> Any:
     entity_writer(kind.__header_schema__)(buffer, wire.build(kind.__header_schema__, header))
     entity_writer(kind)(buffer, wire.build(kind, values))
     host, _, port = bootstrap.rpartition(":")
-    with socket.create_connection((host, int(port)), 60) as link, link.makefile("rb") as stream:
+    with socket.create_connection((host, int(port)), LONG_S) as link, link.makefile("rb") as stream:
         link.sendall(_LENGTH.pack(len(buffer.getvalue())) + buffer.getvalue())
         (size,) = _LENGTH.unpack(stream.read(_LENGTH.size))
         frame = stream.read(size)

@@ -25,7 +25,7 @@ class EmbeddedBroker:
 
     def __init__(self, dsn: str, limits: Limits) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._do(install(dsn))
         self.broker = self._do(self._make(dsn, limits))
@@ -49,9 +49,16 @@ class EmbeddedBroker:
     def close(self) -> None:
         self._do(self.server.stop())
         self._do(self.broker.stop())
+        self._do(_finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _finish() -> None:
+    """Wait for requests whose clients have gone: they release their memory at their end."""
+    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(tasks, timeout=LONG_S)
 
 
 def topic(database: Database, port: int, partitions: int = 1) -> str:

@@ -217,7 +217,7 @@ class Members:
 
     def _committed(self) -> set[int]:
         reader = Consumer({"bootstrap.servers": self._bootstrap, "group.id": self.group})
-        found = reader.committed([TopicPartition(self.topic, part) for part in range(4)], 30)
+        found = reader.committed([TopicPartition(self.topic, part) for part in range(4)], LONG_S)
         reader.close()
         return {each.offset for each in found}
 

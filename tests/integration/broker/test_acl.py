@@ -270,7 +270,7 @@ def produced(producer: Producer, topic: str, value: bytes) -> Any:
         producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
     except KafkaException as error:
         return error.args[0]
-    producer.flush(30)
+    producer.flush(LONG_S)
     [only] = errors
     return only
 

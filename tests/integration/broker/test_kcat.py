@@ -11,14 +11,15 @@ import pytest
 from tests.fix_broker import KAFKA_MESSAGE_BYTES
 from tests.integration.broker.clients import Librdkafka, Record
 from tests.integration.broker.samples import create_topic, sample_records
+from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not on PATH")
 
 
 def run(bootstrap: str, *options: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = ["kcat", "-b", bootstrap, *options]
+    command = ["kcat", "-m", "120", "-b", bootstrap, *options]
     return subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=60, check=False
+        command, input=given, capture_output=True, text=True, timeout=LONG_S, check=False
     )
 
 

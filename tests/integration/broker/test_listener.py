@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import threading
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
-from tailrace.broker.broker import _LOCK
-from tests.command import Service, run
+from tailrace.broker import broker as module
+from tailrace.broker.settings import BrokerSettings
+from tailrace.errors import AlreadyRunningError
+from tests.command import run
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.clients import Librdkafka
 from tests.integration.broker.raw import Raw, join
@@ -22,12 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import psycopg
+
     from tests.fix_postgres import Database
 
 
 def answer(port: int, data: bytes) -> bytes:
     """The response before the connection is closed."""
-    with socket.create_connection(("127.0.0.1", port), 10) as link:
+    with socket.create_connection(("127.0.0.1", port), LONG_S) as link:
         link.sendall(data)
         found = b""
         while len(found) < 4 or len(found) < 4 + struct.unpack(">i", found[:4])[0]:
@@ -76,18 +82,33 @@ def test_a_database_has_one_broker(broker: BrokerProcess) -> None:
     assert "another broker serves this database" in second.stderr
 
 
-def test_a_broker_waits_a_moment_for_the_lock(database: Database, tmp_path: Path) -> None:
+def test_a_broker_waits_a_moment_for_the_lock(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PostgreSQL may not have noticed yet that the broker before was killed."""
-    process = BrokerProcess(database, tmp_path)
-    process.init()
-    with database.connect() as before:
-        before.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-        Service.start(process)
-        waiting = "SELECT FROM pg_stat_activity WHERE application_name = 'tailrace broker listener'"
-        waiting += " AND datname = current_database()"
-        process.wait_until(lambda: database.query(waiting), "an attempt")
-    process.wait_until(lambda: "broker.listening" in process.output, "the broker to listen")
-    assert process.stop() == 0
+    tried, take_lock = threading.Event(), module._take_lock
+
+    async def attempt(connection: psycopg.AsyncConnection[Any]) -> None:
+        try:
+            await take_lock(connection)
+        except AlreadyRunningError:
+            tried.set()
+            raise
+
+    async def serve() -> None:
+        broker = module.Broker(database.dsn, BrokerSettings())
+        await broker.start()
+        await broker.stop()
+
+    monkeypatch.setattr(module, "_TAKEOVER_S", LONG_S)
+    monkeypatch.setattr(module, "_take_lock", attempt)
+    asyncio.run(module.install(database.dsn))
+    with ThreadPoolExecutor(1) as pool:
+        with database.connect() as before:
+            before.execute("SELECT pg_advisory_lock(%s)", (module._LOCK,))
+            started = pool.submit(lambda: asyncio.run(serve()))
+            assert tried.wait(LONG_S)
+        started.result(LONG_S)
 
 
 def test_missing_tables_are_an_error(database: Database) -> None:

@@ -25,7 +25,7 @@ from tests.integration.broker.clients import Java, Login
 from tests.integration.broker.clients.java import JavaError, no_java
 from tests.integration.broker.raw import ClosedError, Raw, fetch
 from tests.integration.broker.samples import sample_records
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,9 +109,11 @@ def test_kcat_logs_in(
     authority = folder / "ca.crt" if tls else None
     login = Login(user="ann", password=PASSWORD, mechanism=mechanism, authority=authority)
     settings = [f"-X{name}={value}" for name, value in login.librdkafka().items()]
-    command = ["kcat", "-b", broker.bootstrap, *settings, "-t", topic(broker)]
-    subprocess.run([*command, "-P"], input=b"one\ntwo\n", timeout=60, check=True)
-    done = subprocess.run([*command, "-C", "-e", "-q"], timeout=60, check=True, capture_output=True)
+    command = ["kcat", "-m", "120", "-b", broker.bootstrap, *settings, "-t", topic(broker)]
+    subprocess.run([*command, "-P"], input=b"one\ntwo\n", timeout=LONG_S, check=True)
+    done = subprocess.run(
+        [*command, "-C", "-e", "-q"], timeout=LONG_S, check=True, capture_output=True
+    )
     assert done.stdout == b"one\ntwo\n"
 
 
@@ -124,8 +126,12 @@ def test_librdkafka_reports_a_failed_login(
     login = Login(user=user, password=password).librdkafka()
     settings: dict[str, Any] = {"bootstrap.servers": clear_broker.bootstrap} | login
     admin = AdminClient(settings | {"error_cb": seen.append})
-    wait_for(lambda: admin.poll(0.1) is not None and bool(seen), "an error")
-    assert seen[0].code() == KafkaError._AUTHENTICATION
+
+    def reported() -> bool:
+        admin.poll(0.1)
+        return any(error.code() == KafkaError._AUTHENTICATION for error in seen)
+
+    wait_for(reported, lambda: f"the error, not {seen}")
 
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("nobody", PASSWORD)])
@@ -400,7 +406,7 @@ def test_other_addresses_need_tls_and_users(
         advertised, port=broker.port,
     )  # fmt: skip
     everywhere.start()
-    assert "broker.unencrypted" in everywhere.output
+    everywhere.wait_until(lambda: "broker.unencrypted" in everywhere.output, "the warning")
     with Raw(everywhere.port) as raw:
         assert not raw.login("ann", "1").error_code
         (found,) = raw.ask(3, 9, {"topics": []}).brokers

@@ -210,7 +210,7 @@ def test_p53_what_we_acknowledge_never_goes_back(
             db.execute(f"INSERT INTO t VALUES ({session * 10 + number}, 'a')")
         captured.catch_up()
         seen.append(confirmed(captured))
-    assert len(sent) >= 6
+    assert len(sent) >= 3
     assert sent == sorted(sent)
     assert seen == sorted(set(seen))
     assert seen[-1] == sent[-1] == captured.log.end().end_lsn
@@ -277,7 +277,7 @@ def test_p59_slot_dropped_under_a_running_capture(db: Database, capture: Capturi
     captured = capture(db)
     captured.catch_up()
     with running(captured) as capturing:
-        wait_for(lambda: walsender_pid(captured), "the session begins")
+        settle(captured)  # It has streamed: a first session that fails is another error.
 
         def dropped() -> bool:
             db.query("SELECT pg_terminate_backend(%s)", walsender_pid(captured))

@@ -9,6 +9,8 @@ import nats
 import orjson
 from nats.js.api import StreamConfig
 
+from tests.waiting import LONG_S
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
@@ -66,7 +68,7 @@ async def wait_for_consumer(url: str, condition: Callable[[ConsumerInfo], Any]) 
     """Wait until a consumer of the stream CDC fulfils a condition."""
     connection = await nats.connect(url)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONG_S):
             while not any(
                 map(condition, await connection.jetstream(timeout=60).consumers_info("CDC"))
             ):

@@ -10,7 +10,7 @@ from tailrace.change import Op
 from tailrace.schemas.publisher import Publisher
 from tests.integration.snapshot.serving import Serving
 from tests.jetstream import requested, stored
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tailrace.testing import EmbeddedNats
     from tests.fix_capture import Captured
 
-PATIENCE_S = 120.0
 T = TypeVar("T")
 
 
@@ -52,12 +51,13 @@ class System(Serving):
     def start_service(self) -> None:
         """Start it, and wait until it answers."""
         super().start_service()
-        requested(self.server.url, [("snapshot.request.nowhere", b"")], timeout_s=20)
+        requested(self.server.url, [("snapshot.request.nowhere", b"")], timeout_s=LONG_S)
 
     def forget_snapshots(self, table: str) -> None:
         """End the sessions that hold snapshots of a table open, and with them a lock on it."""
         self.database.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = '{table}'::regclass"
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_locks"
+            f" WHERE relation = '{table}'::regclass"
             " AND mode = 'AccessShareLock' AND pid <> pg_backend_pid()"
         )
 
@@ -70,7 +70,7 @@ class System(Serving):
 
         async def run() -> T:
             async with (
-                asyncio.timeout(PATIENCE_S),
+                asyncio.timeout(LONG_S),
                 client.connect(self.server.url) as connected,
             ):
                 return await consumer(connected)

@@ -25,6 +25,7 @@ from tailrace.position import Lsn, Position
 from tailrace.testing import EmbeddedNats, TcpProxy
 from tailrace.testing.process import free_port
 from tests.integration.client.messages import create_stream, publish, take_ids, wait_for_consumer
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(LONG_S):
             await test
         # nats-py leaves connections that broke to the garbage collector, which needs the loop.
         gc.collect()

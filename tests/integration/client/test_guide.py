@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.waiting import LONG_S
+
 if TYPE_CHECKING:
     from tests.integration.client.system import System
 
@@ -24,7 +26,7 @@ def run(system: System, program: str, change: str, expected: str, folder: Path) 
         [sys.executable, "-u", "-c", program],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
     ) as process:  # fmt: skip
-        guard = threading.Timer(60, process.kill)
+        guard = threading.Timer(LONG_S, process.kill)
         guard.start()
         try:
             assert process.stdout is not None

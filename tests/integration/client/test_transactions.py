@@ -11,6 +11,7 @@ import orjson
 
 from tailrace.client import State, connect, transactions
 from tests.integration.client.messages import create_stream, message
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +54,7 @@ async def start_state(client: Client) -> State:
 async def read(client: Client, state: State, count: int) -> list[Batch]:
     """Batches with at least this many changes in total."""
     received: list[Batch] = []
-    async with asyncio.timeout(30), client.transactions("users", state) as batches:
+    async with asyncio.timeout(LONG_S), client.transactions("users", state) as batches:
         while sum(len(batch.changes) for batch in received) < count:
             received.append(await anext(batches))
         if received and not received[-1].ends:
@@ -109,7 +110,7 @@ def test_state_advances_over_changes_that_the_snapshot_contains(server: Embedded
         async with connect(server.url) as client:
             state = await start_state(client)
             seen = replace(state, lsn="0/FF", visibility="100:100:")
-            async with asyncio.timeout(30), client.transactions("users", seen) as batches:
+            async with asyncio.timeout(LONG_S), client.transactions("users", seen) as batches:
                 batch = await anext(batches)
             assert (list(batch.changes), batch.state.sequence) == ([], 2)
 

@@ -18,7 +18,7 @@ from tests import http
 from tests.command import Service
 from tests.creek import event
 from tests.jetstream import received
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ class Producer(Service):
             return False
         return bool(found["pipelines"].get("creek", {}).get("state") == "running")
 
-    def request(self, subject: str, body: bytes = b"", timeout_s: float = 20.0) -> Msg:
+    def request(self, subject: str, body: bytes = b"", timeout_s: float = LONG_S) -> Msg:
         """The reply to a request."""
 
         async def ask() -> Msg:

@@ -16,6 +16,7 @@ from tailrace.log.appender import Appender, Layout
 from tailrace.log.lease import Lease
 from tailrace.log.store import LocalStore
 from tests import topics
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ def sink(request: pytest.FixtureRequest, kafka_server: EmbeddedKafka) -> dict[st
         "topic": "{database}.{table}",
         "transactional": request.param,
         "prefix": f"p{uuid.uuid4().hex[:8]}",
+        "timeout_s": LONG_S,
     }
 
 

@@ -117,11 +117,11 @@ def write_many(sink: Kafka, bench: Bench) -> None:
 
 
 def test_an_overdue_transaction_is_not_reported_as_fenced(bench: Bench) -> None:
-    with bench.opened(transactional=True, transaction_timeout_s=5) as sink:
+    with bench.opened(transactional=True, transaction_timeout_s=15) as sink:
         sink.write(bench.rows(range(10)))
         wait_for(lambda: bench.end() == 11, "the abort marker")
         with pytest.raises(
-            SinkUnreachableError, match="Kafka aborted the transaction after 5 s"
+            SinkUnreachableError, match="Kafka aborted the transaction after 15 s"
         ) as caught:
             delivered(sink, bench.rows(range(10, 20)))
         assert "transaction_timeout_s" in caught.value.hint

@@ -36,7 +36,7 @@ class Place:
             return self.database.query(select)
         if self.kind == "sqlite":
             with contextlib.closing(
-                sqlite3.connect(str(self.path), isolation_level=None)
+                sqlite3.connect(str(self.path), isolation_level=None, timeout=LONG_S)
             ) as connection:
                 return connection.execute(select).fetchall()
         with _opened(str(self.path)) as connection:

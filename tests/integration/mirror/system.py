@@ -46,11 +46,19 @@ class Running:
             await mirror.run()
 
     def wait(self, condition: Any, what: str) -> None:
-        """Wait for a condition, or raise the error of the mirror."""
-        wait_for(lambda: condition() or not self._thread.is_alive(), what)
-        if self.failure is not None:
+        """Wait until a condition holds once, or raise the error of the mirror."""
+        held = False
+
+        def ended() -> bool:
+            nonlocal held
+            alive = self._thread.is_alive()
+            held = bool(condition())
+            return held or not alive
+
+        wait_for(ended, what)
+        if not held and self.failure is not None:
             raise self.failure
-        assert condition(), (what, self.events)
+        assert held, (what, self.events)
 
     def follows(self) -> Running:
         self.wait(lambda: self.status.phase is Phase.FOLLOWING, "the mirror follows")
@@ -63,7 +71,7 @@ class Running:
         return self.failure
 
     def stop(self) -> None:
-        for _ in range(100):
+        for _ in range(2 * LONG_S):
             # One cancellation may not be enough: see `tailrace.mirror.cancel_all`.
             if self._thread.is_alive() and self._task is not None:
                 with contextlib.suppress(RuntimeError):  # the loop has just been closed

@@ -161,7 +161,7 @@ def test_every_kind_of_change(system: System, copy: Database, tmp_path: Path) ->
     with copies(system, "public", "users", where) as users:
         users.wait_until_equal(USERS, "new snapshot")
         for _, running in users.running:
-            assert running.status.snapshots == 1
+            running.wait(lambda status=running.status: status.snapshots == 1, "a new snapshot")
             assert any("position lost" in text for text in running.events)
 
 

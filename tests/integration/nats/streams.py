@@ -52,7 +52,7 @@ def batch(settings: NatsSink, numbers: range | list[int], **given: Any) -> pa.Re
 
 def forget_ids(settings: NatsSink) -> None:
     """Wait until the server has forgotten the ids of messages; it tells nobody when it has."""
-    time.sleep(settings.stream.duplicate_window_s + 1)
+    time.sleep(settings.stream.duplicate_window_s + 3)
 
 
 def held(settings: NatsSink, url: str = "") -> list[tuple[bytes, bytes, bytes]]:

@@ -55,7 +55,7 @@ def claims(settings: NatsSink) -> dict[str, str]:
 def test_a_reset_delivers_positions_that_the_stream_already_holds(settings: NatsSink) -> None:
     """GIVEN a database that was restored to an earlier moment, so that LSNs are used again
     WHEN the pipeline is reset THEN its messages are stored, although their ids are known."""
-    settings = altered(settings, duplicate_window_s=2)
+    settings = altered(settings, duplicate_window_s=10)
     write(settings, "a", range(10), size=10)
     with pytest.raises(SinkUnreachableError, match="remembers the message ids"):
         write(settings, "b+1", range(10), size=20)

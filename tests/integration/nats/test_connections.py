@@ -130,8 +130,22 @@ def test_a_server_that_ends_during_the_tls_handshake_is_unreachable() -> None:
         JetStream(settings, Lane(pipeline="test")).open(ORIGIN)
 
 
+def test_a_server_that_did_not_wait_for_the_login_is_unreachable() -> None:
+    """It gives a client a few seconds. Later it may wait longer, unlike for a wrong password."""
+
+    def end(link: socket.socket) -> None:
+        link.sendall(b"INFO {}\r\n-ERR 'Authentication Timeout'\r\n")
+        link.recv(1 << 16)
+
+    with (
+        listening(end) as settings,
+        pytest.raises(SinkUnreachableError, match="Authentication Timeout"),
+    ):
+        JetStream(settings, Lane(pipeline="test")).open(ORIGIN)
+
+
 def test_a_server_without_responders_is_unreachable() -> None:
-    """As a cluster whose servers with JetStream are down."""
+    """As a cluster whose servers with JetStream are down. Its ping is answered before that."""
 
     def serve(link: socket.socket) -> None:
         with link.makefile("rb") as lines:
@@ -143,6 +157,9 @@ def test_a_server_without_responders_is_unreachable() -> None:
                     link.sendall(b"PONG\r\n")
                 elif word == b"PUB":
                     reply = words[1]
+            link.sendall(b"PING\r\n")
+            while next(lines) != b"PONG\r\n":
+                pass
             status = b"NATS/1.0 503\r\n\r\n"
             link.sendall(b"HMSG %s 1 %d %d\r\n%s\r\n" % (reply, len(status), len(status), status))
             lines.read(1)

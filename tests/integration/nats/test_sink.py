@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,16 +14,13 @@ from tailrace.jetstream.stream import inspect, stream_info
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.nats.sink import JetStream
-from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
     altered,
     batch,
     expected,
     held,
-    ids,
     make_stream,
     opened,
-    sink_settings,
 )
 from tests.unit.sinks.rows import payload
 
@@ -120,15 +116,3 @@ def test_one_outstanding_message_keeps_order(settings: NatsSink) -> None:
         sink.write(batch(settings, range(50)))
         sink.flush()
     assert held(settings) == expected(settings, range(50))
-
-
-def test_the_servers_pings_are_answered() -> None:
-    config = 'ping_interval: "300ms"\nping_max: 5'
-    with EmbeddedNats(config=config) as server:
-        settings = sink_settings(server.url)
-        with opened(settings) as sink:
-            for start in range(0, 400, 20):
-                sink.write(batch(settings, range(start, start + 20)))
-                sink.flush()
-                time.sleep(0.12)
-        assert len(ids(settings)) == 400

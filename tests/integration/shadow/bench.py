@@ -133,7 +133,7 @@ class Bench:
         """Delete the topic in Kafka."""
         admin = self.admin()
         admin.delete_topics([self.topic])[self.topic].result(LONG_S)
-        wait_for(lambda: self.topic not in admin.list_topics(timeout=10).topics, "the deletion")
+        wait_for(lambda: self.topic not in admin.list_topics(timeout=LONG_S).topics, "the deletion")
 
 
 def batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:

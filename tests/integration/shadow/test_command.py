@@ -11,6 +11,7 @@ from tailrace.testing.process import free_port
 from tests import http
 from tests.command import Service, run
 from tests.integration.shadow.bench import Bench
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ class Shadowing(Service):
 
     def get(self, path: str) -> httpx.Response | None:
         try:
-            return http.get(self.url + path, timeout=30)
+            return http.get(self.url + path, timeout=LONG_S)
         except httpx.TransportError:
             return None
 
@@ -69,8 +70,8 @@ def test_a_refused_topic_is_named_and_resumes(bench: Bench, shadow: Shadowing) -
     other.produce(5)
     shadow.start()
     for _ in range(2):
-        shadow.wait_until(shadow.refused, "the topic is refused", 240)
-        [refused] = shadow.refused()
+        shadow.wait_until(shadow.refused, "the topic is refused")
+        [refused] = wait_for(shadow.refused, "the topic is refused")
         assert (refused["destination"], refused["code"]) == (bench.topic, "SINK_REFUSED")
         assert "2 partitions in Kafka and 1 in the broker" in refused["reason"]
         metrics = shadow.get("/metrics")
@@ -86,7 +87,7 @@ def test_a_refused_topic_is_named_and_resumes(bench: Bench, shadow: Shadowing) -
         shadow.wait_until(
             lambda: other.kafka_records() == other.broker_records(), "the other topic is copied"
         )
-        assert shadow.stop(90) == 0, shadow.output[-3000:]
+        assert shadow.stop(LONG_S) == 0, shadow.output[-3000:]
         shadow.start()
     assert "shadow.topic_refused" in shadow.output
 
@@ -97,10 +98,10 @@ def test_a_refused_topic_is_named_and_resumes(bench: Bench, shadow: Shadowing) -
     on = run("shadow", "on", bench.topic, env=shadow.variables)
     assert on.returncode == 0, on.stderr
     shadow.wait_until(
-        lambda: bench.kafka_records() == bench.broker_records(), "the topic is copied", 240
+        lambda: bench.kafka_records() == bench.broker_records(), "the topic is copied"
     )
-    shadow.wait_until(lambda: shadow.delivers() and not shadow.refused(), "it is not refused", 60)
-    assert shadow.stop(90) == 0, shadow.output[-3000:]
+    shadow.wait_until(lambda: shadow.delivers() and not shadow.refused(), "it is not refused")
+    assert shadow.stop(LONG_S) == 0, shadow.output[-3000:]
 
 
 def sample_labels(text: str) -> list[str]:

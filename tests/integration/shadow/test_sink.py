@@ -11,6 +11,7 @@ from tailrace.errors import DivergedError, SinkError
 from tailrace.position import ORIGIN
 from tailrace.snapshot.copy import lines
 from tests.integration.shadow.bench import copy_request, deliver
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from tailrace.sinks.contract import Receipt
@@ -182,7 +183,7 @@ def test_a_topic_with_foreign_records_is_refused(bench: Bench) -> None:
     bench.create_kafka_topic()
     other = Producer({"bootstrap.servers": bench.bootstrap})
     other.produce(bench.topic, b"foreign")
-    assert other.flush(30) == 0
+    assert other.flush(LONG_S) == 0
     sink = bench.sink()
     assert "this shadow did not copy" in refusal(deliver(sink, bench.stream()))
     bench.database.query(

@@ -12,6 +12,7 @@ from tailrace.config import Config
 from tailrace.errors import ConfigError
 from tailrace.run.presets.shadow import prepare, turn_off, turn_on
 from tests.integration.shadow.bench import copy_request, deliver
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,10 +78,11 @@ def settings(dsn: str, log: Path) -> Config:
 
 
 def test_every_start_requests_existing_records(
-    topic: Bench, asking: Database, tmp_path: Path
+    topic: Bench, asking: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a shadow that ran before WHEN it starts THEN topics that Kafka had refused are tried
     again, also if they have no new records."""
+    monkeypatch.setattr("tailrace.run.presets.shadow._LATER_START_TIMEOUT_S", LONG_S)
     assert prepare(settings(topic.database.dsn, tmp_path / "log")) is None
     [requested] = asked(asking)
     assert sorted(place[1:] for place in requested) == [[0, 5], [1, 3]]

@@ -146,7 +146,7 @@ def test_verify_waits_for_the_copy_of_a_restored_database(copied: Bench) -> None
     sink = copied.sink()
     sink.open(ORIGIN)
     sink.write(copied.stream(0, 2))
-    assert copied.topic in copied.admin().list_topics(timeout=10).topics
+    assert copied.topic in copied.admin().list_topics(timeout=LONG_S).topics
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(copied.verify, wait_s=LONG_S)
         holds(lambda: not waiting.done(), 2, "waiting")

@@ -9,7 +9,7 @@ import msgspec
 from tailrace.observe.figure import document
 from tests.integration.snapshot.serving import Serving
 from tests.jetstream import connected, requested
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,9 @@ class System(Serving):
     ) -> list[dict[str, Any]]:
         """The replies to requests that are sent together."""
         requests = [(f"snapshot.request.{table}", body) for table in tables]
-        return [decode(reply.data) for reply in requested(self.server.url, requests, timeout_s=20)]
+        return [
+            decode(reply.data) for reply in requested(self.server.url, requests, timeout_s=LONG_S)
+        ]
 
     def finished(self) -> dict[str, object]:
         """The last snapshot, when it has finished."""
@@ -60,8 +62,11 @@ class System(Serving):
         """The bucket of dictionaries."""
 
         async def read(client: Client) -> dict[str, bytes]:
-            bucket = await client.jetstream(timeout=60).key_value("dictionaries")
-            return {key: (await bucket.get(key)).value or b"" for key in await bucket.keys()}
+            context = client.jetstream(timeout=60)
+            bucket, prefix = await context.key_value("dictionaries"), "$KV.dictionaries."
+            info = await context.stream_info("KV_dictionaries", f"{prefix}>")
+            keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
+            return {key: (await bucket.get(key)).value or b"" for key in keys}
 
         return connected(self.server.url, read)
 

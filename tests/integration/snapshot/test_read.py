@@ -15,7 +15,7 @@ from tailrace.errors import PostgresRefusedError, PostgresUnreachableError
 from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import imported
 from tailrace.snapshot.keeper import keep
-from tests.waiting import holds, wait_for
+from tests.waiting import LONG_S, holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,7 +129,7 @@ def test_only_the_columns_of_the_table(spark: SparkSession, database: Database) 
     changes = spark.readStream.format("tailrace").options(**options).load()
     query = changes.writeStream.format("noop").start()
     with pytest.raises(PySparkException, match="not to changes"):
-        query.awaitTermination(60)
+        query.awaitTermination(LONG_S)
 
 
 FILTERS = (
@@ -227,13 +227,13 @@ def test_a_policy_that_hides_rows_is_an_error(spark: SparkSession, database: Dat
 
 def test_a_keeper_stays_while_a_session_reads_and_then_ends(database: Database) -> None:
     database.execute("CREATE TABLE kept (id int); INSERT INTO kept VALUES (1)")
-    snapshot = keep(database.dsn, TableName("public", "kept"), idle_s=3)
+    snapshot = keep(database.dsn, TableName("public", "kept"), idle_s=10)
     holders = (
         "SELECT count(*) FROM pg_stat_activity a JOIN pg_locks l USING (pid)"
         " WHERE l.relation = 'kept'::regclass AND a.application_name LIKE 'tailrace keeper%'"
     )
     with imported(database.dsn, snapshot) as connection:
-        holds(lambda: database.query(holders) == [(1,)], 5, "the keeper is there")
+        holds(lambda: database.query(holders) == [(1,)], 12, "the keeper is there")
         database.execute("DELETE FROM kept")
         assert connection.execute("SELECT count(*) FROM public.kept").fetchall() == [(1,)]
         assert database.query(holders) == [(1,)]

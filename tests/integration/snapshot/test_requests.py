@@ -74,14 +74,21 @@ def test_a_table_on_request(system: System) -> None:
     assert meta["supersedes"] is None
     assert not list((system.data / "snapshots" / "p").glob("*.json"))
     # The table is unlocked, and the stream of changes exists.
-    system.database.execute("SET lock_timeout TO '10s'; ALTER TABLE items ADD more int")
+    system.database.execute("SET lock_timeout TO '300s'; ALTER TABLE items ADD more int")
     assert received(system.server.url, "CDC") == []
 
 
 def test_requests_for_one_table_share_a_snapshot(system: System) -> None:
     items(system.database)
     system.start_service()
+    answered = threading.Event()
+
+    def wait(_wave: int) -> None:
+        answered.wait(LONG_S)
+
+    system.before = wait
     answers = system.ask(*["items"] * 5)
+    answered.set()
     assert len({answer["snapshot_id"] for answer in answers}) == 1
     system.finished()
     assert len(system.published()[1]) == 1
@@ -263,7 +270,8 @@ def test_a_new_snapshot_replaces_one_that_is_lost(system: System) -> None:
     wait_for(lambda: system.waves >= 1, "the wave before the cut")
     system.stop_service()
     system.database.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'items'::regclass;"
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_locks"
+        " WHERE relation = 'items'::regclass;"
         "DELETE FROM items WHERE id > 500"
     )
     system.start_service()

@@ -67,6 +67,24 @@ def test_a_reconnection_that_is_cancelled_does_not_cancel_the_caller() -> None:
     asyncio.run(close(cast("Client", Breaking(asyncio.CancelledError()))))
 
 
+def test_a_caller_that_is_cancelled_while_it_closes_leaves_nothing_open() -> None:
+    class Slow(Breaking):
+        async def close(self) -> None:
+            await asyncio.sleep(0.05)
+            self.closed = True
+
+    async def run() -> bool:
+        client = Slow(ZeroDivisionError())
+        closing = asyncio.create_task(close(cast("Client", client)))
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        return client.closed
+
+    assert asyncio.run(run())
+
+
 def test_bugs_are_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         asyncio.run(close(cast("Client", Breaking(ZeroDivisionError()))))

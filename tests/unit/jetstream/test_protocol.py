@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tailrace.errors import MalformedError
 from tailrace.jetstream.protocol import Control, Event, Message, header_value, parse
 
-words = st.binary(min_size=1, max_size=12).filter(
-    lambda word: not any(byte <= 0x20 or byte >= 0x7F for byte in word)
+words = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=12).map(
+    str.encode
 )
 controls = st.sampled_from(
     [Control(b"PING"), Control(b"PONG"), Control(b"+OK"), Control(b"-ERR", b"'no'")]

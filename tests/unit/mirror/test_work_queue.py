@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
 import pytest
@@ -64,4 +65,15 @@ def test_switch_interval_is_restored() -> None:
     before = sys.getswitchinterval()
     with short_switch_interval():
         assert sys.getswitchinterval() < 0.001
+    assert sys.getswitchinterval() == before
+
+
+def test_the_last_of_several_mirrors_restores_the_switch_interval() -> None:
+    before = sys.getswitchinterval()
+    first, second = contextlib.ExitStack(), contextlib.ExitStack()
+    first.enter_context(short_switch_interval())
+    second.enter_context(short_switch_interval())
+    first.close()
+    assert sys.getswitchinterval() < 0.001
+    second.close()
     assert sys.getswitchinterval() == before

@@ -24,7 +24,7 @@ def slowly() -> Backoff:
 def test_a_service_that_fails_is_restarted() -> None:
     """GIVEN two services WHEN one fails twice THEN it runs again; the other is not touched."""
     attempts: list[str] = []
-    running = threading.Event()
+    running, untouched = threading.Event(), threading.Event()
 
     def failing(stop: threading.Event) -> None:
         attempts.append("failing")
@@ -35,6 +35,7 @@ def test_a_service_that_fails_is_restarted() -> None:
 
     def healthy(stop: threading.Event) -> None:
         attempts.append("healthy")
+        untouched.set()
         stop.wait()
 
     services = Services(backoff=at_once)
@@ -42,6 +43,7 @@ def test_a_service_that_fails_is_restarted() -> None:
     services.add("healthy", healthy)
     services.start()
     assert running.wait(STOP_S)
+    assert untouched.wait(STOP_S)
     services.stop(STOP_S)
     assert attempts.count("healthy") == 1
     assert services.failing() == []

@@ -77,7 +77,7 @@ def start() -> Iterator[Callable[[Site], Site]]:
         site.process.stop()
         site.thread.join(60)
         assert not site.thread.is_alive()
-        assert not site.service_runs.is_set()
+        wait_for(lambda: not site.service_runs.is_set(), "the service to end")  # noqa: B023
 
 
 def test_services_run_while_the_port_is_in_use(start: Callable[[Site], Site]) -> None:

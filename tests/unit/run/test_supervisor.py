@@ -351,8 +351,10 @@ def test_real_processes_restart_reload_and_stop(run: Run, tmp_path: Path) -> Non
     process.send_signal(signal.SIGHUP)
     wait_for(lambda: "the settings are wrong" in run.output.read_text())
     (run.folder / "wrong").unlink()
+    (run.folder / "pipelines.up").unlink()
     process.send_signal(signal.SIGHUP)
     wait_for(lambda: run.pid("pipelines") not in (None, pipelines))
+    run.up("pipelines")
     assert run.pid("capture") == capture
     second = subprocess.run(
         run.command(), cwd=tmp_path, capture_output=True, text=True, check=False

@@ -238,6 +238,10 @@ async def _delete(call: Call[DeleteTopics], topic: Topic) -> bool:
         try:
             async with connection.transaction():
                 await connection.execute(LOCK_TIMEOUT)
+                # First what the writer locks first: its foreign keys need the topic's row, too.
+                await connection.execute(
+                    "SELECT FROM kafka.partitions WHERE topic_id = %s FOR UPDATE", (topic.id,)
+                )
                 await connection.execute("DELETE FROM kafka.topics WHERE id = %s", (topic.id,))
                 await connection.execute(
                     f"DELETE FROM {topic.table} WHERE topic_id = %s",  # noqa: S608 - a constant

@@ -73,20 +73,28 @@ class Cluster:
     def create(
         self, topics: Sequence[str], partitions: int, config: Mapping[str, str] | None = None
     ) -> None:
-        """Create topics and wait until every partition has a leader."""
+        """Create topics and wait until every partition has a leader.
+
+        Another client may have created one meanwhile, with other partitions: it stays as it is.
+        """
         replicas = self._settings.replicas
         new = [NewTopic(topic, partitions, replicas, config=dict(config or {})) for topic in topics]
         futures = self._admin.create_topics(new, request_timeout=self._settings.timeout_s)
+        created, existing = [], []
         for topic, future in futures.items():
             if self._result(future, f"topic {topic} cannot be created") is None:
+                created.append(topic)
                 structlog.get_logger().info(
                     "kafka.topic_created", topic=topic, partitions=partitions
                 )
-        self._wait_for_leaders(topics, partitions)
+            else:
+                existing.append(topic)
+        self._wait_for_leaders(created, partitions)
+        self._wait_for_leaders(existing, 1)
 
     def _wait_for_leaders(self, topics: Sequence[str], partitions: int) -> None:
         deadline = self._clock() + self._settings.timeout_s
-        while any((count or 0) < partitions for count in self.partitions(topics).values()):
+        while topics and min(count or 0 for count in self.partitions(topics).values()) < partitions:
             if self._clock() > deadline:
                 raise SinkUnreachableError(
                     f"the new topics {', '.join(topics)} have no leader after "

@@ -76,6 +76,7 @@ class Record:
 
     def progress(self, now: float) -> SnapshotFigures:
         """The status figures of this snapshot. `now` is in Unix seconds."""
+        stretches = len(self.stretches)  # once: another thread may restart the snapshot
         return SnapshotFigures(
             id=self.id,
             table=str(self.table),
@@ -86,7 +87,7 @@ class Record:
             chunks=self.chunks,
             rows=self.rows,
             bytes=self.bytes,
-            share=self.done / len(self.stretches) if self.stretches else 0.0,
+            share=self.done / stretches if stretches else 0.0,
             error=self.error,
         )
 

@@ -74,6 +74,7 @@ class Aiokafka(Client):
             *topics,
             bootstrap_servers=self.bootstrap,
             enable_auto_commit=False,
+            session_timeout_ms=60_000,
             **self.login.python(),
             **settings,
         )

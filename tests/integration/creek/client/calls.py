@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tailrace.client import creek
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,11 +26,11 @@ def run_connected(url: str, check: Callable[[Creek], Awaitable[object]], **optio
 
 async def take(stream: AsyncIterator[Any], count: int) -> list[Any]:
     """The next items."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LONG_S):
         return [await anext(stream) for _ in range(count)]
 
 
 async def rest(stream: AsyncIterator[Any]) -> list[Any]:
     """All items until the end."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LONG_S):
         return [item async for item in stream]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import fastavro
 import nats
+import nats.errors
 import orjson
 
 from tailrace.encode.creek import schema as creek
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
 
     from tailrace.encode.creek.names import Kind, LayoutName
     from tailrace.testing import EmbeddedNats
@@ -162,6 +164,15 @@ class Producer:
         )
         assert "error" not in orjson.loads(answer.data), answer.data
 
+    async def _jetstream(self) -> JetStreamContext:
+        """JetStream, once it answers. What is sent just before a reconnection is lost."""
+        assert self._connection is not None
+        while True:
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                await self._connection.jetstream(timeout=2).account_info()
+                return self._connection.jetstream(timeout=LONG_S)
+            await asyncio.sleep(0.05)
+
     async def _on_schema(self, message: Msg) -> None:
         schema = self.schemas.get(message.data.decode())
         if schema is None:
@@ -207,8 +218,7 @@ class Producer:
         """Publish messages, each acknowledged by the stream."""
 
         async def publish() -> None:
-            assert self._connection is not None
-            jetstream = self._connection.jetstream(timeout=30)
+            jetstream = await self._jetstream()
             for payload in payloads:
                 await jetstream.publish(subject, payload, headers=headers)
 
@@ -218,8 +228,7 @@ class Producer:
         """Delete a stream and create it again."""
 
         async def purge() -> None:
-            assert self._connection is not None
-            jetstream = self._connection.jetstream(timeout=60)
+            jetstream = await self._jetstream()
             await jetstream.delete_stream(self.names.stream(kind))
             await self._stream(kind)
 
@@ -235,13 +244,14 @@ class Producer:
         """Publish changes in one atomic batch."""
 
         async def publish() -> None:
+            await self._jetstream()
             assert self._connection is not None
             for at, (table, payload) in enumerate(messages, 1):
                 headers = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": str(at)}
                 if at == len(messages):
                     headers["Nats-Batch-Commit"] = "1"
                 answer = await self._connection.request(
-                    self.subject("wal", table), payload, headers=headers, timeout=30
+                    self.subject("wal", table), payload, headers=headers, timeout=LONG_S
                 )
                 assert b"error" not in answer.data, answer.data
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.waiting import LONG_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,7 +32,7 @@ def run(program: str, expected: str, folder: Path) -> None:
         [sys.executable, "-u", "-c", program],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
     ) as process:  # fmt: skip
-        guard = threading.Timer(60, process.kill)
+        guard = threading.Timer(LONG_S, process.kill)
         guard.start()
         try:
             assert process.stdout is not None

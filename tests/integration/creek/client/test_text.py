@@ -26,7 +26,7 @@ STAMP = {"type": "long", "logicalType": "timestamp-micros"}
 LETTERS = st.sampled_from('ab{}",\\ \t\nNULnul\u00e9\u3000😀') | st.characters(
     exclude_characters="\0", codec="utf-8"
 )
-MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture

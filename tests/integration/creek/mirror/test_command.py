@@ -15,7 +15,7 @@ from tests import command
 from tests.integration.creek.client.producer import USERS, Producer
 from tests.integration.creek.mirror.following import RandomTable
 from tests.integration.mirror.reading import places
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def test_repeatedly_killed_mirror_equals_the_source(
     rows = [(row["id"], row["name"]) for row in source.listed()]
     with running(*to, folder=tmp_path) as process:
         wait_for(lambda: place.rows(SELECT) == rows, "the copy equals the source")
-        assert process.stop(30) == 0
+        assert process.stop(LONG_S) == 0
     assert len(feeding.requests) == 1
 
 

@@ -12,6 +12,7 @@ from tests.corpus import prepared
 from tests.integration.creek.client.calls import rest, run_connected
 from tests.integration.creek.mirror.following import Following
 from tests.integration.mirror.system import target_url
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,7 @@ def count_typed_rows(url: str, database: Database) -> int:
     async def check(client: Creek) -> None:
         rows.extend(await rest(client.snapshot(database.name, "every")))
         stream = client.stream_wal(database.name, "every")
-        async with asyncio.timeout(60), stream:
+        async with asyncio.timeout(LONG_S), stream:
             changes = [await anext(stream) for _ in range(len(rows) // 2)]
         later = {row["id"]: row for row in rows if row["id"] >= 1000}
         # Compared as text: NaN is not equal to itself.

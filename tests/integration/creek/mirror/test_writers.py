@@ -137,7 +137,7 @@ def test_change_before_the_snapshot_that_the_snapshot_does_not_see(
         running.follows()
         assert database.query("SELECT v FROM w") == [("older",)]
         running.wait(lambda: place.rows("SELECT v FROM w") == [("new",)], "the change")
-        assert running.status.changes == 1
+        running.wait(lambda: running.status.changes == 1, "one change")
     finally:
         running.stop()
         connection.cancel()

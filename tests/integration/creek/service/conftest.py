@@ -10,6 +10,7 @@ from tailrace.creek import answers
 from tailrace.creek.sql import install
 from tailrace.postgres.connection import connect
 from tests.integration.creek.service.service import Service
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +25,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is given time to search; what is unknown is not replied to in any case."""
     monkeypatch.setattr(answers, "_SEARCH_S", 20.0)
     monkeypatch.setattr(answers, "_LAST_SEARCH_S", 20.0)
+
+
+@pytest.fixture
+def patient_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late capture is, the log shows which commit added a table."""
+    monkeypatch.setattr("tailrace.creek.members._MAX_LOG_LAG_S", LONG_S)
 
 
 @pytest.fixture

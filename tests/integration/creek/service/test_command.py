@@ -21,6 +21,7 @@ from tailrace.run.presets import creek as preset
 from tailrace.run.presets.options import CreekOptions
 from tailrace.testing import EmbeddedPostgres
 from tests.command import run
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ DEFAULTS: dict[str, Any] = {
 def command(
     tmp_path: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return run(*arguments, folder=tmp_path, env=environment | {"COLUMNS": "200"}, timeout_s=90)
+    return run(*arguments, folder=tmp_path, env=environment | {"COLUMNS": "200"}, timeout_s=LONG_S)
 
 
 def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> config.Config:

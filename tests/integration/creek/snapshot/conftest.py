@@ -9,6 +9,7 @@ import pytest
 from tailrace.snapshot.service import answers
 from tailrace.testing import EmbeddedNats
 from tests.integration.creek.snapshot.system import System
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer than Creek's clients wait."""
-    monkeypatch.setattr(answers, "_CATALOG_TIMEOUT_S", 8.0)
+    monkeypatch.setattr(answers, "_CATALOG_TIMEOUT_S", LONG_S)
     monkeypatch.setattr(answers, "_REFUSAL_DELAY_S", 4.0)
 
 

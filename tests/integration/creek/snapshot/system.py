@@ -12,7 +12,7 @@ from tailrace.observe.figure import document
 from tests.creek import read, reader_schema
 from tests.integration.snapshot.serving import Serving
 from tests.jetstream import connected, requested
-from tests.waiting import wait_for
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tests.jetstream import Received
 
 STREAM = "CREEK_snap"
-PATIENCE_S = 120.0
 REQUEST = "CREEK._snapshot"
 
 
@@ -106,16 +105,16 @@ class System(Serving):
             },
         }
 
-    def ask(self, table: str = "items", *, timeout_s: float = PATIENCE_S, **names: str) -> Answer:
+    def ask(self, table: str = "items", *, timeout_s: float = LONG_S, **names: str) -> Answer:
         """A request as Creek's clients send it, with more patience."""
         given = {"database": self.database.name, "namespace": "public", "table": table} | names
         return self.say(msgspec.json.encode(given), timeout_s=timeout_s)
 
-    def say(self, body: bytes, *, timeout_s: float = PATIENCE_S) -> Answer:
+    def say(self, body: bytes, *, timeout_s: float = LONG_S) -> Answer:
         """The answer to a request; None of the time is spent on waiting for the service."""
         return self.say_all([body], timeout_s=timeout_s)[0]
 
-    def say_all(self, bodies: list[bytes], *, timeout_s: float = PATIENCE_S) -> list[Answer]:
+    def say_all(self, bodies: list[bytes], *, timeout_s: float = LONG_S) -> list[Answer]:
         """The answers to requests that go out together."""
         requests = [(REQUEST, body) for body in bodies]
         return [

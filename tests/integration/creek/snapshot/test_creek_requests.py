@@ -66,7 +66,6 @@ def test_another_database_is_for_another_producer(
         for asked in (system, other, system, other):
             expected = f"CREEK.{asked.database.name}.snap.public.items."
             wait_for(lambda: asked.ask().text.startswith(expected), "the request to be answered")  # noqa: B023
-            assert asked.ask().text.startswith(expected)
     finally:
         other.stop_service()
 

@@ -74,7 +74,7 @@ def test_a_header_all_rows_and_the_end(system: System) -> None:
     assert datetime.fromisoformat(header["at"]) < taken_at
     assert not list((system.data / "snapshots" / "p").glob("*.json"))
     # Nothing holds the table any more.
-    system.database.execute("SET lock_timeout TO '10s'; ALTER TABLE items ADD more int")
+    system.database.execute("SET lock_timeout TO '400s'; ALTER TABLE items ADD more int")
 
 
 def test_values_of_many_types_and_odd_names(system: System) -> None:
@@ -136,7 +136,14 @@ def test_requests_for_one_table_share_a_topic(system: System) -> None:
     items(system.database)
     system.start_service()
     names = {"database": system.database.name, "namespace": "public", "table": "items"}
+    answered = threading.Event()
+
+    def wait(_wave: int) -> None:
+        answered.wait(LONG_S)
+
+    system.before = wait
     topics = {answer.text for answer in system.say_all([msgspec.json.encode(names)] * 20)}
+    answered.set()
     assert len(topics) == 1
     (topic,) = topics
     system.over(topic)
@@ -196,7 +203,7 @@ def test_a_crash_between_a_message_and_its_record(
 
 def end_snapshots(database: Database) -> None:
     database.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'items'::regclass"
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE relation = 'items'::regclass"
     )
 
 
@@ -247,7 +254,10 @@ def test_a_truncate_does_not_wait_for_the_snapshot(system: System) -> None:
         if wave == 1:
             emptying.start()
             waiting = "SELECT FROM pg_locks WHERE relation = 'items'::regclass AND NOT granted"
-            wait_for(lambda: system.database.query(waiting), "TRUNCATE to wait for its lock")
+            wait_for(
+                lambda: not emptying.is_alive() or system.database.query(waiting),
+                "TRUNCATE to wait for its lock",
+            )
 
     system.before = empty
     system.start_service()
