@@ -12,6 +12,7 @@ import base64
 import contextlib
 import logging
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -43,6 +44,8 @@ class StoredMessage:
     sequence: int
     headers: dict[str, str]
     data: bytes
+    time: datetime
+    """When the stream stored it, by the clock of the server."""
 
 
 class _Nats(Nats):
@@ -92,6 +95,7 @@ class Connection:
             sequence=message["seq"],
             headers=_headers(base64.b64decode(message.get("hdrs", ""))),
             data=base64.b64decode(message.get("data", "")),
+            time=datetime.fromisoformat(message["time"]),
         )
 
     async def _api(self, subject: str, body: bytes, stream: str) -> dict[str, Any] | None:

@@ -32,7 +32,19 @@ class StreamIdentity:
 
     def history(self, pipeline: str) -> str:
         """The history that a pipeline delivers; empty if it has not delivered yet."""
-        return claims(self.info).get(pipeline, Claim()).history
+        return self._claim(pipeline).history
+
+    def earlier(self, pipeline: str) -> int:
+        """The last message that may be of an earlier history of a pipeline; 0 if none is left.
+
+        After a restore, LSNs and transaction ids are used again: a copy that took such a message
+        for one of its own history would have changes that the source no longer has.
+        """
+        after = self._claim(pipeline).after
+        return after if after >= int(self.info["state"]["first_seq"]) else 0
+
+    def _claim(self, pipeline: str) -> Claim:
+        return claims(self.info).get(pipeline, Claim())
 
     def check(self, state: State) -> None:
         """Raise if a copy with this state cannot continue with the stream."""

@@ -134,7 +134,7 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
         state = State.begun(self._table, meta, StreamIdentity(info))
         if self._durable is not None:
             # Changes that were acknowledged after another snapshot may be missing in this one.
-            reader = self._durable_reader(state)
+            reader = self._durable_reader(await _start(self._access, state))
             await reader.delete()
             await _check_retained(self._access, state)
             await reader.open()
@@ -180,7 +180,7 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
         if self._durable is None:
             return await open_reader(self._access, self._table, state)
         await _check_same_stream(self._access, state)
-        durable = self._durable_reader(state)
+        durable = self._durable_reader(Start())
         if not await durable.exists():
             raise PositionLostError(
                 f"there is no consumer {self._durable!r} in stream {self._access.stream}",
@@ -189,11 +189,12 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
         await durable.open()
         return durable
 
-    def _durable_reader(self, state: State) -> DurableReader:
+    def _durable_reader(self, start: Start) -> DurableReader:
+        """The reader of the durable name. An existing consumer goes on, whatever the start."""
         assert self._durable is not None
         return DurableReader(
             self._access.connection, self._access.stream, self._access.subject(self._table),
-            _start(state), name=self._durable, ack_wait_s=self._access.ack_wait_s,
+            start, name=self._durable, ack_wait_s=self._access.ack_wait_s,
         )  # fmt: skip
 
 
@@ -203,7 +204,8 @@ async def open_reader(access: Access, table: Table, state: State) -> OrderedRead
     if not state.sequence:
         await _check_retained(access, state)
     subject = access.subject(table)
-    reader = OrderedReader(access.connection, access.stream, subject, start=_start(state))
+    start = await _start(access, state)
+    reader = OrderedReader(access.connection, access.stream, subject, start=start)
     await reader.open()
     return reader
 
@@ -225,12 +227,21 @@ async def _check_retained(access: Access, state: State) -> None:
         )
 
 
-def _start(state: State) -> Start:
+async def _start(access: Access, state: State) -> Start:
+    """Where the changes after a state begin: never at a message of an earlier history."""
     if state.sequence:
         return Start(sequence=state.sequence + 1)
-    if state.since is None:
-        return Start()
-    return Start(time=datetime.fromisoformat(state.since) - _CLOCK_SKEW)
+    start = Start()
+    if state.since is not None:
+        start = Start(time=datetime.fromisoformat(state.since) - _CLOCK_SKEW)
+    connection, stream = access.connection, access.stream
+    earlier = StreamIdentity(await connection.stream_info(stream)).earlier(state.pipeline)
+    if not earlier:
+        return start
+    first = await connection.message(stream, earlier + 1)
+    if first is not None and start.time is not None and first.time < start.time:
+        return start
+    return Start(sequence=earlier + 1)
 
 
 def _read(table: Table, meta: Meta, row: dict[str, Any], number: int) -> Change:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import nats
 import orjson
+import pytest
 
 from tailrace.client import State, connect, transactions
 from tests.integration.client.messages import create_stream, message
@@ -15,8 +18,6 @@ from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import pytest
 
     from tailrace.client import Batch, Client
     from tailrace.testing import EmbeddedNats
@@ -49,6 +50,18 @@ async def start_state(client: Client) -> State:
         stream=identity.created,
         sequence=0,
     )
+
+
+async def claim(url: str, pipeline: str, value: str) -> None:
+    """Record a pipeline's claim in the stream, as its sink does after a reset."""
+    connection = await nats.connect(url)
+    try:
+        jetstream = connection.jetstream(timeout=60)
+        config = (await jetstream.stream_info("CDC")).config
+        metadata = (config.metadata or {}) | {f"tailrace.history.{pipeline}": value}
+        await jetstream.update_stream(config, metadata=metadata)
+    finally:
+        await connection.close()
 
 
 async def read(client: Client, state: State, count: int) -> list[Batch]:
@@ -115,3 +128,27 @@ def test_state_advances_over_changes_that_the_snapshot_contains(server: Embedded
             assert (list(batch.changes), batch.state.sequence) == ([], 2)
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("since_s", [None, -3600, 0])
+def test_a_new_copy_has_no_changes_of_an_earlier_history(
+    server: EmbeddedNats, since_s: float | None
+) -> None:
+    """GIVEN a database that was restored: LSNs and transaction ids are used again WHEN a snapshot
+    is taken shortly afterwards THEN the changes before the restore are not applied to it."""
+
+    async def run() -> list[int]:
+        await create_stream(server.url)
+        await publish(server.url, [(7, 1), (8, 1), (9, 1)])
+        await claim(server.url, "shop", f"bb+1 3 {int(time.time())} >")
+        await publish(server.url, [(8, 2), (9, 1)])
+        async with connect(server.url) as client:
+            state = replace(await start_state(client), pipeline="shop", history="bb+1")
+            if since_s is not None:
+                # Within the 30 s by which clocks may differ, or before.
+                since = datetime.now(UTC) + timedelta(seconds=since_s)
+                state = replace(state, since=since.isoformat())
+            batches = await read(client, state, 3)
+        return [change.lsn for batch in batches for change in batch.changes]
+
+    assert asyncio.run(run()) == [8, 8, 9]

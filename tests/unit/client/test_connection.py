@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,10 +71,12 @@ def test_other_errors_of_jetstream_are_refusals() -> None:
 
 
 def test_stored_message_is_decoded() -> None:
-    stored = {"seq": 7, "hdrs": "TkFUUy8xLjANCkE6IDENCg0K", "data": "eA=="}
+    at = "2026-01-02T03:04:05.123456789Z"
+    stored = {"seq": 7, "hdrs": "TkFUUy8xLjANCkE6IDENCg0K", "data": "eA==", "time": at}
     message = asyncio.run(connection({"message": stored}).message("CDC", 1))
     assert message is not None
     assert (message.sequence, message.headers, message.data) == (7, {"A": "1"}, b"x")
+    assert message.time == datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC)
 
 
 def test_interruption_calls_every_listener() -> None:

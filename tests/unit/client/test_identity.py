@@ -8,9 +8,10 @@ from tailrace.client import State, StreamIdentity
 from tailrace.errors import DivergedError, PositionLostError
 
 
-def identity(claim: str = "", created: str = "2026") -> StreamIdentity:
+def identity(claim: str = "", created: str = "2026", first_seq: int = 1) -> StreamIdentity:
     metadata = {"tailrace.history.shop": claim, "owner": "ops"} if claim else None
-    return StreamIdentity({"created": created, "config": {"name": "CDC", "metadata": metadata}})
+    config = {"name": "CDC", "metadata": metadata}
+    return StreamIdentity({"created": created, "config": config, "state": {"first_seq": first_seq}})
 
 
 def state(**more: Any) -> State:
@@ -53,3 +54,12 @@ def test_a_replaced_history_has_diverged(history: str) -> None:
 def test_history_of_a_pipeline() -> None:
     assert identity("aa 0 0").history("shop") == "aa"
     assert identity().history("shop") == ""
+
+
+@pytest.mark.parametrize(
+    ("claim", "first_seq", "earlier"),
+    [("", 1, 0), ("aa 0 0", 1, 0), ("bb 7 1794743604", 1, 7), ("bb 7 1794743604", 8, 0)],
+)
+def test_messages_of_an_earlier_history(claim: str, first_seq: int, earlier: int) -> None:
+    assert identity(claim, first_seq=first_seq).earlier("shop") == earlier
+    assert identity(claim, first_seq=first_seq).earlier("billing") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,9 @@ class Reading:
 
     def store(self, sequence: int, commit: int, table: str, headers: dict[str, str]) -> None:
         data = content(sequence, commit, table)
-        self._stored[sequence] = StoredMessage(sequence=sequence, headers=headers, data=data)
+        self._stored[sequence] = StoredMessage(
+            sequence=sequence, headers=headers, data=data, time=datetime.now(UTC)
+        )
 
     def take(self, *messages: StreamMessage) -> Batch | None:
         return asyncio.run(self.transactions._take([*messages]))
