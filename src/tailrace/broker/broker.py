@@ -140,6 +140,8 @@ class Broker:
             "retention": self._apply_retention(),
         }
         self._tasks = [asyncio.create_task(task, name=name) for name, task in tasks.items()]
+        # They begin: a task that is cancelled before would not close its connection.
+        await asyncio.sleep(0)
 
     async def watch(self) -> None:
         """Wait for the end of a background task. None should end, so it is always an error."""
