@@ -47,10 +47,15 @@ class RelationVersion:
 
 @dataclass(frozen=True, slots=True)
 class LogCursor:
-    """How far the log was read: a segment file and an offset in it."""
+    """How far the log was read: a segment file and an offset in it.
+
+    `log_id` is the id of the log. A log that was created again, after a restore, may have a file of
+    the same name. Cursors of earlier releases have none: the log is read from its start once more.
+    """
 
     segment: str
     offset: int
+    log_id: str = ""
 
 
 class RelationHistory:
@@ -88,7 +93,10 @@ class RelationHistory:
     def _items(self, log: Log, end: Mark) -> Iterator[RelationVersion | TypeName]:
         names = log.visible_segments(end)
         files = [name.file for name in names]
-        cursor = self.cursor if self.cursor and self.cursor.segment in files else None
+        log_id = log.header(names[-1]).log_id
+        cursor = self.cursor
+        if cursor is not None and (cursor.log_id != log_id or cursor.segment not in files):
+            cursor = None
         for name in names[files.index(cursor.segment) if cursor else 0 :]:
             resumed = cursor is not None and name.file == cursor.segment
             begin = cursor.offset if cursor and resumed else log.first_entry(name)
@@ -96,7 +104,7 @@ class RelationHistory:
             # A segment begins with the relations in force. They are new only in the first segment.
             opening = cursor is None and name == names[0]
             yield from self._segment(name, begin, limit, opening=opening)
-        self.cursor = LogCursor(files[-1], end.offset)
+        self.cursor = LogCursor(files[-1], end.offset, log_id)
 
     def _segment(
         self, name: SegmentName, begin: int, limit: int | None, *, opening: bool

@@ -24,12 +24,12 @@ SCHEMAS = (
 )
 
 
-def test_files_are_written_in_the_format_of_older_releases(tmp_path: Path) -> None:
+def test_the_format_of_the_files(tmp_path: Path) -> None:
     for namespaced, name in ((False, "p.place"), (True, "p.namespaced.place")):
         cache = SchemaCache(tmp_path, "p", namespaced=namespaced)
-        cache.write([STORED], LogCursor("1.seg", 12))
+        cache.write([STORED], LogCursor("1.seg", 12, "a"))
         assert (tmp_path / "p.schemas").read_bytes() == SCHEMAS
-        assert (tmp_path / name).read_bytes() == b'{"segment":"1.seg","offset":12}'
+        assert (tmp_path / name).read_bytes() == b'{"segment":"1.seg","offset":12,"log_id":"a"}'
 
 
 def test_files_of_older_releases_are_read(tmp_path: Path) -> None:

@@ -79,6 +79,19 @@ def test_a_cursor_in_a_removed_segment_starts_from_the_first_one() -> None:
     assert [version.relation for version in resumed.read()] == [relation(1)]
 
 
+def test_a_cursor_of_another_log_starts_from_the_first_segment() -> None:
+    """GIVEN a log that was created again after a restore, with files of the same names."""
+    before, log = TestLog(log_id="a"), TestLog(log_id="b")
+    before.append(transaction(0))
+    reader = history(before)
+    reader.read()
+    assert reader.cursor is not None
+    log.append(transaction(0))
+    log.append(transaction(1, insert(relation(2), 1)))
+    resumed = history(log, reader.cursor)
+    assert [version.relation for version in resumed.read()] == [relation(1), relation(2)]
+
+
 def test_a_transaction_in_pieces() -> None:
     log = TestLog()
     table = relation(1)
