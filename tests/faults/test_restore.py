@@ -233,9 +233,8 @@ def continue_after_a_restore(system: System, copy: SqliteCopy) -> None:
     assert system.stop() == 0
     call("reset", "test", "--from", "earliest", "--yes", "-c", settings)
     system.start()
-    # The mirror has changes that the database no longer has. It learns so with the next change. If
-    # the tables have other OIDs, it may have taken new snapshots before.
-    system.database.execute("INSERT INTO scratch (body) VALUES ('after the restore')")
+    # The mirror has changes that the database no longer has. It learns so before the next change.
+    # If the tables have other OIDs, it may have taken new snapshots before.
     wait_for(
         lambda: copy.refuses or "dropped and created again" in copy.output,
         lambda: f"the mirror to refuse: {copy.output[-3000:]}",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.jetstream.claim import claims
+from tailrace.jetstream.client import stream_info
 from tailrace.log import retention
 from tailrace.log.reader import Earliest
 from tailrace.log.store import LocalStore
 from tailrace.run.reset import carry_out, plan
+from tailrace.sinks.nats.settings import NatsSink
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -78,6 +82,32 @@ def test_a_new_log_is_delivered_after_a_reset(
     captured.catch_up()
     delivery.run()
     assert numbers(delivery) == [1, 2, 3, 4]
+
+
+def test_a_reset_is_recorded_before_the_first_change(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    """A copy that is made in between would be of the earlier history, and DIVERGED later."""
+    captured, delivery = delivered_once(database, capture, deliver)
+    before = history(delivery)
+    captured.replace_log()
+    captured.catch_up()
+    reset(delivery)
+    with delivery.running() as progress:
+        wait_for(lambda: history(delivery) != before, progress.current)
+        wait_for(lambda: progress.figures.state == "running", progress.current)
+    assert history(delivery).startswith(f"{captured.log.id}+")
+    assert numbers(delivery) == [1]
+
+
+def history(delivery: Delivery) -> str:
+    """The history that the stream names."""
+    sink = delivery.config.pipelines[delivery.name].sink
+    assert isinstance(sink, NatsSink)
+    info = asyncio.run(stream_info(sink, sink.stream.name))
+    assert info is not None
+    [claim] = claims(info).values()
+    return claim.history
 
 
 def test_a_stream_of_another_log_is_refused(

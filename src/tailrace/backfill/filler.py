@@ -228,20 +228,23 @@ class Filler:
         """Wait until fewer than _MAX_WAITING pages wait for the pipeline."""
         wait_s = 0.0
         while self._wait(wait_s):
-            if record.number - self._delivered_page(record) < _MAX_WAITING:
+            if self._undelivered(record) < _MAX_WAITING:
                 return True
             wait_s = _POLL_S
         return False
 
     def _wait_for_delivery(self, record: Record) -> bool:
         """Wait until the pipeline has delivered every page."""
-        while self._delivered_page(record) < record.number:
+        while self._undelivered(record):
             if not self._wait(_POLL_S):
                 return False
         return True
 
-    def _delivered_page(self, record: Record) -> int:
-        """The last delivered page."""
+    def _undelivered(self, record: Record) -> int:
+        """How many pages of the spool the pipeline has not delivered. Counts those it has.
+
+        Not by the number of the last page: a reset empties the spool, and numbers go on.
+        """
         delivered = checkpoint.delivered_page(self._checkpoint)
         for number in self._spool.numbers():
             if number > delivered:
@@ -251,11 +254,12 @@ class Filler:
                 page = self._spool.page(number)
                 if page.backfill == record.id:
                     record.delivered = page.read
-        if delivered >= record.number:
+        undelivered = len(self._spool.numbers(delivered))
+        if not undelivered:
             # Its pages may have been removed while it was paused.
             record.delivered = record.read
         self._tidy(delivered)
-        return delivered
+        return undelivered
 
     def tidy(self) -> None:
         """Remove pages that were delivered some time ago. The log is kept for the others.

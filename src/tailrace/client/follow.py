@@ -96,16 +96,20 @@ _MAX_REMEMBERED = 65_536
 
 
 class SeenChanges:
-    """The ids of recent changes. A stream may hold a change twice, after a retry of its sink."""
+    """The ids of recent changes. A stream may hold a change twice, after a retry of its sink.
+
+    The time of the commit is part of it: after a restore, ids are used again for other changes.
+    """
 
     def __init__(self) -> None:
-        self._sequences: dict[str, int] = {}
+        self._sequences: dict[tuple[str, datetime], int] = {}
 
     def is_first_copy(self, change: Change, message: StreamMessage) -> bool:
         """Whether no earlier message of the stream has this change."""
         if len(self._sequences) >= _MAX_REMEMBERED:
             self._sequences = dict(list(self._sequences.items())[_MAX_REMEMBERED // 2 :])
-        return self._sequences.setdefault(change.id, message.sequence) == message.sequence
+        key = change.id, change.timestamp
+        return self._sequences.setdefault(key, message.sequence) == message.sequence
 
 
 class ChangeDecoder(SeenChanges):

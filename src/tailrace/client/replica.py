@@ -9,7 +9,9 @@ transaction id: transaction ids wrap around after four billion.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import orjson
 
+from tailrace.backoff import Backoff
 from tailrace.change import Op
 from tailrace.client.change import Change
 from tailrace.client.follow import ChangeDecoder
@@ -26,7 +29,12 @@ from tailrace.client.readers.durable import DurableReader
 from tailrace.client.readers.ordered import OrderedReader
 from tailrace.client.readers.reader import Start
 from tailrace.client.snapshots.snapshot import Snapshot
-from tailrace.errors import ConfigError, MalformedError, PositionLostError
+from tailrace.errors import (
+    ConfigError,
+    MalformedError,
+    PositionLostError,
+    SinkUnreachableError,
+)
 from tailrace.position import Lsn
 from tailrace.visibility import Visibility
 
@@ -38,6 +46,8 @@ if TYPE_CHECKING:
     from tailrace.client.readers.reader import Reader
     from tailrace.client.snapshots.messages import Meta
 
+_CHECK_S = 1.0
+"""A sink records a new history more than a second before it publishes its first message."""
 _CLOCK_SKEW = timedelta(seconds=30)
 """How far the clocks of PostgreSQL and NATS may differ."""
 
@@ -159,10 +169,14 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
         reader = await self._open_reader(state)
         decoder = ChangeDecoder(self._access, self._table)
         lsn, visibility = Lsn.parse(state.lsn), Visibility.parse(state.visibility)
+        checked_at = time.monotonic()
         try:
             while True:
                 batch: list[tuple[Change, State | None]] = []
                 messages = await reader.next()
+                if messages and time.monotonic() - checked_at >= _CHECK_S:
+                    await self._check_history(state)
+                    checked_at = time.monotonic()
                 changes = [await decoder.decode(message) for message in messages]
                 skips = in_snapshot(changes, lsn, visibility)
                 for message, change, skip in zip(messages, changes, skips, strict=True):
@@ -175,6 +189,15 @@ class Replica(Iteration[tuple[Change, State | None], Change]):
                 yield batch
         finally:
             await reader.close()
+
+    async def _check_history(self, state: State) -> None:
+        """Raise if the stream has the changes of another history by now."""
+        backoff = Backoff(first_s=0.1, max_s=2.0)
+        while True:
+            try:
+                return await _check_same_stream(self._access, state)
+            except SinkUnreachableError:
+                await asyncio.sleep(backoff.next_s())
 
     async def _open_reader(self, state: State) -> Reader:
         if self._durable is None:

@@ -63,6 +63,15 @@ def probe(settings: SinkSettings, *, name: str) -> None:
     SINKS.find(settings.type).probe(settings, name=name)
 
 
+def claim(target: Target, after: Position) -> None:
+    """Let the sink record the history of a pipeline before its first change.
+
+    A copy that is made before would be of the history that the destination still names.
+    """
+    with contextlib.closing(build(target, 0)) as sink:
+        sink.open(after)
+
+
 def build(target: Target, lane: int) -> Sink:
     """The sink of a lane, not connected yet."""
     return SINKS.find(target.sink.type).open(

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 
 from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
-from tailrace.pipeline import plan
+from tailrace.pipeline import opening, plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
 from tailrace.pipeline.open_source import OpenSource
 from tailrace.pipeline.opening import Target
@@ -76,6 +76,8 @@ def start(
         began=began,
         routed=bool(pipeline.route),
     )
+    if began.reset and checkpoint.delivered(folder) is None:
+        opening.claim(target, after)
     # Rows of several lanes pass through a shuffle, which ends before delivery begins.
     pushed = stages is None or _push_bytes(spark) in _PUSH_BYTES
     open_s = max_open_s if pipeline.lanes == 1 and pushed else 0.0

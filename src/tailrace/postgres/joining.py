@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from tailrace.postgres.names import TableName
 
-_FILE = "joined"
+JOINED = "joined"
+"""The name of the file."""
 _POLL_S = 0.1
 _REPORT_S = 10.0
 
@@ -48,7 +49,7 @@ class JoinedTables:
     def __init__(self, dsn: str, publication: str, folder: Path) -> None:
         self._dsn = dsn
         self._publication = publication
-        self._file = StateFile(folder / _FILE, dict[str, int])
+        self._file = StateFile(folder / JOINED, dict[str, int])
 
     def wait_for_writers(self, table: TableName, stopping: threading.Event) -> bool:
         """Return when a snapshot of the table is safe; False if `stopping` is set before that."""

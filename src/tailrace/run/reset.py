@@ -24,6 +24,7 @@ from tailrace.errors import ConfigError, CorruptError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
+from tailrace.postgres.joining import JOINED
 from tailrace.run import status
 from tailrace.run.lock import data_folder_lock
 from tailrace.state_file import StateFile
@@ -148,6 +149,9 @@ def _restart_backfills(config: Config, pipeline: str) -> None:
     spool, folder = Spool(spool_of(config.data, pipeline)), folder_of(config, pipeline)
     for number in spool.numbers():
         spool.remove(number)
+    for joined in (config.data / "snapshots" / pipeline, folder):
+        # After a restore a table may be published again under the same OID: wait for its writers.
+        (joined / JOINED).unlink(missing_ok=True)
     for record in Record.load(folder).values():
         if record.state not in FINISHED:
             record.restart()

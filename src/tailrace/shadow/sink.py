@@ -34,7 +34,7 @@ from tailrace.sinks.kafka.producing import ProducerSink
 from tailrace.sinks.kafka.publisher import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -104,8 +104,9 @@ class Shadow(ProducerSink):
         database was restored to an earlier time, or is another one. A topic that was then deleted
         in Kafka is copied again from its first record.
         """
-        extents = source.extents()
-        for topic in source.topics().values():
+        extents, topics = source.extents(), source.topics()
+        self._forget_deleted(topics.values())
+        for topic in topics.values():
             if not topic.enabled:
                 continue
             for partition in range(topic.partitions):
@@ -123,9 +124,28 @@ class Shadow(ProducerSink):
                         hint="Delete the topic in Kafka, then start again: it is copied from its "
                         f"first record. Or do not copy it: tailrace shadow off {topic.name}",
                     )
-                for each in range(topic.partitions):
-                    self._copies.pop(ledger.key_of(topic.uuid, each), None)
+                self._forget(topic)
                 break
+
+    def _forget_deleted(self, topics: Collection[BrokerTopic]) -> None:
+        """Forget the copies of topics that were deleted in Kafka, whether or not they agree."""
+        copies = [
+            (partition, copy)
+            for topic in topics
+            if topic.enabled
+            for partition in range(topic.partitions)
+            if (copy := self._copies.get(ledger.key_of(topic.uuid, partition))) and copy.runs
+        ]
+        gone = self._targets.gone(copies)
+        for topic in topics:
+            if topic.name in gone:
+                structlog.get_logger().warning("shadow.topic_deleted", topic=topic.name)
+                self._forget(topic)
+
+    def _forget(self, topic: BrokerTopic) -> None:
+        """Copy a topic from its first record again."""
+        for partition in range(topic.partitions):
+            self._copies.pop(ledger.key_of(topic.uuid, partition), None)
 
     def _is_owner(self) -> bool:
         """Whether this producer may still write. Begins a transaction to find out."""

@@ -13,10 +13,11 @@ from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.topics import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from confluent_kafka import Message
 
+    from tailrace.shadow.ledger import PartitionCopy
     from tailrace.shadow.source import BrokerTopic
     from tailrace.sinks.kafka.settings import Kafka
 
@@ -57,6 +58,21 @@ class Targets:
             )
         self._known.add((topic.name, topic.partitions))
         return True
+
+    def gone(self, copies: Collection[tuple[int, PartitionCopy]]) -> set[str]:
+        """Topics of which Kafka cannot have all that was copied: deleted, or created again since.
+
+        `copies` are partitions and their copies.
+        """
+        places = {(copy.topic, partition): copy for partition, copy in copies}
+        ends = Cluster(self._settings, name=self._name).ends(places.keys())
+        gone = {
+            copy.topic
+            for place, copy in places.items()
+            if place in ends and (ends[place] or 0) < copy.base + copy.count
+        }
+        self._known = {(topic, count) for topic, count in self._known if topic not in gone}
+        return gone
 
     def is_deleted(self, topic: BrokerTopic) -> bool:
         """Whether a copied topic is gone from Kafka, or was created again and is empty."""

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from tailrace.client import State, connect, transactions
+from tailrace.errors import DivergedError
 from tests.integration.client.messages import create_stream, message
 from tests.waiting import LONG_S
 
@@ -152,3 +153,25 @@ def test_a_new_copy_has_no_changes_of_an_earlier_history(
         return [change.lsn for batch in batches for change in batch.changes]
 
     assert asyncio.run(run()) == [8, 8, 9]
+
+
+def test_a_running_replica_notices_another_history(server: EmbeddedNats) -> None:
+    """Its snapshot would seem to contain the changes of the new history."""
+
+    async def run() -> None:
+        await create_stream(server.url)
+        await publish(server.url, [(7, 1)])
+        async with connect(server.url) as client:
+            state = replace(
+                await start_state(client), lsn="0/9", pipeline="shop", history="", visibility="5:5:"
+            )
+            async with asyncio.timeout(LONG_S):
+                replica = client.replica("users", state=state)
+                assert (await anext(replica)).lsn == 7
+                await claim(server.url, "shop", f"bb+1 1 {int(time.time())} >")
+                await asyncio.sleep(1.1)
+                await publish(server.url, [(3, 1)])
+                with pytest.raises(DivergedError, match="another history"):
+                    await anext(replica)
+
+    asyncio.run(run())

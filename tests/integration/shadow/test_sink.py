@@ -237,6 +237,21 @@ def test_a_database_restored_to_an_earlier_time_is_refused(bench: Bench) -> None
     bench.sink().open(ORIGIN)
 
 
+def test_a_topic_that_agrees_and_was_deleted_is_copied_again(bench: Bench) -> None:
+    """GIVEN a restore that did not change a topic WHEN all topics are deleted in Kafka THEN it is
+    complete, although its copy agreed."""
+    bench.create_topic(2)
+    bench.produce(10)
+    bench.produce(5, partition=1)
+    deliver(bench.sink(), bench.stream())
+    bench.delete_copy()
+    bench.produce(2)
+    deliver(bench.sink(), copy_request((topic_id(bench), 0, 12), (topic_id(bench), 1, 5)))
+    for partition in (0, 1):
+        assert bench.kafka_records(partition) == bench.broker_records(partition)
+    assert bench.verify().safe
+
+
 def test_a_topic_that_was_deleted_after_a_restore_is_copied_again(bench: Bench) -> None:
     """GIVEN a copy that is ahead of a restored database WHEN its topic is deleted in Kafka THEN
     it is copied from its first record, in all partitions, also after a crash in between."""

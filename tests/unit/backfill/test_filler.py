@@ -5,6 +5,7 @@ PostgreSQL is a list of rows, the log is in memory, and time passes only while t
 
 from __future__ import annotations
 
+import shutil
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -279,6 +280,21 @@ def test_pages_that_are_delivered_during_a_pause_are_counted(system: System) -> 
     assert system.pages() == []
     assert system.run()
     assert system.record.delivered == 350
+
+
+def test_a_backfill_begins_again_after_a_reset(system: System) -> None:
+    """The spool is empty, no page counts as delivered, and the numbers of pages go on."""
+    system.rows = 1000
+    assert system.run()
+    shutil.rmtree(system.checkpoint)
+    for number in system.spool.numbers():
+        system.spool.remove(number)
+    system.record.restart()
+    system.start_pipeline()
+    assert system.record.number > 4
+    assert system.run()
+    assert system.ids() == list(range(1, 1001))
+    assert system.record.delivered == 1000
 
 
 def test_the_rate_is_kept(system: System) -> None:

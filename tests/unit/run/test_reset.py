@@ -99,7 +99,12 @@ def test_a_reset_moves_the_start_and_the_pin_and_is_recorded(folder: Folder) -> 
     [recorded] = json.loads((folder.data / "resets.json").read_text())
     assert recorded["pipeline"] == "shop"
     assert recorded["delivered"] == str(folder.positions[-1])
+    joined = [folder.data / kind / "shop" / "joined" for kind in ("snapshots", "backfills")]
+    for file in joined:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
     carry_out(folder.config, folder.plan(Latest()), now=NOW)
+    assert not any(file.exists() for file in joined)
     assert len(json.loads((folder.data / "resets.json").read_text())) == 2
 
 

@@ -6,18 +6,20 @@ the id of the message, before it sends anything: librdkafka would report it with
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -27,7 +29,7 @@ from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.names import parse_destination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from concurrent.futures import Future
     from typing import Any
 
@@ -109,6 +111,35 @@ class Cluster:
         )
         self._result(futures[topic], f"topic {topic} cannot be raised to {partitions} partitions")
         self._wait_for_leaders([topic], partitions)
+
+    def ends(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
+        """The next offset of each partition, None if it does not exist.
+
+        Without those that have no leader, and those that the user may not describe.
+        """
+        counts = self._described(sorted({topic for topic, _ in places}))
+        ends: dict[tuple[str, int], int | None] = dict.fromkeys(
+            place for place in places if counts.get(place[0], 0) != 0
+        )
+        known = [place for place in ends if place[1] < (counts[place[0]] or 0)]
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        offsets = {TopicPartition(*place): latest for place in known}
+        timeout_s = self._settings.timeout_s
+        futures = self._admin.list_offsets(offsets, request_timeout=timeout_s) if offsets else {}
+        for place, future in futures.items():
+            try:
+                ends[place.topic, place.partition] = self._result(future, str(place)).offset
+            except SinkRefusedError:
+                del ends[place.topic, place.partition]
+        return ends
+
+    def _described(self, topics: Sequence[str]) -> dict[str, int | None]:
+        """The number of partitions of each topic that the user may describe."""
+        counts: dict[str, int | None] = {}
+        for topic in topics:
+            with contextlib.suppress(SinkRefusedError):
+                counts |= self.partitions([topic])
+        return counts
 
     def config(self, topic: str) -> dict[str, str]:
         """The configuration of a topic; empty without the right to describe it."""

@@ -87,7 +87,9 @@ def ensure(
 def _next(recorded: Claim | None, info: dict[str, Any], lane: Lane, after: Position) -> Claim:
     last, stream = int(info["state"]["last_seq"]), info["config"]["name"]
     if recorded is None:
-        return Claim(lane.history, last if after == lane.began else 0)
+        # A copy that was made before this claim is of another history if the pipeline was reset.
+        since_s = int(_now(info)) if lane.reset else 0
+        return Claim(lane.history, last if after == lane.began else 0, since_s)
     if not lane.reset:
         raise DivergedError(
             f"stream {stream} holds messages of pipeline {lane.pipeline} from the log "
