@@ -32,9 +32,11 @@ class Document:
     key: tuple[str, ...]
     """The columns of the key, in the order of its index; empty for a table without a key."""
 
-    def fields(self, *, timestamp: int, version: int, position: Position) -> dict[str, Any]:
-        """The content of the stored document."""
-        return {
+    def fields(
+        self, *, timestamp: int, version: int, position: Position, log_id: str
+    ) -> dict[str, Any]:
+        """The content of the stored document. Without a log there is no id of it."""
+        fields: dict[str, Any] = {
             "table": self.table.name,
             "schema": str(self.table),
             "timestamp": timestamp,
@@ -45,6 +47,7 @@ class Document:
             "ordinal": position.ordinal,
             "relation_id": self.relation_id,
         }
+        return fields | {"log_id": log_id} if log_id else fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +99,31 @@ def document_at(stored: Sequence[Mapping[str, Any]], at: Position) -> Mapping[st
     return stored[min(places)[1]] if places else None
 
 
+def own_documents(stored: Sequence[dict[str, Any]], log_id: str) -> list[dict[str, Any]]:
+    """The documents whose positions are of a log, or were written before there was one.
+
+    After a restore, positions and OIDs are used again: a document of another log says nothing about
+    the changes of this one, though its position may be the greatest.
+    """
+    return [document for document in stored if document.get("log_id", log_id) == log_id]
+
+
 def additions(
-    stored: Sequence[dict[str, Any]], claims: Iterable[Claim], *, timestamp: int
+    stored: Sequence[dict[str, Any]], claims: Iterable[Claim], *, timestamp: int, log_id: str = ""
 ) -> list[dict[str, Any]]:
     """The documents to write after those stored, so that `document_at` agrees with every claim.
 
     Empty if it does already, so claims may be repeated. The document written last is always that
-    of the last position: readers take it for the present table.
+    of the last position: readers take it for the present table. Documents of other logs count for
+    the version only.
 
         stored                 claims          additions
         (none)                 5: a            5: a
         5: a                   9: a            (none)
         5: a, 30: abc          10: ab          10: ab, then 30: abc again as the last one
     """
-    documents, claimed = [*stored], list(claims)
+    own, claimed = own_documents(stored, log_id), list(claims)
+    documents = [*own]
     # `document_at` falls back to the first document. A document written for one claim can be older
     # than that, and change the fallback of another claim: repeat until nothing is added.
     for _ in claimed:
@@ -120,18 +134,19 @@ def additions(
                 documents.append(
                     claim.document.fields(
                         timestamp=timestamp,
-                        version=_next_version(documents),
+                        version=_next_version([*stored, *documents]),
                         position=claim.position,
+                        log_id=log_id,
                     )
                 )
         if len(documents) == before:
             break
-    if len(documents) > len(stored):
+    if len(documents) > len(own):
         _, last = max((position_of(document), at) for at, document in enumerate(documents))
         if not _same_table(documents[last], documents[-1]):
-            version = _next_version(documents)
+            version = _next_version([*stored, *documents])
             documents.append(documents[last] | {"timestamp": timestamp, "version": version})
-    return documents[len(stored) :]
+    return documents[len(own) :]
 
 
 def _next_version(documents: Iterable[Mapping[str, Any]]) -> int:

@@ -25,7 +25,7 @@ from tailrace.log.store import LocalStore
 from tailrace.postgres.connection import connect
 from tailrace.postgres.session import Session
 from tailrace.schemas.catalog import document_key, read_catalog
-from tailrace.schemas.documents import additions
+from tailrace.schemas.documents import additions, own_documents
 from tailrace.schemas.follow import follow
 from tailrace.schemas.schedule import CatalogSchedule
 from tailrace.schemas.store import DocumentStore
@@ -133,8 +133,14 @@ class Publisher:
         self, key: str, stored: list[dict[str, Any]], catalog: ColumnCatalog
     ) -> list[dict[str, Any]]:
         """The documents that a key lacks."""
-        claims = catalog.claims(key, self._unpublished, stored, self._history.type_names)
-        return additions(stored, claims, timestamp=int(self._wall_clock()))
+        cursor = self._history.cursor
+        if cursor is None and any("log_id" in document for document in stored):
+            # The log is not there yet: whether it is the one of these documents is not known.
+            return []
+        log_id = cursor.log_id if cursor is not None else ""
+        known = own_documents(stored, log_id) or stored[-1:]
+        claims = catalog.claims(key, self._unpublished, known, self._history.type_names)
+        return additions(stored, claims, timestamp=int(self._wall_clock()), log_id=log_id)
 
 
 def publishers(config: Config) -> list[Publisher]:

@@ -105,6 +105,25 @@ def test_a_document_of_an_older_release_applies_from_the_origin() -> None:
     assert document_at([old, new], Position(Lsn(6))) is old
 
 
+def test_documents_of_another_log_are_of_another_history() -> None:
+    """GIVEN a database that was restored into a cluster with smaller LSNs and other OIDs WHEN its
+    table is claimed THEN the last document is the table's, and stays so."""
+    stored = additions([], [claim(100, "id", oid=1)], timestamp=1, log_id="a")
+    new = [claim(5, "id", oid=2)]
+    stored += additions(stored, new, timestamp=2, log_id="b")
+    assert [(d["version"], d["relation_id"], d["log_id"]) for d in stored] == [
+        (1, 1, "a"),
+        (2, 2, "b"),
+    ]
+    assert additions(stored, [*new, claim(9, "id", oid=2)], timestamp=3, log_id="b") == []
+
+
+def test_a_document_from_before_the_log_belongs_to_it() -> None:
+    stored = additions([], [claim(5, "id")], timestamp=1)
+    assert "log_id" not in stored[0]
+    assert additions(stored, [claim(7, "id")], timestamp=2, log_id="a") == []
+
+
 def test_no_document_is_stored() -> None:
     assert document_at([], ORIGIN) is None
     assert additions([], [], timestamp=1) == []
