@@ -98,18 +98,22 @@ _MAX_REMEMBERED = 65_536
 class SeenChanges:
     """The ids of recent changes. A stream may hold a change twice, after a retry of its sink.
 
-    The time of the commit is part of it: after a restore, ids are used again for other changes.
+    After a restore, ids are used again: a change with another commit time is another change.
     """
 
     def __init__(self) -> None:
-        self._sequences: dict[tuple[str, datetime], int] = {}
+        self._seen: dict[str, tuple[int, datetime]] = {}
+        """By id: the sequence of the first copy, and its commit time."""
 
     def is_first_copy(self, change: Change, message: StreamMessage) -> bool:
         """Whether no earlier message of the stream has this change."""
-        if len(self._sequences) >= _MAX_REMEMBERED:
-            self._sequences = dict(list(self._sequences.items())[_MAX_REMEMBERED // 2 :])
-        key = change.id, change.timestamp
-        return self._sequences.setdefault(key, message.sequence) == message.sequence
+        if len(self._seen) >= _MAX_REMEMBERED:
+            self._seen = dict(list(self._seen.items())[_MAX_REMEMBERED // 2 :])
+        this = message.sequence, change.timestamp
+        first = self._seen.setdefault(change.id, this)
+        if first[1] != change.timestamp:
+            first = self._seen[change.id] = this
+        return first == this
 
 
 class ChangeDecoder(SeenChanges):
