@@ -63,11 +63,13 @@ def seed() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the logs of the servers with a failure."""
+    """Show the ends of the servers' logs with a failure; those of the past left none."""
     report = yield
     if report.failed:
         for server in Server.known:
-            report.sections.append((f"{type(server).__name__} log", server.recent_log()))
+            log = server.recent_log(1000)
+            if log.partition("\n")[2]:
+                report.sections.append((f"{type(server).__name__} log", log))
     return report
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LONG_S = 400
 """Far more than anything takes: machines that are busy with other work stall for minutes."""
-_PAUSE_S = 0.02
+_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.1
 
 
 def wait_for(
@@ -21,13 +21,15 @@ def wait_for(
 ) -> T:
     """What it returns once that is true; a test that waits too long fails and says for what.
 
-    A function for `what` is asked at the end, for example for the output of a process.
+    A function for `what` is asked at the end, for example for the output of a process. Pauses grow
+    with the wait: a condition may cost a connection, and what it waits for needs the core.
     """
-    deadline = time.monotonic() + timeout_s
+    start = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - start
+        if waited >= timeout_s:
             raise AssertionError(f"still waiting for {what() if callable(what) else what}")
-        time.sleep(_PAUSE_S)
+        time.sleep(min(max(waited / 20, _PAUSE_S), _LONGEST_PAUSE_S))
     return found
 
 

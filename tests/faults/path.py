@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 WORKERS = "daemon"
 """The name of the processes that Spark's workers are forked from, and of the workers."""
-"""The process that forks the workers of tasks, and the workers themselves."""
 
 
 def sink(url: str, name: str, **more: Any) -> dict[str, Any]:
@@ -285,7 +284,7 @@ async def _last_sequence(url: str, stream: str) -> int | None:
         await close(client)
         return None
     try:
-        return (await client.jetstream(timeout=60).stream_info(stream)).state.last_seq
+        return (await client.jetstream(timeout=10).stream_info(stream)).state.last_seq
     except nats.js.errors.NotFoundError:
         return 0
     except (TimeoutError, nats.js.errors.Error, nats.errors.Error):

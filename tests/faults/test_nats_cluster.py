@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from tailrace.errors import SinkUnreachableError
 from tailrace.jetstream.stream import stream_info
@@ -59,9 +60,13 @@ def system(
 
 
 class Light(Load):
-    """One connection: `strict` needs a round trip through the cluster for each message."""
+    """One slow connection: `strict` needs a round trip through the cluster for each message."""
 
     writers = 1
+
+    @override
+    def turns(self, *of: Any) -> Iterator[float]:
+        return (4 * pause_s for pause_s in super().turns(*of))
 
 
 class Cluster:

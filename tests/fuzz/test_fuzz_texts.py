@@ -59,7 +59,7 @@ def encoded(texts: tuple[str, ...]) -> list[bytes]:
 
 
 def test_expressions() -> None:
-    fuzz("expressions", encoded(EXPRESSIONS), _expression)
+    fuzz("expressions", encoded(EXPRESSIONS), _expression, factor=0.25)
 
 
 def _expression(data: bytes) -> bool:

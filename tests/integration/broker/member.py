@@ -4,8 +4,10 @@
 
 Settings are Kafka's, as JSON. It prints one line per event:
 
-    share <tab> 0,1            its partitions, after each assignment and revocation
-    read <tab> 0 <tab> 17      partition and offset of a record, after its commit
+    share <tab> 0,1                   its partitions, after each assignment and revocation
+    read <tab> 0 <tab> 17             partition and offset of a record, after its commit
+    refused <tab> 0 <tab> 17 <tab> …  a record whose commit was refused, and the error
+    error <tab> …                     an error after which the library continues by itself
 
 A record that it cannot commit does not count as read: the present owner of the partition reads it.
 It leaves the group when its standard input ends.
@@ -53,8 +55,17 @@ class Share:
 
 
 def librdkafka(topic: str, settings: dict[str, Any]) -> None:
-    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import Consumer, KafkaError, KafkaException
 
+    unknown = {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+    """After these a commit may have been stored: it is repeated."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     share = Share()
     consumer = Consumer(settings)
@@ -67,13 +78,22 @@ def librdkafka(topic: str, settings: dict[str, Any]) -> None:
         message = consumer.poll(0.1)
         if message is None:
             continue
-        if message.error() is not None:
-            raise KafkaException(message.error())
-        try:
-            consumer.commit(message=message, asynchronous=False)
-        except KafkaException:
+        if (error := message.error()) is not None:
+            if error.fatal():
+                raise KafkaException(error)
+            report("error", error)
             continue
-        report("read", message.partition(), message.offset())
+        while True:
+            try:
+                consumer.commit(message=message, asynchronous=False)
+            except KafkaException as refused:
+                if refused.args[0].code() in unknown:
+                    report("error", refused)
+                    continue
+                report("refused", message.partition(), message.offset(), refused)
+            else:
+                report("read", message.partition(), message.offset())
+            break
     consumer.close()
 
 
@@ -96,7 +116,8 @@ def aiokafka(topic: str, settings: dict[str, Any]) -> None:
                 for message in messages:
                     try:
                         await consumer.commit({part: message.offset + 1})
-                    except KafkaError:
+                    except KafkaError as refused:
+                        report("refused", message.partition, message.offset, repr(refused))
                         continue
                     report("read", message.partition, message.offset)
         await consumer.stop()
@@ -127,7 +148,8 @@ def kafka_python(topic: str, settings: dict[str, Any]) -> None:
                 for message in messages:
                     try:
                         consumer.commit({part: OffsetAndMetadata(message.offset + 1, "", -1)})
-                    except KafkaError:
+                    except KafkaError as refused:
+                        report("refused", message.partition, message.offset, repr(refused))
                         continue
                     report("read", message.partition, message.offset)
     except KeyboardInterrupt:

@@ -186,7 +186,7 @@ class Members:
             sizes = sorted(len(share) for share in shares)
             return sizes == sorted(counts) and found == list(range(sum(counts)))
 
-        wait_for(shared, f"shares of {counts}")
+        wait_for(shared, lambda: f"shares of {counts}:\n{self._outputs()}")
 
     def write(self, count: int = 3) -> None:
         """Produce `count` more records to each partition."""
@@ -208,8 +208,11 @@ class Members:
     def wait_until_read(self) -> None:
         """Wait until every record is read, each once."""
         written = [(part, offset) for part in range(4) for offset in range(self._end)]
-        wait_for(lambda: len(self.reads()) >= len(written), "all records to be read")
-        assert sorted(self.reads()) == written
+        wait_for(
+            lambda: len(self.reads()) >= len(written),
+            lambda: f"{len(written)} records:\n{self._outputs()}",
+        )
+        assert sorted(self.reads()) == written, self._outputs()
 
     def wait_until_committed(self) -> None:
         """Wait until every record is committed: kcat commits late."""
@@ -220,6 +223,9 @@ class Members:
         found = reader.committed([TopicPartition(self.topic, part) for part in range(4)], LONG_S)
         reader.close()
         return {each.offset for each in found}
+
+    def _outputs(self) -> str:
+        return "\n".join(f"{place}:\n{each.output()}" for place, each in enumerate(self._all))
 
     def end(self) -> None:
         """Whoever is left."""

@@ -136,7 +136,7 @@ def test_attempts_that_are_cut_off_beside_another_pipeline(stream: NatsSink, see
 
     for lane in first:
         deliver(stream, lane, range(0))
-    other = threading.Thread(target=publish, args=(TWO, lambda: not stop.is_set()))
+    other = threading.Thread(target=publish, args=(TWO, lambda: not stop.wait(0.2)))
     other.start()
     turns = iter(range(12))
     try:
