@@ -28,8 +28,9 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "The keys of `tailrace.yml`. All have defaults; an empty file is valid. `${NAME}` and",
-        "`${NAME:-default}` in strings are replaced from the environment. Unknown keys are errors.",
+        "The keys of `tailrace.yml`. An empty file is valid; a pipeline needs a sink. `${NAME}`",
+        "and `${NAME:-default}` in strings are replaced from the environment. Unknown keys are",
+        "errors.",
     ]
     plain = {name: field for name, field in Config.model_fields.items() if _plain(field)}
     lines += ["", "## Top level", "", *_TABLE, *_keys(plain)]
@@ -46,12 +47,13 @@ def _section(name: str, field: FieldInfo) -> Iterator[str]:
     """A section, then the sections inside it."""
     model = section_of(field.annotation)
     assert model is not None
-    by_name = get_origin(field.annotation) is dict
-    path = f"{name}.NAME" if by_name else name
-    about = (model.__doc__ or "") if by_name else str(field.description)
+    origin = get_origin(field.annotation)
+    path = f"{name}.NAME" if origin is dict else f"{name}[]" if origin is tuple else name
+    about = (model.__doc__ or "") if origin is dict else str(field.description)
     yield from ("", f"## {path}", "", about, "", *_TABLE)
     fields = model.model_fields
-    yield from _keys({key: inner for key, inner in fields.items() if _plain(inner)})
+    plain = {key: inner for key, inner in fields.items() if _plain(inner)}
+    yield from _keys(plain, field.default)
     for key, inner in fields.items():
         if section_of(inner.annotation) is SinkSettings:
             yield from _sinks(f"{path}.{key}")
@@ -74,9 +76,10 @@ def _plain(field: FieldInfo) -> bool:
     return section_of(field.annotation) is None
 
 
-def _keys(fields: dict[str, FieldInfo]) -> Iterator[str]:
+def _keys(fields: dict[str, FieldInfo], section: object = None) -> Iterator[str]:
+    """The keys of a section. `section` is its own default, if it differs from the model's."""
     for key, field in fields.items():
-        default = field.default
+        default = getattr(section, key, field.default)
         if isinstance(default, SecretStr):
             default = default.get_secret_value()
         if isinstance(default, tuple):
@@ -109,8 +112,9 @@ def errors() -> str:
     lines = [
         "# Errors and exit codes",
         "",
-        "The errors that Tailrace reports, and what to do. After the first connection has worked,",
-        "errors with `retry: back-off` are retried without an operator.",
+        "The errors that Tailrace reports, and what to do. `tailrace run` retries errors with",
+        "`retry: back-off` without an operator. `tailrace capture` alone ends if its first",
+        "connection fails, and with DISK_FULL.",
         "",
         "| code | exit | retry | meaning | hint |",
         "|---|---|---|---|---|",

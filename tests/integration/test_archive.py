@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.pipeline import archive
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -39,7 +41,11 @@ def python(*arguments: str, cache: Path) -> str:
 
 @pytest.mark.long
 def test_an_archive_is_created_and_used(tmp_path: Path) -> None:
-    assert "Created " in python("-m", "tailrace.pipeline.archive", cache=tmp_path)
-    [file] = (tmp_path / "tailrace").iterdir()
-    assert file.suffix == ".jsa"
-    assert "mapped True" in python("-c", USE, cache=tmp_path)
+    """`make` creates one before the tests, and stops if it cannot; without it the test does."""
+    cache = archive._file().parent.parent
+    if not archive._file().exists():
+        cache = tmp_path
+        assert "Created " in python("-m", "tailrace.pipeline.archive", cache=cache)
+        [file] = (cache / "tailrace").iterdir()
+        assert file.suffix == ".jsa"
+    assert "mapped True" in python("-c", USE, cache=cache)

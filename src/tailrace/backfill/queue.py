@@ -7,12 +7,15 @@ also after a restart. This module does not run backfills.
 from __future__ import annotations
 
 import difflib
+import fcntl
 import hashlib
 import math
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tailrace import private
 from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.errors import ConfigError
 from tailrace.observe.figure import document
@@ -46,17 +49,33 @@ def submit(
         raise ConfigError(f"rate must be 0 or more rows per second, got {rate}")
     checked(where)
     folder = folder_of(config, pipeline)
-    records = Record.load(folder)
-    for order in Order.load(folder):
-        finished = order.id in records and records[order.id].state in FINISHED
-        same_rows = (order.table, order.where) == (name, where)
-        if same_rows and not finished and not again and order.desired_state != "cancel":
-            return order
-    order = Order(
-        id=f"fill-{time.time_ns() // 1_000_000}", table=name, where=where, rate=rate, reason=again
-    )
-    order.save(folder)
+    with _locked(folder):
+        records, orders = Record.load(folder), Order.load(folder)
+        for order in orders:
+            finished = order.id in records and records[order.id].state in FINISHED
+            same_rows = (order.table, order.where) == (name, where)
+            if same_rows and not finished and not again and order.desired_state != "cancel":
+                return order
+        order = Order(id=_new_id(orders), table=name, where=where, rate=rate, reason=again)
+        order.save(folder)
     return order
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Requests of several threads and processes, one after another."""
+    private.create_folder(folder)
+    with private.create_file(folder / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _new_id(orders: list[Order]) -> str:
+    """The time in milliseconds, or the next number that no order has."""
+    number = time.time_ns() // 1_000_000
+    while any(order.id == f"fill-{number}" for order in orders):
+        number += 1
+    return f"fill-{number}"
 
 
 def submit_configured(config: Config, pipeline: str) -> None:

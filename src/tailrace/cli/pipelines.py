@@ -19,8 +19,8 @@ def pipelines(
 
     The pipelines read the log and wait for more; capture may run beside them, on another host, or
     not at all. Each pipeline has a checkpoint in the data folder and resumes there after a restart.
-    SIGTERM or Ctrl-C stops them after the current micro-batch. `tailrace run` supervises this
-    process and capture together.
+    SIGTERM or Ctrl-C stops them: an open micro-batch is closed in order, another one is replayed
+    after the next start. `tailrace run` supervises this process and capture together.
 
     \b
     Example:

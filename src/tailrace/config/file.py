@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -163,8 +164,10 @@ def _nearest(location: tuple[int | str, ...], values: object) -> str:
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
-    """The model of a key that holds a section, or sections by name; None for a plain value."""
-    kind = get_args(annotation)[-1] if get_origin(annotation) is dict else annotation
+    """The model of a key with a section, sections by name or a list of them, or None if plain."""
+    kind = next(
+        (each for each in get_args(annotation)[::-1] if each not in (NoneType, ...)), annotation
+    )
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 

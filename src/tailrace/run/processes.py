@@ -23,7 +23,7 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
             Spec(
                 name="pipelines",
                 command=(*tailrace, "pipelines", *settings),
-                # Spark finishes its current micro-batch.
+                # An open micro-batch is closed in order; a closed one is cancelled and replayed.
                 stop_s=30.0,
                 # Capture creates the log when it reaches PostgreSQL for the first time. Spark
                 # starts meanwhile.

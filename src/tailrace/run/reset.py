@@ -131,8 +131,9 @@ def carry_out(config: Config, planned: Plan, *, now: datetime) -> ResetEntry:
         store = LocalStore(config.log.path)
         retention.pin(store, pipeline, after.position, now=now.timestamp())
         retention.unpin(store, retention.backfill_pin(pipeline))
-        checkpoint.reset(checkpoint.folder_of(config.data, pipeline), after)
+        # Before the checkpoint: pages of the earlier position must not be found after it.
         _restart_backfills(config, pipeline)
+        checkpoint.reset(checkpoint.folder_of(config.data, pipeline), after)
     structlog.get_logger().info(
         "pipeline.reset", pipeline=pipeline, by=entry.by, start=entry.start, history=entry.history
     )

@@ -25,7 +25,7 @@ class ShadowType(SinkType[ShadowSink]):
         order="per partition, by the broker's offsets",
         duplicates="The ledger of offsets is in the transaction of the records.",
         largest_message="`max_message_bytes`",
-        batch="one Kafka transaction per micro-batch",
+        batch="one Kafka transaction per flush",
     )
     records = True
 

@@ -185,12 +185,24 @@ def imported(dsn: str, snapshot: Exported) -> Iterator[Connection]:
             _begin(connection, snapshot.table)
             name = quote_literal(snapshot.name)
             connection.execute(f"SET TRANSACTION SNAPSHOT {name}".encode())
+            _check_snapshot(connection, snapshot)
         except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue) as refusal:
-            raise SnapshotLostError(
-                f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} no longer exists",
-                hint="It ends when another session wants to alter or truncate the table, or when "
-                "no session has read from it for a while. Read again: a new snapshot is taken.",
-            ) from refusal
+            raise _lost(snapshot) from refusal
         except psycopg.Error as refusal:
             raise translate_error(connection, refusal) from refusal
         yield connection
+
+
+def _check_snapshot(connection: Connection, snapshot: Exported) -> None:
+    """Names begin again when PostgreSQL restarts: this one may be another session's snapshot."""
+    [(found,)] = connection.execute(b"SELECT pg_current_snapshot()::text").fetchall()
+    if Visibility.parse(found) != snapshot.visibility:
+        raise _lost(snapshot)
+
+
+def _lost(snapshot: Exported) -> SnapshotLostError:
+    return SnapshotLostError(
+        f"snapshot {snapshot.name} of {snapshot.taken_at:%H:%M:%S} no longer exists",
+        hint="It ends when another session wants to alter or truncate the table, or when "
+        "no session has read from it for a while. Read again: a new snapshot is taken.",
+    )

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.backfill.handover import current_rows, page_position, row_values
+from tailrace.backfill.handover import current_rows, page_position
 from tailrace.backfill.spool import Page, Spool
-from tailrace.change import Op
+from tailrace.backfill.values import row_values
+from tailrace.change import Missing, Op
 from tailrace.decode.group import Cells
 from tailrace.log.changes import read_changes
 from tailrace.position import READS, Lsn, Position
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.change import Change
     from tailrace.change import Row as Cellular
 
-    Row = tuple[bytes, bytes]
+    Row = tuple[bytes, bytes, bytes]
 
 FIRST_XID = 700
 
@@ -47,6 +48,7 @@ def table(*, keyed: bool) -> Relation:
         columns=(
             Column(name="id", type_oid=23, key=True),
             Column(name="v", type_oid=25, key=not keyed),
+            Column(name="large", type_oid=25, key=not keyed),
         ),
     )
 
@@ -82,7 +84,7 @@ class Simulated:
             free = [row for row in self.rows if row[0] not in held_keys]
             kind = self.chance.choice(("insert", "update", "delete"))
             key = str(self.chance.randrange(8)).encode()
-            new = (key, str(self.chance.randrange(3)).encode())
+            new = (key, self._value(), self._value())
             if kind == "insert" or not free:
                 taken = self.keyed and any(row[0] == key for row in self.rows)
                 if taken or key in held_keys:
@@ -98,14 +100,21 @@ class Simulated:
                 steps.append(_step(pgoutput.Delete(oid=1, old=self._old(old)), self.relation))
                 continue
             if key in held_keys or (self.keyed and any(row[0] == key for row in self.rows)):
-                new = (old[0], new[1])
+                new = (old[0], *new[1:])
+            sent: Cellular = new
+            if self.keyed and self.chance.random() < 0.5:
+                new = (*new[:2], old[2])
+                sent = (*new[:2], Missing.UNCHANGED)
             self.rows.append(new)
             done.append(("update", old, new))
             moved = not self.keyed or old[0] != new[0]
             before = self._old(old) if moved else None
-            steps.append(_step(pgoutput.Update(oid=1, old=before, new=new), self.relation))
+            steps.append(_step(pgoutput.Update(oid=1, old=before, new=sent), self.relation))
         if steps:
             self._commit(done, steps)
+
+    def _value(self) -> bytes:
+        return str(self.chance.randrange(3)).encode()
 
     def truncate(self) -> None:
         if not self.hidden:
@@ -116,7 +125,7 @@ class Simulated:
             self._commit(done, [truncate(self.relation)])
 
     def _old(self, row: Row) -> pgoutput.OldKey | pgoutput.OldRow:
-        key: Cellular = (row[0], None)
+        key: Cellular = (row[0], None, None)
         return pgoutput.OldKey(key) if self.keyed else pgoutput.OldRow(row)
 
     def _commit(self, done: list[tuple[str, Row, Row]], steps: list[Step]) -> None:
@@ -145,7 +154,7 @@ class Simulated:
 
     def page(self, number: int, spool: Spool) -> Page:
         rows = self.seen()
-        image = tuple(Cells(pa.array([row[at] for row in rows], pa.binary())) for at in range(2))
+        image = tuple(Cells(pa.array([row[at] for row in rows], pa.binary())) for at in range(3))
         half = len(rows) // 2
         cut = [
             (half, tuple(Cells(cells.values.slice(0, half)) for cells in image)),
@@ -179,21 +188,29 @@ def _step(message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, relation
 
 
 def consume(rows: Counter[Row], change: Change, *, keyed: bool) -> None:
-    """Apply a change to the rows of a consumer that started empty: missing rows are ignored."""
+    """Apply a change to the rows of a consumer that started empty: missing rows are ignored.
 
-    def drop(row: Cellular) -> None:
+    A large value that an update did not modify is that of the row it replaces.
+    """
+
+    def drop(row: Cellular) -> bytes:
+        large = b"lost"
         for held in [held for held in rows if held[0] == row[0]] if keyed else [row]:
             if rows[held]:  # type: ignore[index]
                 rows[held] -= 1  # type: ignore[index]
+                large = held[2]  # type: ignore[assignment]
+        return large
 
+    large = b""
     if change.op is Op.TRUNCATE:
         rows.clear()
     if change.before is not None:
-        drop(change.before)
+        large = drop(change.before)
     elif change.op is Op.UPDATE and change.after is not None:
-        drop(change.after)
+        large = drop(change.after)
     if change.after is not None:
-        rows[change.after] += 1  # type: ignore[index]
+        known = [large if cell is Missing.UNCHANGED else cell for cell in change.after]
+        rows[tuple(known)] += 1  # type: ignore[index]
 
 
 @pytest.mark.parametrize("keyed", [True, False])

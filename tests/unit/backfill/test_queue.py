@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +50,18 @@ def test_unfinished_orders_for_the_same_rows_are_shared(config: Config) -> None:
     assert queue.submit(config, "shop", "others") != first
     again = queue.submit(config, "shop", "items", again="rows have changed")
     assert (again.reason, again == first) == ("rows have changed", False)
+
+
+def test_orders_of_one_millisecond_are_all_kept(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.backfill.queue.time.time_ns", lambda: 10**12)
+    names = [f"items{number}" for number in range(20)]
+    with ThreadPoolExecutor(20) as threads:
+        orders = list(threads.map(lambda name: queue.submit(config, "shop", name), names))
+    assert len({order.id for order in orders}) == 20
+    kept = Order.load(config.data / "backfills" / "shop")
+    assert sorted(str(order.table) for order in kept) == sorted(f"public.{name}" for name in names)
 
 
 @pytest.mark.parametrize("state", ["complete", "cancelled", "failed"])

@@ -1,1 +1,1 @@
-"""`format("tailrace")`: the streaming reader over the log and the batch reader of a table."""
+"""`format("tailrace")`: streaming and batch readers of the log, and the batch reader of a table."""

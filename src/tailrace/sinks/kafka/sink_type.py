@@ -29,7 +29,7 @@ class KafkaType(SinkType[KafkaSink]):
             "the records, and consumers with `read_committed` see each record once."
         ),
         largest_message="`max_message_bytes`; a larger one is POISONED",
-        batch="librdkafka's queue; with `transactional: true` one transaction per micro-batch",
+        batch="librdkafka's queue; with `transactional: true` one transaction per flush",
     )
 
     def destination(self, template: str, *, database: str) -> TopicTemplate:
