@@ -84,7 +84,10 @@ class Report:
 
 
 def verify(store: Store, *, progress: Callable[[int, int], None] | None = None) -> Report:
-    """Check everything. Calls `progress` every few MB with the bytes done and the total."""
+    """Check everything. Calls `progress` every few MB with the bytes done and the total.
+
+    Capture may run: segments that retention removes meanwhile are left out.
+    """
     report = Report()
     report.end = _mark(store, report)
     try:
@@ -94,18 +97,34 @@ def verify(store: Store, *, progress: Callable[[int, int], None] | None = None) 
         return report
     _check_mark_place(report, names)
     last = report.end.sequence if report.end else names[-1].sequence if names else 0
-    pace = _Pace(sum(store.size(name.file) for name in names), progress)
+    sizes = {name: _size(store, name) for name in names}
+    pace = _Pace(sum(sizes.values()), progress)
     chain = _Chain()
     for name in names:
         part = SegmentReport(name=name)
-        report.segments.append(part)
-        if name.sequence <= last:
-            _Segment(store, part, chain, report.end, pace).check()
+        try:
+            if name.sequence <= last:
+                _Segment(store, part, chain, report.end, pace).check()
+            else:
+                _note_invisible(store, part, 0)
+        except FileNotFoundError:
+            if name in list_segments(store):
+                raise
+            # The log begins after it now.
+            report.segments.clear()
+            chain = _Chain()
         else:
-            _note_invisible(store, part, 0)
-        pace.done_file(store.size(name.file))
+            report.segments.append(part)
+        pace.done_file(sizes[name])
     _check_end(report, chain)
     return report
+
+
+def _size(store: Store, name: SegmentName) -> int:
+    try:
+        return store.size(name.file)
+    except FileNotFoundError:
+        return 0
 
 
 def _mark(store: Store, report: Report) -> Mark | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-"""Offset in the broker, milliseconds, key, value, headers."""
+"""Offset in the broker, milliseconds (0: not to be compared), key, value, headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +103,9 @@ class Merge:
                 result.note(f"offset {offset} is missing in PostgreSQL")
             return
         record = self._next
-        if record[1] == 0:
+        if 0 in (record[1], copy[1]):
             # librdkafka replaces the timestamp 0 by the present time.
-            copy = (offset, 0, *copy[2:])
+            copy = (offset, record[1], *copy[2:])
         result.compared += 1
         result.checksum = digest(*record[1:], seed=result.checksum)
         result.kafka_checksum = digest(*copy[1:], seed=result.kafka_checksum)

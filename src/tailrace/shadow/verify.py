@@ -11,7 +11,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from tailrace.broker.tables import headers
@@ -273,8 +278,12 @@ class _Verification:
 
 def _record(offset: int, message: Message) -> Record:
     pairs: Any = message.headers() or []
+    kind, milliseconds = message.timestamp()
+    if kind == TIMESTAMP_LOG_APPEND_TIME:
+        # The time of the copy.
+        milliseconds = 0
     return (
-        offset, message.timestamp()[1], _bytes(message.key()), _bytes(message.value()),
+        offset, milliseconds, _bytes(message.key()), _bytes(message.value()),
         [(name, _bytes(value)) for name, value in pairs],
     )  # fmt: skip
 

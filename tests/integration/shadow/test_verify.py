@@ -53,6 +53,20 @@ def test_every_field_of_a_record_is_compared(copied: Bench, change: str) -> None
     assert copied.verify().partitions[0].difference == "offset 3 differs"
 
 
+def test_timestamps_of_the_copy_itself_are_not_compared(bench: Bench) -> None:
+    """In a topic with LogAppendTime, Kafka sets the time at which it stores a record."""
+    bench.create_topic(**{"message.timestamp.type": "LogAppendTime"})
+    bench.produce(5)
+    sink = bench.sink()
+    deliver(sink, bench.stream())
+    sink.close()
+    assert bench.verify().safe
+    bench.database.query(
+        "UPDATE kafka.messages SET value = 'other' WHERE \"offset\" = 3 RETURNING 1"
+    )
+    assert bench.verify().partitions[0].difference == "offset 3 differs"
+
+
 def test_a_record_missing_in_postgresql_is_found(copied: Bench) -> None:
     copied.database.query('DELETE FROM kafka.messages WHERE "offset" = 5 RETURNING 1')
     assert copied.verify().partitions[0].difference == "offset 5 is missing in PostgreSQL"

@@ -45,6 +45,36 @@ def rewritten(files: Files, file: str, number: int, **fields: object) -> Files:
     return files | {file: files[file][:start] + data + files[file][end:]}
 
 
+class Trimmed(MemoryStore):
+    """Retention removes segments when the size of one is asked for the second time."""
+
+    removed: tuple[str, ...] = ()
+    trigger = ""
+    calls = 0
+
+    def size(self, name: str) -> int:
+        self.calls += name == self.trigger
+        if self.calls == 2:
+            for each in self.removed:
+                self.remove(each)
+            self.removed = ()
+        return super().size(name)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("trigger", [0, -1])
+def test_segments_that_retention_removes_meanwhile_are_left_out(count: int, trigger: int) -> None:
+    for seed in range(8):
+        store = Trimmed()
+        random_log(random.Random(seed), entries=20, store=store)
+        removed = tuple(name.file for name in list_segments(store)[:count])
+        store.trigger, store.removed = removed[trigger], removed
+        found = verify(store)
+        assert not set(removed) & set(store.names())
+        assert [part.name for part in found.segments] == list_segments(store)
+        assert found == verify(store)
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_clean_logs_are_clean(codec: Codec) -> None:
     for seed in range(8):
