@@ -123,8 +123,9 @@ def replayed(messages: list[Row], key: str = "id") -> dict[Any, Row]:
             case "read" | "insert":
                 rows[data[key]] = data
             case "update":
-                rows.pop((message.get("old") or data)[key], None)
-                rows[data[key]] = data
+                before = rows.pop((message.get("old") or data)[key], {})
+                # Large values that it did not modify are not in it.
+                rows[data[key]] = before | data
             case "delete":
                 rows.pop(data[key], None)
             case "truncate":

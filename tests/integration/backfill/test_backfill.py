@@ -97,8 +97,15 @@ def test_under_load(system: System, seed: int) -> None:
 def test_a_change_that_is_delivered_and_not_yet_visible(
     system: System, request: pytest.FixtureRequest
 ) -> None:
-    """P41: the page has the old row, and the stream already has the new one."""
+    """P41: the page has the old row, and the stream already has the new one.
+
+    The stream's row lacks a large value that the update did not modify.
+    """
     items(system.database, 300)
+    system.database.execute(
+        "ALTER TABLE items ADD large text; ALTER TABLE items ALTER large SET STORAGE EXTERNAL;"
+        "UPDATE items SET large = repeat(v, 1000)"
+    )
     system.start()
     name = system.fill("items", rate=20.0)
     wait_for(lambda: system.record(name)["rows_read"] in {100, 200}, "the first page")
@@ -123,9 +130,14 @@ def test_a_change_that_is_delivered_and_not_yet_visible(
             connection.cancel()
             thread.join()
     found = system.messages("items")
-    reads = [message["data"]["id"] for message in found if message["operation"] == "READ"]
-    assert reads == [*range(1, 250), *range(251, 301)]
-    assert replayed(found) == selected(system)
+    reads = [message["data"] for message in found if message["operation"] == "READ"]
+    assert [row["id"] for row in reads] == list(range(1, 301))
+    [update] = [message for message in found if message["operation"] == "UPDATE"]
+    assert update["unchanged"] == ["large"]
+    rows = system.database.query("SELECT id, v, large FROM items")
+    assert replayed(found) == {
+        number: {"id": number, "v": v, "large": large} for number, v, large in rows
+    }
 
 
 def test_waits_for_an_invisible_commit_from_before_the_pipeline(
