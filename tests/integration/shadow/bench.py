@@ -80,10 +80,10 @@ class Bench:
     def install(self) -> None:
         asyncio.run(install(self.database.dsn))
 
-    def create_topic(self, partitions: int = 1, **more: str) -> None:
+    def create_topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> None:
         # The timestamps are of 2023: the default retention would delete the records.
-        config = json.dumps({"retention.ms": "-1"} | more)
-        self.database.query(f"SELECT kafka.create_topic('{self.topic}', {partitions}, '{config}')")
+        text = json.dumps({"retention.ms": "-1"} | (config or {}))
+        self.database.query(f"SELECT kafka.create_topic('{self.topic}', {partitions}, '{text}')")
 
     def produce(self, count: int, *, partition: int = 0) -> None:
         self.database.query(

@@ -55,7 +55,7 @@ def test_every_field_of_a_record_is_compared(copied: Bench, change: str) -> None
 
 def test_timestamps_of_the_copy_itself_are_not_compared(bench: Bench) -> None:
     """In a topic with LogAppendTime, Kafka sets the time at which it stores a record."""
-    bench.create_topic(**{"message.timestamp.type": "LogAppendTime"})
+    bench.create_topic(config={"message.timestamp.type": "LogAppendTime"})
     bench.produce(5)
     sink = bench.sink()
     deliver(sink, bench.stream())
