@@ -119,6 +119,8 @@ class _RemainingRows:
     def current(self, count: int, image: Image) -> tuple[NDArray[np.int64], Image]:
         """Which rows of the next block exist, by their number in the block; their cells."""
         rows = np.flatnonzero(self._remaining(row_values(image, self._indexes, count)))
+        if len(rows) == count:
+            return rows, image
         return rows, tuple(cells and cells.take(rows) for cells in image)
 
     def _remaining(self, rows: pa.BinaryArray) -> NDArray[np.bool_]:

@@ -76,6 +76,8 @@ class LatestRows:
             for place, row in enumerate((rows + first).tolist() if self._rows.sources else ())
             if (sources := self._rows.sources.get(row))
         }
+        if len(rows) == count and not applied:
+            return rows, image
         return rows, tuple(
             cells and self._applied(column, cells, rows, applied)
             for column, cells in enumerate(image)
