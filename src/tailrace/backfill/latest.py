@@ -14,7 +14,7 @@ values that were not modified, and the pipeline's filter may have removed it.
 
 A row is left out, because the stream has its latest version, where the changes cannot be applied:
 the table's columns are not those of the page, or two rows may have had the same key for a moment,
-as a deferrable constraint allows.
+as a deferrable primary key allows under REPLICA IDENTITY FULL.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from tailrace.backfill.values import column_indexes, row_values
 from tailrace.change import Op
 from tailrace.decode.group import Cells
+from tailrace.schema import ReplicaIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +115,13 @@ class _Changes:
     new: pa.BinaryArray
     applicable: bool
     """Whether the columns are those of the page."""
+
+    @property
+    def shared_keys(self) -> bool:
+        """Whether two rows may have one key within a transaction: the index of an identity is not
+        deferrable, but under FULL the key is a primary key, which may be."""
+        assert self.group.relation is not None
+        return self.group.relation.replica_identity is ReplicaIdentity.FULL
 
 
 class _Noted:
@@ -225,7 +233,7 @@ class _Lineage:
             changes.group.op is not Op.UPDATE
             or not changes.applicable
             # Whether it is this row, or one that had the key before, is unknown.
-            or self._moved_at.get(found) == lsn
+            or (changes.shared_keys and self._moved_at.get(found) == lsn)
         ):
             self.gone.add(found)
             return
