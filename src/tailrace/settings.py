@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _UNITS = {
     "": 1,
@@ -36,6 +39,12 @@ def _size(value: object) -> object:
 
 Bytes = Annotated[int, BeforeValidator(_size)]
 """A number of bytes, also written as 64MiB or 10GiB."""
+
+
+def error_text(detail: ErrorDetails) -> str:
+    """Pydantic's message in Tailrace's style: `must be greater than or equal to 0`."""
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return re.sub(r"\bshould\b", "must", message)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,64 +1,84 @@
 """The `tailrace` command: one file per command, registered here with one line each.
 
-Commands import heavy packages inside their functions, so that `tailrace --help` stays fast.
+A command is imported when it is used. It imports heavy packages inside its function, so that
+`tailrace --help` stays fast.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 from tailrace import __version__
-from tailrace.cli.backfill import backfill, backfills_app
-from tailrace.cli.bridge import bridge
-from tailrace.cli.broker.command import broker_app
-from tailrace.cli.capture import capture
-from tailrace.cli.check import check
-from tailrace.cli.creek import creek
-from tailrace.cli.demo.command import demo
-from tailrace.cli.doctor import doctor
-from tailrace.cli.init import init
-from tailrace.cli.log.command import log_app
-from tailrace.cli.log.tail import tail
-from tailrace.cli.mirror import mirror
-from tailrace.cli.pipelines import pipelines
-from tailrace.cli.reset import reset
-from tailrace.cli.run import run
-from tailrace.cli.serve import serve
-from tailrace.cli.shadow import shadow_app
-from tailrace.cli.table import table_app
 from tailrace.errors import TailraceError
+
+_COMMANDS = {
+    "init": "init:init",
+    "doctor": "doctor:doctor",
+    "check": "check:check",
+    "run": "run:run",
+    "bridge": "bridge:bridge",
+    "creek": "creek:creek",
+    "broker": "broker.command:broker_app",
+    "shadow": "shadow:shadow_app",
+    "capture": "capture:capture",
+    "pipelines": "pipelines:pipelines",
+    "reset": "reset:reset",
+    "tail": "log.tail:tail",
+    "mirror": "mirror:mirror",
+    "backfill": "backfill:backfill",
+    "backfills": "backfill:backfills_app",
+    "log": "log.command:log_app",
+    "table": "table:table_app",
+    "demo": "demo.command:demo",
+    "serve": "serve:serve",
+}
+"""Each command's module and what it defines: a function, or a `typer.Typer` with subcommands."""
+_HIDDEN = frozenset({"serve"})
+
+
+class _Commands(TyperGroup):
+    """Imports a command when it is used: the settings that the others need take half a second."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All commands, in the order of the help."""
+        del ctx
+        return [*_COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command, imported at the first call; None if there is none of that name."""
+        # The hint for a wrong name comes from all of them.
+        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:
+            if name not in self.commands:
+                self.commands[name] = _load(name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = _COMMANDS[name].partition(":")
+    command = getattr(import_module(f"tailrace.cli.{module}"), attribute)
+    if isinstance(command, typer.Typer):
+        return get_group(command)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single.command(name, hidden=name in _HIDDEN)(command)
+    return get_command(single)
+
 
 app = typer.Typer(
     name="tailrace",
+    cls=_Commands,
     no_args_is_help=True,
     # Tracebacks with local variables would print the DSN.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(init)
-app.command()(doctor)
-app.command()(check)
-app.command()(run)
-app.command()(bridge)
-app.command()(creek)
-app.add_typer(broker_app)
-app.add_typer(shadow_app)
-app.command()(capture)
-app.command()(pipelines)
-app.command()(reset)
-app.command()(tail)
-app.command()(mirror)
-app.command()(backfill)
-app.add_typer(backfills_app)
-app.add_typer(log_app)
-app.add_typer(table_app)
-app.command()(demo)
-app.command(hidden=True)(serve)
 
 
 def _print_version(requested: bool) -> None:

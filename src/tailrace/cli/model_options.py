@@ -23,9 +23,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import PydanticUndefined
 
-from tailrace.config.file import error_text
 from tailrace.errors import ConfigError
-from tailrace.settings import Flag
+from tailrace.settings import Flag, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from tailrace.config.sections import Config
 from tailrace.errors import ConfigError
+from tailrace.settings import error_text
 from tailrace.sinks.registry import SINKS
 from tailrace.sinks.sink_type import SinkSettings
 
@@ -141,12 +142,6 @@ def _describe(detail: ErrorDetails, values: object) -> str:
     if detail["type"] in {"model_type", "model_attributes_type"}:
         return f"{location}: must be a section with keys"
     return f"{location}: {error_text(detail)}"
-
-
-def error_text(detail: ErrorDetails) -> str:
-    """Pydantic's message in Tailrace's style: `must be greater than or equal to 0`."""
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return re.sub(r"\bshould\b", "must", message)
 
 
 def _nearest(location: tuple[int | str, ...], values: object) -> str:

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import nkeys
-
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -211,6 +209,8 @@ def _signed_jwt(path: Path, nonce: str) -> Mapping[str, Any]:
 
 def _sign(seed: str, nonce: str) -> tuple[str, str]:
     """The public key of a seed, and its signature of the nonce."""
+    import nkeys  # noqa: PLC0415 - it loads libsodium, which no other login needs
+
     try:
         pair = nkeys.from_seed(bytearray(seed.encode()))
         public = bytes(pair.public_key).decode()

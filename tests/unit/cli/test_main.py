@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,10 +122,46 @@ def test_an_option_that_may_have_a_password_has_a_variable(
     command: str, option: str, variable: str
 ) -> None:
     """Other users of the machine can read a command line, and not the environment."""
-    commands = typer.main.get_command(cli.app)
-    assert isinstance(commands, TyperGroup)
-    variables = {
-        name: each.envvar for each in commands.commands[command].params for name in each.opts
-    }
+    found_command = _group().get_command(None, command)  # type: ignore[arg-type]
+    assert found_command is not None
+    variables = {name: each.envvar for each in found_command.params for name in each.opts}
     found = variables[option]
     assert variable in ([found] if isinstance(found, str) else found or ())
+
+
+def _group() -> TyperGroup:
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, TyperGroup)
+    return group
+
+
+def test_every_command_has_a_help_text() -> None:
+    group = _group()
+    for name in group.list_commands(None):  # type: ignore[arg-type]
+        command = group.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        assert command.name == name
+        assert command.get_short_help_str()
+        assert command.hidden == (name == "serve")
+
+
+def test_a_wrong_name_gets_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tailrace", "mirrr"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "Did you mean 'mirror'?" in capsys.readouterr().err
+
+
+def test_a_command_imports_what_it_needs() -> None:
+    """The settings of the pipelines take a quarter of a second."""
+    program = (
+        "import sys, contextlib; from tailrace.cli import main; sys.argv[1:] = ['mirror', '-h']\n"
+        "with contextlib.suppress(SystemExit): main()\n"
+        "print(*(name for name in sys.modules if name.startswith('tailrace.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    modules = done.stdout.decode().splitlines()[-1].split()
+    assert "tailrace.cli.mirror.command" in modules
+    assert {"tailrace.config", "tailrace.cli.run", "tailrace.broker"}.isdisjoint(modules)
