@@ -18,12 +18,14 @@ import pytest
 
 from tailrace import config
 from tailrace.capture.capture import Capture
-from tailrace.errors import DivergedError
+from tailrace.errors import DivergedError, PostgresUnreachableError
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.log.verify import verify
+from tailrace.postgres.catalog import read_lsn, read_timeline
 from tailrace.postgres.slot import create_slot
+from tailrace.snapshot.timeline import check_timeline
 from tailrace.testing import EmbeddedPostgres
 from tailrace.testing.postgres import PRIMARY
 from tests.faults import soak
@@ -32,6 +34,8 @@ from tests.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tailrace.position import Lsn
 
 pytestmark = pytest.mark.long
 
@@ -199,6 +203,63 @@ def settings(dsn: str, log: Path) -> config.Config:
     return config.load(None, {"source": {"dsn": dsn, "slot": "cdc"}, "log": {"path": log}})
 
 
+def cut_off(standby: EmbeddedPostgres, primary: psycopg.Connection) -> None:
+    """From here on the standby receives nothing, and capture does not wait for it."""
+    with standby.connect() as connection:
+        connection.execute("ALTER SYSTEM SET primary_conninfo TO ''")
+        connection.execute("SELECT pg_reload_conf()")
+    query = b"SELECT FROM pg_stat_replication WHERE application_name LIKE 'standby%'"
+    wait_for(lambda: not primary.execute(query).fetchall(), "the standby to be cut off")
+    primary.execute("ALTER SYSTEM RESET synchronized_standby_slots")
+    primary.execute("SELECT pg_reload_conf()")
+
+
+def reach(log: Log, lsn: Lsn, errors: list[BaseException]) -> None:
+    """Wait until the log has reached an LSN; fail if capture does."""
+
+    def wait(seconds: float) -> bool:
+        time.sleep(seconds)
+        return not errors
+
+    assert log.wait_for_lsn(lsn, wait), errors
+
+
+def test_rows_that_only_the_old_primary_has_do_not_count(tmp_path: Path) -> None:
+    """GIVEN rows that were read on a primary and that its standby lacks WHEN the standby is
+    promoted and the log passes their LSN THEN the session that read them is on another timeline."""
+    folder = tmp_path / "log"
+    with contextlib.ExitStack() as owned:
+        cluster = Cluster(owned, synchronous=False)
+        old, new = cluster.primary, cluster.standby
+        prepare(old)
+        session = owned.enter_context(old.connect(DATABASE))
+        with capturing(settings(cluster.dsn(old), folder)) as errors:
+            session.execute("INSERT INTO numbers VALUES (1)")
+            wait_for(lambda: synchronised(new), "the slot on the standby")
+            wait_for(lambda: rows(new) == [1], "the row on the standby")
+            log = Log.open(folder)
+            reach(log, read_lsn(session), errors)
+            check_timeline(session, log)
+        cut_off(new, session)
+        session.execute("INSERT INTO numbers VALUES (2)")
+        lsn = read_lsn(session)
+        with new.connect(DATABASE) as standby:
+            assert read_timeline(standby) is None
+        new.promote()
+        primary = owned.enter_context(new.connect(DATABASE))
+        with capturing(settings(cluster.dsn(new), folder)) as errors:
+            primary.execute("INSERT INTO numbers SELECT generate_series(10, 5000)")
+            assert read_lsn(primary) > lsn
+            reach(log, lsn, errors)
+            with pytest.raises(PostgresUnreachableError, match="timeline 1, the log is on timelin"):
+                check_timeline(session, log)
+            check_timeline(primary, log)
+        # A server that has restarted may have lost commits, on the same timeline.
+        new.kill()
+        with pytest.raises(PostgresUnreachableError):
+            check_timeline(primary, log)
+
+
 def test_changes_that_the_new_primary_never_received_are_reported(tmp_path: Path) -> None:
     """GIVEN an asynchronous standby that lags, and a primary that does not wait for it WHEN it is
     promoted THEN capture stops with DIVERGED: the log has changes that the database has lost."""
@@ -211,20 +272,7 @@ def test_changes_that_the_new_primary_never_received_are_reported(tmp_path: Path
                 connection.execute("INSERT INTO numbers VALUES (1)")
                 wait_for(lambda: synchronised(cluster.standby), "the slot on the standby")
                 wait_for(lambda: rows(cluster.standby) == [1], "the row on the standby")
-                # From here on the standby receives nothing, and capture does not wait for it.
-                with cluster.standby.connect() as other:
-                    other.execute("ALTER SYSTEM SET primary_conninfo TO ''")
-                    other.execute("SELECT pg_reload_conf()")
-                wait_for(
-                    lambda: (
-                        not connection.execute(
-                            "SELECT FROM pg_stat_replication WHERE application_name LIKE 'standby%'"
-                        ).fetchall()
-                    ),
-                    "the standby to be cut off",
-                )
-                connection.execute("ALTER SYSTEM RESET synchronized_standby_slots")
-                connection.execute("SELECT pg_reload_conf()")
+                cut_off(cluster.standby, connection)
                 connection.execute("INSERT INTO numbers VALUES (2)")
             wait_for(lambda: 2 in logged(tmp_path / "log"), "the lost row in the log")
             cluster.fail_over()

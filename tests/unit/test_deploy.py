@@ -46,7 +46,7 @@ def options(compose: dict[str, Any]) -> dict[str, str]:
 
 def test_the_options_of_the_bridge_exist(compose: dict[str, Any]) -> None:
     command: Any = typer.main.get_command(app)
-    accepted = {name for each in command.commands["bridge"].params for name in each.opts}
+    accepted = {name for each in command.get_command(None, "bridge").params for name in each.opts}
     assert {f"--{name}" for name in options(compose)} <= accepted
 
 

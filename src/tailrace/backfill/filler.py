@@ -21,11 +21,12 @@ from tailrace.backfill.bound import PageBound
 from tailrace.backfill.spool import Page, Spool, spool_of
 from tailrace.backoff import Backoff
 from tailrace.decode.columns import as_text
-from tailrace.log import awaited, retention
+from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.position import ORIGIN
 from tailrace.postgres.connection import connect
+from tailrace.snapshot.timeline import check_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tailrace.backfill.page import PageSnapshot
     from tailrace.config import Config
     from tailrace.decode.group import Image
-    from tailrace.position import Lsn, Position
+    from tailrace.position import Position
 
 _FIRST_ROWS = 5_000
 _MIN_ROWS = 100
@@ -95,7 +96,7 @@ class Filler:
         if not record.begun_at:
             record.begun_at = self._now()
             self._events.info("backfill.started", id=order.id, table=str(order.table))
-        self._adopt_pages(record)
+        self.adopt_pages(record)
         record.state, record.error = "running", ""
         record.save(self.folder)
         started = self._started.get(order.id) or self._wait_for_pipeline()
@@ -103,10 +104,10 @@ class Filler:
             return False
         self._started[order.id] = started
         while self._read_table(order, record) and self._wait_for_delivery(record):
-            if self._has_same_key(order, record):
+            if self._read_all(order, record):
                 return True
             self._events.warning(
-                "backfill.restarting", id=order.id, reason="the table's key has changed"
+                "backfill.restarting", id=order.id, reason="the table or its key has changed"
             )
             record.restart()
         return False
@@ -115,8 +116,11 @@ class Filler:
     def _store(self) -> LocalStore:
         return LocalStore(self._config.log.path)
 
-    def _adopt_pages(self, record: Record) -> None:
-        """Add the pages to the record that were written right before a crash."""
+    def adopt_pages(self, record: Record) -> None:
+        """Add the pages to the record that were written right before a crash.
+
+        Before any of them is delivered and removed: it would be read again.
+        """
         for page in self._spool.pages(record.number):
             if page.backfill == record.id:
                 self._note(record, page)
@@ -124,15 +128,15 @@ class Filler:
 
     def _note(self, record: Record, page: Page) -> None:
         record.number, record.cursor, record.read = page.number, page.cursor, page.read
-        record.key, record.whole = page.key, page.last
+        record.key, record.whole, record.oid = page.key, page.last, page.table.relation.oid
         record.bytes += page.size
         record.save(self.folder)
 
     def _read_table(self, order: Order, record: Record) -> bool:
         """Read pages up to the end of the table; False if the backfill must stop before that.
 
-        Returns True in the middle of the table if its key has changed: the cursor is then useless,
-        and `run` starts again with the new key.
+        Returns True in the middle of the table if it is another table now, or has another key: the
+        cursor is then useless, and `run` starts again.
         """
         log = Log.open(self._config.log.path)
         bound = PageBound(log, self._started[order.id], self._log_waiting)
@@ -146,8 +150,9 @@ class Filler:
                 if draft is None:
                     break
                 read_s = self._clock() - started_s
-                if not self._wait_for_log(log, draft.lsn):
+                if not log.wait_for_lsn(draft.lsn, self._wait):
                     return False
+                check_timeline(connection, log)
                 since = bound.position(snapshot)
                 if since is None:
                     # The page is read again: its file is overwritten.
@@ -163,13 +168,13 @@ class Filler:
     def _read_page(
         self, connection: Connection, order: Order, record: Record
     ) -> tuple[PageSnapshot, Page | None]:
-        """Read the next page into the spool's folder; no page if the table's key has changed."""
+        """Read the next page into the spool's folder; no page if the cursor is useless."""
         with self._snapshot(connection, order) as snapshot:
             if not record.expected:
                 if order.where:
                     pages.check(connection, snapshot, order.where)
                 record.expected = max(pages.estimate(connection, snapshot, order.where), 1)
-            if record.read and snapshot.key != record.key:
+            if record.read and not record.continues(snapshot):
                 return snapshot, None
             return snapshot, self._write_rows(connection, order, record, snapshot)
 
@@ -296,26 +301,18 @@ class Filler:
             retention.pin(self._store, self._pin, oldest, now=self._now())
         self._pinned = (oldest, now_s)
 
-    def _wait_for_log(self, log: Log, lsn: Lsn) -> bool:
-        """Wait until the log holds everything that a page sees."""
-        if log.end().end_lsn < lsn:
-            awaited.ask(self._store, lsn)
-        while log.end().end_lsn < lsn:
-            if not self._wait(_POLL_S):
-                return False
-        return True
-
     def _log_waiting(self, reason: str) -> None:
         if reason != self._last_reason:
             self._events.warning("backfill.waiting", reason=reason)
         self._last_reason = reason
 
-    def _has_same_key(self, order: Order, record: Record) -> bool:
+    def _read_all(self, order: Order, record: Record) -> bool:
+        """Whether all was read, of the table that has the name now, with its present key."""
         with (
             closing(connect(self._config.source.dsn.get_secret_value())) as connection,
             self._snapshot(connection, order) as snapshot,
         ):
-            return snapshot.key == record.key
+            return record.whole and record.continues(snapshot)
 
     def _snapshot(
         self, connection: Connection, order: Order

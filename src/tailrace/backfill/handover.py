@@ -31,7 +31,7 @@ from tailrace.decode.table_changes import table_changes
 from tailrace.position import READS, Lsn, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -44,7 +44,11 @@ _PAGE_BITS = 36
 
 
 def page_position(page: Page, upto: Position) -> Position:
-    """The position of a page's last row if the page follows `upto`: before any later commit."""
+    """The position of a page's last row if the page follows `upto`: before any later commit.
+
+    The page's own LSN, if it is later: consumers compare it with that of their snapshot, and rows
+    may differ without a change, for example after ALTER TABLE ... TYPE or ATTACH PARTITION.
+    """
     return Position(Lsn(max(upto.lsn, page.lsn - 1)), _ordinal(page.number + 1) - 1)
 
 
@@ -54,16 +58,13 @@ def _ordinal(number: int) -> int:
 
 def current_rows(spool: Spool, page: Page, log: Log, upto: Position) -> Iterator[Group]:
     """The rows of a page as they are at `upto`, a position after everything the page sees."""
-    changes = partial(unseen_changes, log, page, upto)
-    page_rows: LatestRows | _RemainingRows = (
-        LatestRows(page, _keys(spool, page), changes)
-        if page.key
-        else _RemainingRows(page, changes())
-    )
+    page_rows = _changed_rows(spool, page, partial(unseen_changes, log, page, upto))
     first = 0
     taken_us = int(page.taken_at.timestamp() * 1_000_000)
     for count, image in spool.read(page):
-        rows, current = page_rows.current(count, image)
+        rows, current = (
+            (np.arange(count), image) if page_rows is None else page_rows.current(count, image)
+        )
         yield Group(
             op=Op.READ,
             relation=page.table.relation,
@@ -75,6 +76,17 @@ def current_rows(spool: Spool, page: Page, log: Log, upto: Position) -> Iterator
             after=current,
         )
         first += count
+
+
+def _changed_rows(
+    spool: Spool, page: Page, changes: Callable[[], Iterator[Group]]
+) -> LatestRows | _RemainingRows | None:
+    """None if there are no changes, which saves reading the page's keys."""
+    if next(changes(), None) is None:
+        return None
+    if page.key:
+        return LatestRows(page, _keys(spool, page), changes)
+    return _RemainingRows(page, changes())
 
 
 def _keys(spool: Spool, page: Page) -> pa.BinaryArray:
@@ -94,24 +106,33 @@ def unseen_changes(log: Log, page: Page, upto: Position) -> Iterator[Group]:
 
 
 class _RemainingRows:
-    """The rows of a table without a key that the stream has not deleted, by all their values."""
+    """The rows of a table without a key that the stream has not deleted, by all their values.
+
+    If columns were dropped or renamed meanwhile, by the values of the others.
+    """
 
     def __init__(self, page: Page, changes: Iterator[Group]) -> None:
-        self._names = tuple(column.name for column in page.table.relation.columns)
-        self._indexes = range(len(self._names))
+        groups = list(changes)
+        names = [column.name for column in page.table.relation.columns]
+        for relation in {group.relation for group in groups if group.relation is not None}:
+            names = [name for name in names if column_indexes(relation, [name]) is not None]
+        indexes = column_indexes(page.table.relation, names)
+        assert indexes is not None
+        self._names, self._indexes = names, indexes
         self._all_gone = False
         self._changes: list[tuple[Group, int, pa.BinaryArray]] = []
         """Per image: its changes, -1 for an old row or 1 for a new one, and the rows."""
-        for group in changes:
+        for group in groups:
             self._note(group)
         self._deleted = self._count()
 
     def _note(self, group: Group) -> None:
         assert group.relation is not None
-        indexes = column_indexes(group.relation, self._names)
-        if group.op is Op.TRUNCATE or indexes is None:
+        if group.op is Op.TRUNCATE:
             self._all_gone = True
             return
+        indexes = column_indexes(group.relation, self._names)
+        assert indexes is not None
         for image, step in ((group.before, -1), (group.after, 1)):
             if image is not None:
                 self._changes.append((group, step, row_values(image, indexes, len(group))))

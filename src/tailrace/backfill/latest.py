@@ -58,7 +58,7 @@ class LatestRows:
             moved = self._noted.moved_to(known)
             if not len(moved):
                 break
-            # Rows of the page have got these keys; they may have changed under them.
+            # Rows of the page now have these keys; they may have changed under them.
             known = pa.concat_arrays([known, moved])
         self._rows = _Lineage(keys, self._noted)
         self._first = 0
@@ -143,7 +143,7 @@ class _Noted:
     def _note(self, group: Group, known: pa.BinaryArray) -> None:
         assert group.relation is not None
         indexes = column_indexes(group.relation, self._page.key)
-        if group.op is Op.TRUNCATE or indexes is None or _lacks(group.before, indexes):
+        if group.op is Op.TRUNCATE or indexes is None or _without_key(group.before, indexes):
             # A change without the page's key may be of any row. Nothing is lost: the backfill
             # restarts when the table's key has changed.
             self.all_gone = True
@@ -158,7 +158,7 @@ class _Noted:
             )
 
     def moved_to(self, known: pa.BinaryArray) -> pa.BinaryArray:
-        """The keys that rows with known keys have got."""
+        """The keys that rows with known keys have now."""
         found = [
             each.new.filter(pc.and_(pc.not_equal(each.old, each.new), pc.is_in(each.old, known)))
             for each in self.changes
@@ -248,7 +248,7 @@ def _columns(relation: Relation) -> list[tuple[str, int]]:
     return [(column.name, column.type_oid) for column in relation.columns]
 
 
-def _lacks(image: Image | None, indexes: Sequence[int]) -> bool:
+def _without_key(image: Image | None, indexes: Sequence[int]) -> bool:
     return image is not None and any(image[index] is None for index in indexes)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tailrace.backfill.page import PageSnapshot
+
 _ORDER = ".order.json"
 _RECORD = ".record.json"
 
@@ -67,6 +69,8 @@ class Record:
     table: TableName
     state: str = "queued"
     """queued, running, paused or retrying; at the end one of FINISHED."""
+    oid: int = 0
+    """The table that was read. Another table may get its name."""
     key: tuple[str, ...] = ()
     cursor: tuple[str, ...] = ()
     """The key of the last row that was read."""
@@ -102,9 +106,14 @@ class Record:
             error=self.error,
         )
 
+    def continues(self, snapshot: PageSnapshot) -> bool:
+        """Whether a page of this snapshot may follow the pages that were read."""
+        same_table = not self.oid or self.oid == snapshot.table.relation.oid
+        return same_table and self.key == snapshot.key
+
     def restart(self) -> None:
         """Read the table from its first row again."""
-        self.cursor, self.key, self.read, self.whole = (), (), 0, False
+        self.oid, self.key, self.cursor, self.read, self.whole = 0, (), (), 0, False
 
     def save(self, folder: Path) -> None:
         """Replace the file, durably."""

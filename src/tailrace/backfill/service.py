@@ -94,6 +94,9 @@ class BackfillService:
                 return True
 
     def _work(self) -> None:
+        for record in self._records.values():
+            if record.state not in FINISHED:
+                self._adopt_pages(record)
         while not self._stopping.is_set():
             try:
                 order = self._next()
@@ -112,6 +115,14 @@ class BackfillService:
                 # A bug ends this backfill, not the ones after it.
                 self._events.exception("backfill.unexpected_error", id=order.id)
                 self._finish(record, "failed", UnexpectedError.wrap(error))
+
+    def _adopt_pages(self, record: Record) -> None:
+        """Add pages of the last run that the record lacks, also if it will not run now."""
+        try:
+            self._filler.adopt_pages(record)
+        except Exception as error:
+            # `run` reports it, if the backfill runs again.
+            self._events.warning("backfill.pages_unreadable", id=record.id, reason=str(error))
 
     def _tidy(self) -> None:
         try:

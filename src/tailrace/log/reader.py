@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from tailrace.errors import ConfigError, CorruptError, PositionLostError
+from tailrace.log import awaited
 from tailrace.log.format import mark as marks
 from tailrace.log.format.entry import Entry, Kind
 from tailrace.log.format.segment import Placed, SegmentName, list_segments
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["AtLsn", "AtTime", "Earliest", "Extent", "Latest", "Log", "Start"]
 
 _BEGIN = ord("B")
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,18 @@ class Log(Segments):
             if mark.position > after or left_s <= 0:
                 return mark
             self._watch.wait(left_s)
+
+    def wait_for_lsn(self, lsn: Lsn, wait: Callable[[float], bool]) -> bool:
+        """Wait until capture has read the WAL up to an LSN, also if no change is there.
+
+        `wait` sleeps for some seconds; False ends the wait.
+        """
+        if self.end().end_lsn < lsn and awaited.read(self._store) < lsn:
+            awaited.ask(self._store, lsn)
+        while self.end().end_lsn < lsn:
+            if not wait(_POLL_S):
+                return False
+        return True
 
     def resolve(self, start: Start) -> Position:
         """The position after which `start` begins."""

@@ -113,6 +113,10 @@ class Segments:
             epoch=header.epoch,
         )
 
+    def timeline(self, end: Mark) -> int:
+        """The timeline of PostgreSQL that the log follows at its end."""
+        return self.header(self.visible_segments(end)[-1]).identity.timeline
+
     def index_rows(self, name: SegmentName, end: Mark) -> list[index.Row]:
         """The index rows of the visible part of a segment, by offset."""
         rows = index.read(self._store, name.index)

@@ -37,6 +37,11 @@ CURRENT_LSN = """\
 """The end of the WAL, on a primary and on a standby. Everything that the statement sees was
 committed before it."""
 
+_TIMELINE = """
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
+"""
+
 PUBLISHED_TABLES = """
 FROM pg_catalog.pg_publication_tables t
 JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
@@ -83,6 +88,12 @@ def identity_index(table: str = "c", index: str = "i") -> str:
 def read_lsn(connection: Connection) -> Lsn:
     """The end of the WAL now."""
     return Lsn.parse(str(_rows(connection, f"SELECT {CURRENT_LSN}")[0][0]))
+
+
+def read_timeline(connection: Connection) -> int | None:
+    """The timeline of a primary; None for a standby."""
+    timeline: int | None = _rows(connection, _TIMELINE)[0][0]
+    return timeline
 
 
 def existing_relations(connection: Connection, oids: Collection[int]) -> set[int]:

@@ -61,6 +61,9 @@ def test_start_positions(server: EmbeddedNats) -> None:
             await wait_for_consumer(server.url, lambda info: info.config.opt_start_seq == 6)
             await publish(server.url, [4, 5])
             assert await waiting == [4, 5]
+            # A pipeline that was reset after a restore continues at an earlier position.
+            await publish(server.url, [1])
+            assert await take_ids(connected.follow("users", start=at), 5) == [2, 3, 4, 5, 1]
             for start in (datetime(2026, 1, 1), "sometime"):
                 with pytest.raises(ConfigError):
                     await anext(connected.follow("users", start=start))  # type: ignore[arg-type]

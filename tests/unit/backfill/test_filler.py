@@ -22,15 +22,17 @@ from tailrace.backfill.page import PageSnapshot
 from tailrace.backfill.spool import Page, Spool, spool_of
 from tailrace.config import Config
 from tailrace.decode.group import Cells
+from tailrace.errors import PostgresUnreachableError
 from tailrace.log import awaited, retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn, Position
 from tailrace.postgres.names import TableName
 from tailrace.schema import Column, Relation, ReplicaIdentity
+from tailrace.snapshot import timeline
 from tailrace.snapshot.table import Table
 from tailrace.visibility import Visibility
-from tests.fix_log import START, TestLog
+from tests.fix_log import IDENTITY, START, TestLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +48,10 @@ class System:
     def __init__(self, folder: Path) -> None:
         self.rows = 0
         self.key: tuple[str, ...] = ("id",)
+        self.oid = 1
+        self.lsn = START
+        self.timelines: list[int] = []
+        """The timelines of the server for the next pages; then that of the log."""
         self.now_s = 0.0
         self.waits: list[float] = []
         self.delivering = True
@@ -121,7 +127,7 @@ class System:
     ) -> Iterator[Any]:
         assert timeout_s == 3600
         relation = Relation(
-            oid=1,
+            oid=self.oid,
             namespace="public",
             name="items",
             replica_identity=ReplicaIdentity.DEFAULT,
@@ -133,7 +139,7 @@ class System:
             partitioned=False,
             condition=None,
             visibility=Visibility(1000, 1000),
-            lsn=START,
+            lsn=self.lsn,
             taken_at=datetime(2026, 1, 1, tzinfo=UTC),
             since=None,
         )
@@ -146,6 +152,9 @@ class System:
         last = min(self.rows, first + limit - 1) if limit else self.rows
         values = pa.array([str(number).encode() for number in range(first, last + 1)], pa.binary())
         yield len(values), (Cells(values), Cells(values))
+
+    def timeline(self, _connection: object) -> int:
+        return self.timelines.pop(0) if self.timelines else IDENTITY.timeline
 
     def bound(self, log: Any, started: Position, report: Any) -> Any:
         """A PageBound that finds nothing for the next `unseen` pages."""
@@ -171,6 +180,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
     monkeypatch.setattr(module, "closing", lambda connection: connection)
     monkeypatch.setattr(Log, "open", lambda _: log)
     monkeypatch.setattr(module, "PageBound", system.bound)
+    monkeypatch.setattr(timeline, "read_timeline", system.timeline)
     monkeypatch.setattr(pages, "snapshot", system.snapshot)
     monkeypatch.setattr(pages, "rows", system.read)
     monkeypatch.setattr(pages, "estimate", lambda *_: system.rows)
@@ -324,6 +334,38 @@ def test_starts_again_when_the_key_changes(system: System) -> None:
     assert system.ids()[-250:] == list(range(1, 251))
 
 
+@pytest.mark.parametrize("max_waits", [2, 50])
+def test_starts_again_when_another_table_has_the_name(system: System, max_waits: int) -> None:
+    """In the middle, and when everything was read and nothing delivered."""
+    system.rows, system.max_waits, system.delivering = 250, max_waits, False
+    assert not system.run()
+    assert system.record.read
+    system.oid, system.max_waits, system.delivering = 2, 10_000, True
+    assert system.run()
+    assert (system.record.oid, system.record.read) == (2, 250)
+    assert system.ids()[-250:] == list(range(1, 251))
+
+
+def test_a_record_of_an_older_version_continues(system: System) -> None:
+    system.rows, system.max_waits = 250, 2
+    assert not system.run()
+    system.record.oid, system.max_waits = 0, 10_000
+    assert system.run()
+    assert system.ids() == list(range(1, 251))
+
+
+def test_a_page_of_another_timeline_is_read_again(system: System) -> None:
+    """WHEN a standby is promoted after a page was read THEN the page does not count: the log will
+    never have what the new primary lacks."""
+    system.rows = 150
+    system.timelines = [1, 2]
+    with pytest.raises(PostgresUnreachableError, match="on timeline 2, the log is on timeline 1"):
+        system.run()
+    assert [page.number for page in system.pages()] == [1]
+    assert system.run()
+    assert system.ids() == list(range(1, 151))
+
+
 def test_delivered_pages_are_removed_after_a_while(system: System) -> None:
     system.rows = 1000
     assert system.run(rate=5.0)
@@ -362,9 +404,7 @@ def test_numbers_continue_after_other_backfills(system: System) -> None:
 def test_lsn_beyond_the_log_is_requested(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[Lsn] = []
     monkeypatch.setattr(awaited, "ask", lambda _store, lsn: requested.append(lsn))
-    monkeypatch.setattr(
-        Log, "open", lambda _: SimpleNamespace(end=lambda: SimpleNamespace(end_lsn=Lsn(1)))
-    )
+    system.lsn = Lsn(START + 100)
     system.rows, system.max_waits = 10, 5
     assert not system.run()
-    assert requested == [START]
+    assert requested == [START + 100]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -268,6 +268,33 @@ def test_a_consumer_that_starts_empty_has_every_row(
         if change.position > at:
             consume(rows, change, keyed=keyed)
     assert +rows == Counter(simulated.rows)
+
+
+def altered(relation: Relation) -> Relation:
+    """The table after `large` was dropped and `v` got another name."""
+    (key, value, _) = relation.columns
+    return replace(relation, columns=(key, replace(value, name="w")))
+
+
+def test_columns_of_a_table_without_a_key_are_altered_while_its_page_waits(tmp_path: Path) -> None:
+    """The rows that are left are delivered: the stream never has them."""
+    before = table(keyed=False)
+    after = altered(before)
+    simulated = Simulated(before, random.Random(1))
+    simulated.rows = [(b"1", b"a", b"x"), (b"1", b"a", b"y"), (b"2", b"b", b"z")]
+    spool = Spool(tmp_path)
+    page = simulated.page(7, spool)
+    deleted = pgoutput.Delete(oid=1, old=pgoutput.OldRow((b"1", b"a")))
+    inserted = pgoutput.Insert(oid=1, new=(b"3", b"c"))
+    simulated._commit([], [_step(deleted, after), _step(inserted, after)])
+    log = simulated.log.log()
+    at = page_position(page, log.end().position)
+    left = [
+        value
+        for group in current_rows(spool, page, log, at)
+        for value in group.after[0].values.to_pylist()  # type: ignore[union-attr, index]
+    ]
+    assert left == [b"1", b"2"]
 
 
 def test_row_values_differ_for_null_and_empty_and_for_other_cell_borders() -> None:

@@ -54,7 +54,7 @@ def test_the_keys_of_a_record_on_disk(tmp_path: Path) -> None:
     assert content["table"] == {"namespace": "public", "name": "items"}
     assert content["key"] == ["a", "b"]
     assert set(content) == {
-        "id", "table", "state", "key", "cursor", "number", "read", "delivered", "bytes",
+        "id", "table", "state", "oid", "key", "cursor", "number", "read", "delivered", "bytes",
         "expected", "page_rows", "whole", "error", "begun_at", "ended_at",
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from tailrace.backfill import queue
 from tailrace.backfill.order import Order, Record
 from tailrace.backfill.service import BackfillService, services
 from tailrace.config import Config
-from tailrace.errors import ConfigError, DiskFullError, PostgresUnreachableError
+from tailrace.errors import ConfigError, CorruptError, DiskFullError, PostgresUnreachableError
 from tailrace.postgres.names import TableName
 
 if TYPE_CHECKING:
@@ -210,6 +210,22 @@ def test_an_idle_service_removes_delivered_pages(
     bench.work()
     tidy.assert_called_once_with()
     assert names(events) == ["backfill.spool_not_tidied"] * (error is not None)
+
+
+@pytest.mark.parametrize("error", [None, CorruptError("page 7"), PermissionError()])
+def test_pages_of_the_last_run_are_added_to_every_record(
+    bench: Bench, events: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Also to a paused one: its pages are delivered and removed before it is resumed."""
+    for name, state in (("1", "paused"), ("2", "complete"), ("3", "queued")):
+        bench.order(name, desired_state="pause")
+        Record(id=name, table=ITEMS, state=state).save(bench.folder)
+    bench.service._records = Record.load(bench.folder)
+    adopt = Mock(side_effect=error)
+    monkeypatch.setattr(bench.service._filler, "adopt_pages", adopt)
+    bench.work()
+    assert [call.args[0].id for call in adopt.call_args_list] == ["1", "3"]
+    assert names(events).count("backfill.pages_unreadable") == 2 * (error is not None)
 
 
 def test_progress_lists_the_last_backfills(bench: Bench) -> None:

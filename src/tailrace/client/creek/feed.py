@@ -154,7 +154,7 @@ class CreekChunks(PlainIteration[CreekChunk]):
         assert reader.header is not None
         if packets:
             yield CreekChunk(snapshot_id=reader.topic, schema=reader.schema, packets=packets)
-        self.meta = _meta(reader.header, count)
+        self.meta = snapshot_meta(reader.header, count)
 
     async def _note_schema(self, schema: RowSchema) -> None:
         self._feed.set_schema(table_schema(self._table, schema.record))
@@ -163,17 +163,20 @@ class CreekChunks(PlainIteration[CreekChunk]):
             await self._session.last_schema(self._database, self._table)
 
 
-def _meta(header: SnapshotHeader, rows: int) -> Meta:
+def snapshot_meta(header: SnapshotHeader, rows: int) -> Meta:
     """The metadata of a snapshot.
 
     Without a visibility the LSN of a change decides whether the snapshot contains it, so reading
-    may start at the time of the snapshot.
+    may start at the time of the snapshot. With one, the LSN decides for rows of backfills only:
+    those of before the snapshot are older than its rows.
     """
-    visibility = header.visibility
+    visibility, lsn = header.visibility, header.lsn
     try:
+        if visibility is not None and header.snapshot_lsn is not None:
+            lsn = str(Lsn(Lsn.parse(header.snapshot_lsn) - 1))
         return Meta(
             snapshot_id=header.topic,
-            lsn=Lsn.parse(header.lsn),
+            lsn=Lsn.parse(lsn),
             visibility=UNKNOWN_VISIBILITY if visibility is None else Visibility.parse(visibility),
             timestamp=header.taken_at or header.at,
             since=header.at if visibility is None else header.since,

@@ -57,6 +57,8 @@ class SnapshotHeader:
     """The stream has stored every change that is not in the snapshot since this time."""
     approx_rows: int
     topic: str
+    snapshot_lsn: str | None = None
+    """Everything in the snapshot was committed before this LSN. None: not in the header."""
     visibility: str | None = None
     """The transactions that the snapshot sees, as in PostgreSQL. None: not in the header."""
     since: datetime | None = None
@@ -80,6 +82,7 @@ class SnapshotHeader:
                 at=datetime.fromisoformat(header["at"]),
                 approx_rows=int(header["approx_rows"]),
                 topic=topic,
+                snapshot_lsn=header.get("snapshot_lsn"),
                 visibility=header.get("visibility"),
                 since=datetime.fromisoformat(since) if since else None,
                 taken_at=datetime.fromisoformat(taken_at) if taken_at else None,

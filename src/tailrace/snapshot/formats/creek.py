@@ -60,6 +60,7 @@ class CreekFormat(Format):
             "schema": schema.text,
             "tx_id": snapshot.visibility.xmax & 0xFFFFFFFF,
             "lsn": str(bound.lsn),
+            "snapshot_lsn": str(snapshot.lsn),
             "at": _rfc3339(bound.since),
             "taken_at": _rfc3339(snapshot.taken_at),
             "approx_rows": approximate_rows,

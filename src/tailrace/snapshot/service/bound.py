@@ -30,10 +30,8 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tailrace.errors import ConfigError, LogMissingError, PositionLostError, SnapshotLostError
-from tailrace.log import awaited
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import AtTime, Earliest, Log
-from tailrace.log.store import LocalStore
 from tailrace.position import MAX_LSN, Lsn, Position
 from tailrace.postgres.connection import translate_error
 from tailrace.snapshot.export import Bound
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from tailrace.snapshot.export import Exported
 
 UNKNOWN = Lsn(0)
-_MAX_WAIT_S, _POLL_S = 2.0, 0.02
+_MAX_WAIT_S = 2.0
 CLOCK_SKEW = timedelta(seconds=30)
 """How far the clocks of PostgreSQL and NATS may differ. Also how far a commit's timestamp may be
 before the start that PostgreSQL reports for its transaction: the two are read at different times,
@@ -77,7 +75,7 @@ def bound(
     """
     try:
         log = Log.open(folder)
-        _wait_for_log(log, folder, snapshot.lsn, stopping)
+        wait_for_log(log, snapshot, stopping)
         return bound_in(log, table, snapshot, start)
     except (ConfigError, LogMissingError, PositionLostError):
         # There is no log, or it begins after the start of a transaction that may still be open.
@@ -86,18 +84,13 @@ def bound(
 
 def bound_in(log: Log, table: Relation, snapshot: Exported, start: Position | None) -> Bound:
     """The bound according to the present content of a log."""
-    end, since = log.end(), snapshot.since
-    oldest = Earliest() if since is None else AtTime(PgTime.of(since - CLOCK_SKEW))
-    unseen = UnseenTransactions(log, table, log.resolve(oldest))
+    end = log.end()
+    unseen = UnseenTransactions(log, table, log.resolve(_oldest(snapshot)))
     first = unseen.first(snapshot.visibility, end.position)
     if first is None:
         lsn = Lsn(max(min(end.end_lsn, snapshot.lsn) - 1, 0))
         return Bound(lsn, snapshot.taken_at - CLOCK_SKEW)
-    if start is not None and first <= start.lsn:
-        raise SnapshotLostError(
-            f"the commit at {first}, before the pipeline's start, is not visible yet",
-            hint="It waits for a synchronous standby: check synchronous_standby_names.",
-        )
+    _check_visible(first, start)
     lsn = Lsn(max(min(first, end.end_lsn, snapshot.lsn) - 1, 0))
     return Bound(lsn, min(_commit_time(log, first), snapshot.taken_at) - CLOCK_SKEW)
 
@@ -108,14 +101,46 @@ def _commit_time(log: Log, lsn: Lsn) -> datetime:
     return next(read_changes(log, before, log.end().position)).committed_at
 
 
-def _wait_for_log(log: Log, folder: Path, lsn: Lsn, stopping: threading.Event) -> None:
-    """Wait until the log has reached an LSN, for two seconds at most."""
-    store = LocalStore(folder)
-    if log.end().end_lsn < lsn and awaited.read(store) < lsn:
-        awaited.ask(store, lsn)
-    waited_s = 0.0
-    while log.end().end_lsn < lsn and waited_s < _MAX_WAIT_S and not stopping.wait(_POLL_S):
-        waited_s += _POLL_S
+def check_visible(
+    folder: Path, table: Relation, snapshot: Exported, start: Position | None
+) -> None:
+    """Raise SnapshotLostError for the case without a bound."""
+    if start is None:
+        return
+    try:
+        log = Log.open(folder)
+        oldest = log.resolve(_oldest(snapshot))
+    except (ConfigError, LogMissingError, PositionLostError):
+        return
+    upto = min(start, log.end().position)
+    if oldest < upto:
+        unseen = UnseenTransactions(log, table, oldest)
+        _check_visible(unseen.first(snapshot.visibility, upto), start)
+
+
+def _check_visible(first: Lsn | None, start: Position | None) -> None:
+    if first is not None and start is not None and first <= start.lsn:
+        raise SnapshotLostError(
+            f"the commit at {first}, before the pipeline's start, is not visible yet",
+            hint="It waits for a synchronous standby: check synchronous_standby_names.",
+        )
+
+
+def _oldest(snapshot: Exported) -> Earliest | AtTime:
+    since = snapshot.since
+    return Earliest() if since is None else AtTime(PgTime.of(since - CLOCK_SKEW))
+
+
+def wait_for_log(log: Log, snapshot: Exported, stopping: threading.Event) -> None:
+    """Wait until the log has everything that the snapshot sees, for two seconds at most."""
+    left_s = _MAX_WAIT_S
+
+    def wait(seconds: float) -> bool:
+        nonlocal left_s
+        left_s -= seconds
+        return left_s > 0 and not stopping.wait(seconds)
+
+    log.wait_for_lsn(snapshot.lsn, wait)
 
 
 def approximate_rows(connection: Connection, table: Relation) -> int:

@@ -21,6 +21,7 @@ import structlog
 from tailrace import checkpoint
 from tailrace.backoff import Backoff
 from tailrace.errors import (
+    ConfigError,
     SchemaChangedError,
     SinkError,
     SinkRefusedError,
@@ -29,13 +30,20 @@ from tailrace.errors import (
     UnexpectedError,
 )
 from tailrace.jetstream.bulk.snapshot_messages import SnapshotPublisher
+from tailrace.log.reader import Log
 from tailrace.postgres.joining import JoinedTables
 from tailrace.snapshot.export import Bound, imported
 from tailrace.snapshot.formats import SnapshotTotals
 from tailrace.snapshot.job import Wave
 from tailrace.snapshot.keeper import keep, release
-from tailrace.snapshot.service.bound import approximate_rows, bound
+from tailrace.snapshot.service.bound import (
+    approximate_rows,
+    bound,
+    check_visible,
+    wait_for_log,
+)
 from tailrace.snapshot.service.jobs import JobFactory
+from tailrace.snapshot.timeline import check_timeline
 
 if TYPE_CHECKING:
     import threading
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.jetstream.bulk.snapshot_messages import SnapshotMessage
+    from tailrace.position import Position
     from tailrace.snapshot.export import Exported
     from tailrace.snapshot.job import Published, SnapshotJob
     from tailrace.snapshot.service.catalog import PublishedTables
@@ -217,12 +226,29 @@ class Maker:
             self._publish_wave(record, job, again=again)
             again = False
         if not self._has_tail(record):
+            self._check_timeline(job.snapshot)
             self._set_ending(record)
             totals = SnapshotTotals(
                 chunks=record.chunks, rows=record.rows, supersedes=record.supersedes
             )
             self._send(job.format.tail(job, totals))
         self._complete(record)
+
+    def _check_timeline(self, snapshot: Exported) -> None:
+        """Raise an error if the rows are of a server that is no longer the primary.
+
+        Consumers continue with the changes of the log. A row that it will never have would stay.
+        The log gets a moment to reach the snapshot; while capture is stopped, only the timeline
+        that it had decides.
+        """
+        try:
+            log = Log.open(self._config.log.path)
+        except ConfigError:
+            # Nothing is captured yet.
+            return
+        wait_for_log(log, snapshot, self._stopping)
+        with imported(self._dsn, snapshot) as connection:
+            check_timeline(connection, log)
 
     def _set_ending(self, record: Record) -> None:
         """Note that the last message follows: a later request does not share this snapshot.
@@ -286,6 +312,7 @@ class Maker:
         snapshot = keep(self._dsn, record.table, idle_s=_KEEP_S)
         try:
             job = self._jobs.create(record, snapshot)
+            check_visible(self._config.log.path, job.table.relation, snapshot, self._began())
             # Consumers read changes from before the snapshot: the stream of changes must exist.
             SnapshotPublisher(self._pipeline.jetstream, name=self._name, owner=self._name).close()
             with SnapshotPublisher(self._sink, name=record.id) as publisher:
@@ -321,14 +348,19 @@ class Maker:
 
         If there is none, the snapshot is released, and the next attempt takes a new one.
         """
-        start = checkpoint.start(checkpoint.folder_of(self._config.data, self._name))
         relation = job.table.relation
         try:
-            return bound(self._config.log.path, relation, job.snapshot, start, self._stopping)
+            return bound(
+                self._config.log.path, relation, job.snapshot, self._began(), self._stopping
+            )
         except SnapshotLostError:
             self._release(record.snapshot)
             record.restart(record.id, self.folder)
             raise
+
+    def _began(self) -> Position | None:
+        """The start of the pipeline."""
+        return checkpoint.start(checkpoint.folder_of(self._config.data, self._name))
 
     def _send(self, message: SnapshotMessage) -> None:
         with SnapshotPublisher(self._sink, name=self._name) as publisher:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tailrace.change import Op
 from tailrace.client import Change
+from tailrace.client.creek import SnapshotHeader
+from tailrace.client.creek.feed import snapshot_meta
 from tailrace.client.creek.transactions import UNKNOWN_VISIBILITY, in_snapshot
 from tailrace.client.names import Table
 from tailrace.position import Lsn
@@ -36,3 +39,18 @@ def test_wrapped_transaction_id_far_after_the_snapshot_is_not_seen() -> None:
     seen = Visibility.parse(f"{2**32 + 20}:{2**32 + 24}:")
     assert in_snapshot([change(150, 22)], Lsn(100), seen) == [True]
     assert in_snapshot([change(100 + (1 << 36), 22)], Lsn(100), seen) == [False]
+
+
+def test_a_row_of_a_backfill_from_before_the_snapshot_is_older_than_its_row() -> None:
+    """Also after the bound: changes between the two are not applied again, the snapshot sees
+    them."""
+    header = SnapshotHeader(
+        fingerprint="f", schema="{}", tx_id=1, lsn="0/31", at=AT, approx_rows=0, topic="t",
+        snapshot_lsn="0/64", visibility="20:24:",
+    )  # fmt: skip
+    meta = snapshot_meta(header, rows=1)
+    changes = [change(0x63, 0, Op.READ), change(0x63, 22), change(0x64, 0, Op.READ)]
+    assert in_snapshot(changes, meta.lsn, meta.visibility) == [True, True, False]
+    # A producer that does not send the LSN of the snapshot.
+    older = snapshot_meta(replace(header, snapshot_lsn=None), rows=1)
+    assert in_snapshot(changes, older.lsn, older.visibility) == [False, True, False]

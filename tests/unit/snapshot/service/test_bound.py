@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import SnapshotLostError
-from tailrace.position import Lsn, Position
+from tailrace.log import awaited
+from tailrace.log.reader import Log
+from tailrace.position import READS, Lsn, Position
 from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import Exported
-from tailrace.snapshot.service.bound import CLOCK_SKEW, UNKNOWN, bound_in
+from tailrace.snapshot.service.bound import (
+    CLOCK_SKEW,
+    UNKNOWN,
+    bound_in,
+    check_visible,
+    wait_for_log,
+)
 from tailrace.visibility import Visibility
 from tailrace.wire.pgtime import PgTime
 from tests.fix_log import START, TestLog, random_log, relation
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.fix_log import Unit
 
 EVERYTHING = 1 << 40
@@ -86,3 +97,36 @@ def test_an_invisible_commit_from_before_the_pipeline() -> None:
     assert bound_in(log.log(), relation(1), nothing, before).lsn == first - 1
     with pytest.raises(SnapshotLostError, match="is not visible yet"):
         bound_in(log.log(), relation(1), nothing, Position(first, 0))
+
+
+def test_snapshots_without_a_bound_of_their_own_need_visible_commits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = random_log(random.Random(1))
+    nothing = snapshot(Visibility(3, 3))
+    first = next(unit.lsn for unit in log.units if unit.xid and changes_table(unit))
+    start = Position(first, READS)
+    # There is no log yet.
+    check_visible(tmp_path, relation(1), nothing, start)
+    monkeypatch.setattr(Log, "open", lambda _: log.log())
+    with pytest.raises(SnapshotLostError, match=f"the commit at {first}.* is not visible yet"):
+        check_visible(tmp_path, relation(1), nothing, start)
+    check_visible(tmp_path, relation(1), nothing, None)
+    check_visible(tmp_path, relation(1), nothing, Position(Lsn(first - 1), READS))
+    check_visible(tmp_path, relation(1), snapshot(Visibility(10_000, 10_000)), start)
+
+
+def test_waiting_for_the_log_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture may be stopped."""
+    log = TestLog()
+    stopping = threading.Event()
+    waits: list[float] = []
+    monkeypatch.setattr(stopping, "wait", waits.append)
+    wait_for_log(log.log(), snapshot(Visibility(3, 3), lsn=START), stopping)
+    assert waits == []
+    wait_for_log(log.log(), snapshot(Visibility(3, 3), lsn=START + 64), stopping)
+    assert sum(waits) == pytest.approx(2, abs=0.1)
+    assert awaited.read(log.store) == START + 64
+    log.progress(START + 64)
+    wait_for_log(log.log(), snapshot(Visibility(3, 3), lsn=START + 64), stopping)
+    assert sum(waits) == pytest.approx(2, abs=0.1)

@@ -24,6 +24,7 @@ from tailrace.errors import (
     SnapshotLostError,
     UnexpectedError,
 )
+from tailrace.log.reader import Log
 from tailrace.position import Lsn
 from tailrace.postgres.names import TableName
 from tailrace.snapshot.export import Bound, Exported
@@ -75,6 +76,10 @@ class Bench:
         """Raised by the next waves, one each."""
         self.send_errors: list[Exception] = []
         self.bound_errors: list[Exception] = []
+        self.promoted = False
+        """Whether a standby was promoted when the next snapshot is about to be complete."""
+        self.hidden_commits = 0
+        """How many snapshots lack a commit from before the pipeline."""
         self.stop_after = -1
         self.fingerprint = "f"
         self.stopping = Stopping()
@@ -122,6 +127,17 @@ class Bench:
         if self.bound_errors:
             raise self.bound_errors.pop(0)
         return Bound(Lsn(6), datetime(2026, 1, 1, tzinfo=UTC))
+
+    def check_visible(self, *_: object) -> None:
+        if self.hidden_commits:
+            self.hidden_commits -= 1
+            raise SnapshotLostError("the commit at 0/7 is not visible yet")
+
+    def check_timeline(self, *_: object) -> None:
+        if self.promoted:
+            self.promoted = False
+            self.lost.add(self.exports[-1].name)
+            raise PostgresUnreachableError("the server is on timeline 1, the log is on timeline 2")
 
     # The jobs and their format.
 
@@ -203,10 +219,13 @@ class Publisher:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(tmp_path)
-    for name in ("keep", "release", "imported", "bound"):
+    for name in ("keep", "release", "imported", "bound", "check_visible"):
         monkeypatch.setattr(module, name, getattr(bench, name))
     monkeypatch.setattr(module, "SnapshotPublisher", bench.publisher)
     monkeypatch.setattr(module, "approximate_rows", lambda *_: 50)
+    monkeypatch.setattr(module, "check_timeline", bench.check_timeline)
+    monkeypatch.setattr(module, "wait_for_log", lambda *_: None)
+    monkeypatch.setattr(Log, "open", lambda _: None)
     return bench
 
 
@@ -431,6 +450,26 @@ def test_a_snapshot_without_a_bound_is_taken_again(bench: Bench, record: Record)
     assert (record.id, record.state) == ("snap-1", "complete")
     assert bench.released == ["export-0", "export-1"]
     assert bench.stream == ["snap-1-head", "snap-1-tail 50 "]
+
+
+def test_a_snapshot_that_lacks_a_commit_from_before_the_pipeline_is_taken_again(
+    bench: Bench, record: Record
+) -> None:
+    bench.hidden_commits = 2
+    bench.run(record)
+    assert (record.id, record.state) == ("snap-1", "complete")
+    assert bench.released == ["export-0", "export-1", "export-2"]
+    assert len(bench.waves) == 3
+
+
+def test_a_snapshot_of_a_server_that_is_no_longer_the_primary(bench: Bench, record: Record) -> None:
+    """WHEN a standby is promoted before the snapshot is complete THEN another snapshot takes its
+    place."""
+    bench.promoted = True
+    bench.run(record)
+    assert record.state == "complete"
+    assert bench.released == ["export-0", "export-1"]
+    assert bench.stream == [f"{record.id}-tail 50 snap-1"]
 
 
 def test_the_error_is_published_when_the_sink_is_back(
