@@ -53,6 +53,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter's last collection include them: nanobind prints what it leaves."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def seed() -> int:
     """Printed, and so shown with a failure; `TAILRACE_SEED` repeats a run."""
