@@ -1,8 +1,8 @@
 """Open batches: micro-batches that Spark plans without knowing where they end.
 
 A batch that is planned, scheduled and committed for a handful of changes delays each of them by a
-tenth of a second. Near the end of the log a batch is therefore planned with an open end. Its task
-follows the log, delivers changes as they become durable, and closes the batch after some seconds.
+tenth of a second. A batch is therefore planned with an open end where it can be. Its task follows
+the log, delivers changes as they become durable, and closes the batch after some seconds.
 
 Spark's offset names such a batch by its number and by the position that it begins after. This
 module keeps, in a folder of the checkpoint, what the offset cannot say:

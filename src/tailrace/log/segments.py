@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tailrace.log.format.entry import Entry
     from tailrace.log.format.layout import SegmentHeader
     from tailrace.log.store import Store
-    from tailrace.position import Position
+    from tailrace.position import Lsn, Position
 
 _ONE_ENTRY_BYTES = 1 << 14
 _START_CAPTURE = "Start `tailrace capture` once: it recovers the log and writes the mark."
@@ -116,6 +116,14 @@ class Segments:
     def timeline(self, end: Mark) -> int:
         """The timeline of PostgreSQL that the log follows at its end."""
         return self.header(self.visible_segments(end)[-1]).identity.timeline
+
+    def end_of_timeline(self, timeline: int) -> Lsn | None:
+        """Where the log has left a timeline for a later one; None if it still follows it."""
+        for name in self.segments():
+            header = self.header(name)
+            if header.identity.timeline > timeline:
+                return header.base_end_lsn
+        return None
 
     def index_rows(self, name: SegmentName, end: Mark) -> list[index.Row]:
         """The index rows of the visible part of a segment, by offset."""

@@ -12,7 +12,7 @@ from tailrace.decode.decoder import Decoder
 from tailrace.decode.merge import merged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from tailrace.decode.group import Group
     from tailrace.log.format.mark import Mark
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.1
 """How often the reasons to end are looked at."""
 FAR_BYTES = 4 << 20
-"""So much of the log at a time is read and delivered faster by a closed batch."""
+"""So much of the log at a time is far from its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ class Part:
 class Following:
     """Reads a log from a position on, as it grows.
 
-    It ends after `max_rows` changes or `max_s` seconds, when `ends` is true for the position that
-    it has reached, and when it is far behind the end of the log: closed batches are faster, because
-    they read and deliver in two processes. `limit` returns how far a plan covers a range: it ends
-    there, too.
+    It ends after `max_rows` changes or `max_s` seconds, and when `ends` is true for the position
+    that it has reached. With `near` it also ends when it is far from the end of the log. `limit`
+    returns how far a plan covers a range: it ends there, too.
     """
 
     def __init__(
@@ -53,6 +52,7 @@ class Following:
         max_rows: int,
         max_s: float,
         ends: Callable[[Position], bool],
+        near: bool = False,
         limit: Callable[[Position, Position], Position] = lambda _, upto: upto,
         clock: Callable[[], float],
     ) -> None:
@@ -61,46 +61,60 @@ class Following:
         self._max_rows = max_rows
         self._max_s = max_s
         self._ends = ends
+        self._near = near
         self._limit = limit
         self._clock = clock
         self._rows = 0
+        self._began_s = self._looked_s = 0.0
         self.reached = after
         """Everything up to here has been yielded; the end of a transaction."""
 
     def parts(self) -> Iterator[Part | None]:
         """The changes, and None where the log has no more for now."""
-        began_s = looked_s = self._clock()
+        self._began_s = self._looked_s = self._clock()
         before: Mark | None = None
         while True:
             mark = self._log.end()
             if mark.position > self.reached:
-                if before is not None and _is_far(before, mark):
+                if self._near and before is not None and _is_far(before, mark):
                     return
                 upto = self._limit(self.reached, mark.position)
-                if upto > self.reached:
-                    yield from self._read(upto, continues=before is not None)
-                if upto < mark.position:
+                over = yield from self._read(upto, continues=before is not None)
+                if over or upto < mark.position:
                     return
                 before = mark
             else:
                 yield None
                 self._log.wait(self.reached, LOOK_S)
-            now = self._clock()
-            if self._rows >= self._max_rows or now - began_s >= self._max_s:
-                return
-            if now - looked_s >= LOOK_S:
-                looked_s = now
-                if self._ends(self.reached):
+                if self._is_over():
                     return
 
-    def _read(self, upto: Position, *, continues: bool) -> Iterator[Part]:
+    def _read(self, upto: Position, *, continues: bool) -> Generator[Part, None, bool]:
+        """The parts up to a position; whether the batch has to end, at the latest there."""
         after = self.reached
+        if upto <= after:
+            return False
         for entry in merged(self._log.read(after, upto, continues=continues)):
             self._rows += entry.changes
             groups = self._decoder.decode(entry, after, upto)
+            if entry.ends:
+                self.reached = max(self.reached, min(entry.last, upto))
             if groups:
                 yield Part(groups, entry.ends)
+            if entry.ends and self._is_over():
+                return True
         self.reached = upto
+        return False
+
+    def _is_over(self) -> bool:
+        """Whether the batch has to end."""
+        now = self._clock()
+        if self._rows >= self._max_rows or now - self._began_s >= self._max_s:
+            return True
+        if now - self._looked_s < LOOK_S:
+            return False
+        self._looked_s = now
+        return self._ends(self.reached)
 
 
 def _is_far(before: Mark, mark: Mark) -> bool:

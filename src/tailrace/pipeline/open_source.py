@@ -43,8 +43,9 @@ class OpenSource:
     ) -> Following:
         """Follow the log in a batch, from where an earlier task of the batch has come to.
 
-        It ends on request, for a page of a backfill after the number `page`, and before a version
-        of a table that is not among `versions`.
+        It ends on request, and for a page of a backfill after the number `page`. With `versions`,
+        which rows for SQL stages have, it also ends before a version of a table that is not among
+        them, and far from the end of the log: closed batches of such rows are faster.
         """
         records = OpenBatches(self.records)
         return Following(
@@ -55,6 +56,7 @@ class OpenSource:
             max_rows=self.max_rows,
             max_s=self.max_s,
             ends=self._ends(log, records, page),
+            near=versions is not None,
             limit=_covered(log, versions),
             clock=time.monotonic,
         )

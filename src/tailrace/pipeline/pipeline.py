@@ -2,9 +2,9 @@
 
 Without SQL stages the task of the source decodes and encodes, whole columns at a time, and passes
 blocks of messages on. With SQL stages the rows pass through Spark's expressions and are encoded in
-the task that delivers them. Near the end of the log batches are open (`tailrace.open_batch`):
-without SQL stages the task that delivers reads the log by itself, with them the task of the source
-follows the log and moves its rows on through Spark.
+the task that delivers them. With one lane batches are open (`tailrace.open_batch`): without SQL
+stages the task that delivers reads the log by itself; with them, near the end of the log, the task
+of the source follows the log and moves its rows on through Spark.
 """
 
 from __future__ import annotations

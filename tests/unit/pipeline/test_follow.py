@@ -46,6 +46,7 @@ class Rig:
         *,
         max_rows: int = 1000,
         max_s: float = 1000.0,
+        near: bool = False,
         limit: Callable[[Position, Position], Position] = lambda _, upto: upto,
     ) -> Following:
         return Following(
@@ -56,6 +57,7 @@ class Rig:
             max_rows=max_rows,
             max_s=max_s,
             ends=self.ends,
+            near=near,
             limit=limit,
             clock=self.clock,
         )
@@ -102,9 +104,9 @@ def test_the_parts_of_a_large_transaction() -> None:
         if part is None:
             break
         found.append((part.whole, following.reached))
-    assert [whole for whole, _ in found] == [True, False, False, True]
-    assert {reached for _, reached in found} == {rig.log.earliest()}
-    assert before < following.reached == rig.log.end().position
+    end = rig.log.end().position
+    assert found == [(True, before), (False, before), (False, before), (True, end)]
+    assert before < following.reached == end
 
 
 def test_a_segment_that_begins_meanwhile() -> None:
@@ -158,16 +160,41 @@ def test_it_ends_where_the_plan_ends() -> None:
     assert ahead.reached == covered
 
 
-def test_it_ends_when_it_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN more than a closed batch would be slower for THEN it is left to one."""
+@pytest.mark.parametrize("near", [True, False])
+def test_far_from_the_end_of_the_log(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows for SQL stages are left to a closed batch, all others are read on."""
     monkeypatch.setattr(follow, "FAR_BYTES", 1000)
     rig = Rig()
     rig.write(0)
-    following = rig.following()
+    following = rig.following(near=near)
     parts = following.parts()
     assert rows(next(parts)) == expected(0)
     rig.write(1)
     assert rows(next(parts)) == expected(1)
     rig.write(*range(2, 12))
-    assert list(parts) == []
-    assert following.reached.lsn == transaction(1).lsn
+    if near:
+        assert list(parts) == []
+        assert following.reached.lsn == transaction(1).lsn
+    else:
+        assert rows(next(parts)) == expected(*range(2, 12))
+        assert following.reached.lsn == transaction(11).lsn
+
+
+@pytest.mark.parametrize("reason", ["rows", "time", "request"])
+def test_it_ends_in_the_middle_of_a_long_log(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request need not wait until everything is read, and `reached` is what was yielded."""
+    monkeypatch.setattr(follow, "merged", iter)
+    rig = Rig(step=LOOK_S)
+    for number in range(10):
+        rig.write(number)
+    following = rig.following(
+        max_rows=4 if reason == "rows" else 1000, max_s=0.35 if reason == "time" else 1000.0
+    )
+    found = []
+    for part in following.parts():
+        found += rows(part)
+        rig.stops = reason == "request"
+    count = len(found) // 2
+    assert 0 < count < 5
+    assert found == expected(*range(count))
+    assert following.reached.lsn == transaction(count - 1).lsn

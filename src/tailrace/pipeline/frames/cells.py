@@ -164,6 +164,8 @@ class CellFrame:
             if part is not None:
                 groups = check_sizes(part.groups)
                 yield in_order([_batch(group, lanes, str(start), schema) for group in groups])
+            if part is not None and not part.whole:
+                continue
             new = following.reached > marked and (part is None or since_s >= _MARK_S)
             # Progress is noted a few times per second: the last mark of many comes once more.
             if new or (not repeated and since_s >= _REPEAT_S):

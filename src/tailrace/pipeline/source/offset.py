@@ -2,8 +2,8 @@
 
 Spark stores offsets as JSON in its checkpoint, so the keys are a format on disk: `position`,
 `history` (what the position belongs to, see `tailrace.checkpoint`), `chunk` (the last delivered
-page), `chunks` (the pages of this batch), `beat`, `opened` and `open`. Spark starts a batch when
-the text of the offset changes.
+page), `chunks` (the pages of this batch), `beat`, `opened`, `open` and `timeline`. Spark starts a
+batch when the text of the offset changes.
 
 The offset of an open batch (`tailrace.open_batch`) has `open`: its position is where the batch
 begins, and with the number `opened` names the batch.
@@ -38,6 +38,9 @@ class Offset:
     """The number of the last open batch, up to this one."""
     open: bool = False
     """Whether this batch is open. Its position is then where it begins."""
+    timeline: int = 0
+    """The timeline of the log, if the position is after the last change: that of a backfill's page.
+    WAL up to there, which has no change, may be missing on a standby that is promoted."""
 
     @property
     def open_batch(self) -> OpenBatch:
@@ -58,6 +61,7 @@ class Offset:
             heartbeat=int(str(offset.get("beat", 0))),
             opened=int(str(offset.get("opened", 0))),
             open=bool(offset.get("open", False)),
+            timeline=int(str(offset.get("timeline", 0))),
         )
 
     def dump(self) -> dict[str, object]:
@@ -75,4 +79,6 @@ class Offset:
             offset["opened"] = self.opened
         if self.open:
             offset["open"] = True
+        if self.timeline:
+            offset["timeline"] = self.timeline
         return offset

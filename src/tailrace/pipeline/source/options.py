@@ -40,7 +40,7 @@ HELP = {
     "pipeline": "For pipelines: their settings.",
     "spool": "For pipelines: the folder with the rows of backfills.",
     "openBatches": "For pipelines: the folder with the records of open batches.",
-    "maxOpenSeconds": "For pipelines: how long batches near the end of the log stay open.",
+    "maxOpenSeconds": "For pipelines: how many seconds a batch may stay open.",
     "pushBytes": "For pipelines: the size of a row that moves the rows before it through Spark.",
 }
 _BY_LOWER_CASE = {name.lower(): name for name in HELP}

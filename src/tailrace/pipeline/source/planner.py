@@ -9,8 +9,9 @@ planner decides in this order:
 | Does a change need a table version without a plan?  | end before it; `ReplanError` if it is the |
 |                                                     | first change of the batch                 |
 | Is the next page complete at that position?         | deliver it after the changes              |
-| Is the rest of the log short, and may batches be    | an open batch: its task follows the log   |
-| open?                                               |                                           |
+| May batches be open, and is the rest of the log     | an open batch: its task follows the log   |
+| short, or does one task read and deliver? Not after |                                           |
+| a page that is after the last change                |                                           |
 | Neither changes nor pages, for 30 s?                | a heartbeat: the same position again      |
 | Otherwise                                           | no batch                                  |
 
@@ -42,7 +43,7 @@ HEARTBEAT_S = 30.0
 """Spark kills Python workers that are idle for a minute, and a new one takes seconds to start."""
 UNLIMITED = 1 << 62
 OPEN_ROWS = 10_000
-"""A batch of more changes is closed: reading and delivering then run in two processes."""
+"""A batch of more changes is far from the end of the log."""
 
 
 class PlannedLog(Protocol):
@@ -50,6 +51,9 @@ class PlannedLog(Protocol):
 
     def end(self) -> Mark:
         """The end of the durable log."""
+
+    def timeline(self, end: Mark) -> int:
+        """The timeline of PostgreSQL that the log follows at its end."""
 
     def extent(
         self, after: Position, *, rows: int, size: int, upto: Position | None = None
@@ -107,8 +111,8 @@ class Planner:
 
     `history` is what positions of this log belong to. `pages` returns the pages of backfills after
     a number, in order. `versions` is None for frames that read any version of a table. `opens`
-    tells whether batches may be open at present. `now` and the `now` of `next_end` are of one
-    monotonic clock.
+    tells whether batches may be open at present, `opens_far` whether far from the end of the log,
+    too. `now` and the `now` of `next_end` are of one monotonic clock.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class Planner:
         pages: Callable[[int], Iterable[Page]] = lambda _: (),
         versions: PlannedVersions | None = None,
         opens: Callable[[], bool] = lambda: False,
+        opens_far: bool = False,
     ) -> None:
         self._last_batch_s = now
         self._history = history
@@ -127,6 +132,7 @@ class Planner:
         self._pages = pages
         self._versions = versions
         self._opens = opens
+        self._opens_far = opens_far
         self._checked_versions_in_force = False
 
     def next_end(
@@ -137,7 +143,10 @@ class Planner:
         With a `target` (`Trigger.AvailableNow`) no batch goes beyond it and no heartbeat is sent.
         """
         position, near_end = self._end_in_log(log, start.position, limits, target)
-        pages = self._next_pages(log, start.page, position, alone=position == start.position)
+        # A task that follows the log does not check whether its timeline ended before `start`.
+        may_open = (near_end or self._opens_far) and not start.timeline
+        mark = log.end()
+        pages = self._next_pages(mark, start.page, position, alone=position == start.position)
         following = Offset(
             position=position, history=self._history, page=start.page, opened=start.opened
         )
@@ -145,13 +154,16 @@ class Planner:
             # The decoder, which a query without a backfill does not plan with.
             from tailrace.backfill.handover import page_position  # noqa: PLC0415
 
+            last = page_position(pages[-1], position)
+            after_changes = last.lsn > mark.position.lsn
             end = replace(
                 following,
-                position=page_position(pages[-1], position),
+                position=last,
                 page=pages[-1].number,
                 pages=tuple(page.number for page in pages),
+                timeline=log.timeline(mark) if after_changes else 0,
             )
-        elif near_end and target is None and self._opens():
+        elif may_open and target is None and self._opens():
             end = replace(following, position=start.position, opened=start.opened + 1, open=True)
         elif position > start.position:
             end = following
@@ -191,16 +203,14 @@ class Planner:
         self._checked_versions_in_force = True
         return upto
 
-    def _next_pages(
-        self, log: PlannedLog, delivered: int, upto: Position, *, alone: bool
-    ) -> list[Page]:
-        """The pages that may follow the changes up to a position.
+    def _next_pages(self, end: Mark, delivered: int, upto: Position, *, alone: bool) -> list[Page]:
+        """The pages that may follow the changes up to a position; `end` is the end of the log.
 
         `alone`: the batch has no changes.
         """
         pages: list[Page] = []
         for page in self._pages(delivered):
-            if not due(page, log.end(), upto):
+            if not due(page, end, upto):
                 break
             table = page.table
             if self._versions is not None and not self._versions.covers(

@@ -186,11 +186,13 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pin(offset.position)
         if self._capture is not None:
             self._capture.check()
-        if self._target is None and not self._opens():
+        if self._target is None and not (self._opens() and not offset.timeline):
             log.wait(offset.position, _WAIT_S)
         end = self._planner.next_end(
             log, offset, limits=self._limits(limit), target=self._target, now=self._clock()
         )
+        # Once more: what was planned is of the log as it is after this check or before it.
+        self._check_timeline(offset)
         if end is not None and end.open:
             self._records.prune(end.opened)
         return start if end is None else end.dump()
@@ -212,7 +214,21 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint is at {parsed.position}, but the log ends at {end}",
                 hint=self._way_out,
             )
+        self._check_timeline(parsed)
         return parsed
+
+    def _check_timeline(self, offset: Offset) -> None:
+        """Raise DivergedError if the position is in WAL that a promoted standby lacks.
+
+        What the new primary has written there since would pass for delivered.
+        """
+        ended = self._open_log().end_of_timeline(offset.timeline) if offset.timeline else None
+        if ended is not None and offset.position.lsn > ended:
+            raise DivergedError(
+                f"rows of a backfill were delivered at {offset.position.lsn}, but a standby was "
+                f"promoted that has timeline {offset.timeline} up to {ended} only",
+                hint=self._way_out,
+            )
 
     def _resolve(self, offset: Offset) -> Offset:
         if not offset.open:
@@ -257,6 +273,9 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pages=self._pages_after,
             versions=self._planned_versions(),
             opens=self._opens,
+            # The task of an open batch of blocks reads and delivers: no row takes the way through
+            # the JVM, which far from the end of the log costs more than a second process gains.
+            opens_far=options.frame == "blocks",
         )
 
     def _pages_after(self, number: int) -> Iterable[Page]:

@@ -58,6 +58,10 @@ class FakeLog:
     """How far capture has read, as the number of a transaction; at least `count`."""
     versions: list[tuple[int, Relation]] = field(default_factory=list)
 
+    def timeline(self, end: Mark) -> int:
+        assert end == self.end()
+        return 4
+
     def end(self) -> Mark:
         lsn = Lsn(max(self.count, self.read_upto) * 0x10)
         return Mark(sequence=1, offset=0, position=at(self.count), end_lsn=lsn, time=0, epoch=1)
@@ -265,6 +269,26 @@ def test_at_the_end_of_the_log_a_page_waits_until_capture_has_read_up_to_it() ->
     assert end.pages == (1,)
 
 
+def test_a_position_after_the_last_change_names_its_timeline() -> None:
+    """A standby that is promoted may lack the WAL up to there."""
+    pages = (page(1, lsn=4), page(2, lsn=8), page(3, lsn=8))
+    first = plan(with_pages(*pages[:1]), FakeLog(5))
+    assert first is not None
+    assert first.timeline == 0
+    second = plan(with_pages(*pages[:2]), FakeLog(5, read_upto=9), first)
+    assert second is not None
+    assert (second.pages, second.timeline) == ((2,), 4)
+    third = plan(with_pages(*pages), FakeLog(5, read_upto=9), second)
+    assert third is not None
+    assert (third.pages, third.timeline) == ((3,), 4)
+    # No open batch before the next change: its task does not look at timelines.
+    assert plan(opening(far=True), FakeLog(5, read_upto=9), third) is None
+    change = plan(opening(far=True), FakeLog(10), third)
+    assert change == Offset(position=at(10), page=3)
+    following = plan(opening(far=True), FakeLog(11), change)
+    assert following == Offset(position=at(10), page=3, opened=1, open=True)
+
+
 def test_a_batch_takes_pages_up_to_its_rows() -> None:
     pages = [page(number, lsn=1, rows=10) for number in range(1, 6)]
     planner = with_pages(*pages, max_page_rows=25)
@@ -316,6 +340,7 @@ def test_an_offset_survives_its_json() -> None:
         Offset(position=at(3)),
         Offset(position=at(3), page=4, pages=(3, 4)),
         Offset(position=at(3), page=4, heartbeat=2),
+        Offset(position=at(3), page=4, timeline=2),
     ):
         assert Offset.parse(offset.dump()) == offset
     assert Offset(position=Position(Lsn(0x10), 2)).dump() == {"position": "0/10.2"}
@@ -324,8 +349,8 @@ def test_an_offset_survives_its_json() -> None:
 # Open batches.
 
 
-def opening(opened: bool = True) -> Planner:
-    return Planner(now=NOW, opens=lambda: opened)
+def opening(opened: bool = True, *, far: bool = False) -> Planner:
+    return Planner(now=NOW, opens=lambda: opened, opens_far=far)
 
 
 def test_near_the_end_of_the_log_a_batch_is_open() -> None:
@@ -350,3 +375,12 @@ def test_far_from_the_end_of_the_log_a_batch_is_closed() -> None:
     assert plan(opening(), FakeLog(5), 0, rows=5) == ending(5)
     assert plan(opening(), FakeLog(5), 0, target=5) == ending(5)
     assert plan(opening(), FakeLog(5), 5, target=5) is None
+
+
+def test_a_task_that_reads_and_delivers_has_open_batches_everywhere() -> None:
+    log = FakeLog(OPEN_ROWS + 5)
+    for rows in (5, OPEN_ROWS, 1 << 30):
+        found = plan(opening(far=True), log, 0, rows=rows)
+        assert found == Offset(position=at(0), opened=1, open=True)
+    assert plan(opening(opened=False, far=True), FakeLog(5), 0) == ending(5)
+    assert plan(opening(far=True), FakeLog(5), 0, target=5) == ending(5)
