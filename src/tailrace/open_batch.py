@@ -14,11 +14,10 @@ module keeps, in a folder of the checkpoint, what the offset cannot say:
     close                    a request to close the running batch
 
 The record of the end is written after the sink has everything durably and before the task succeeds.
-So a batch that Spark replays has a record, and is a closed range from then on, or it has none, and
-its task follows the log again. Either way it begins after `progress`, and sinks skip what they
-hold. `progress` is not fsynced: an older one only means that more is delivered again. The log
-removes nothing after `settled`, which is fsynced: a batch finds everything that it may deliver
-again.
+So a batch that Spark replays has a record, and nothing is left to deliver, or it has none, and its
+task follows the log again, from `progress` on, and sinks skip what they hold. `progress` is not
+fsynced: an older one only means that more is delivered again. The log removes nothing after
+`settled`, which is fsynced: a batch finds everything that it may deliver again.
 """
 
 from __future__ import annotations
@@ -128,6 +127,10 @@ class OpenBatches:
         notes = (self._read("progress"), self._read("settled"))
         reached = [note.reached for note in notes if note is not None and note.batch == str(batch)]
         return max([batch.after, *map(Position.parse, reached)])
+
+    def began(self, batch: OpenBatch) -> bool:
+        """Whether something of a batch was delivered."""
+        return self.closed(batch) is not None or self.begin(batch) > batch.after
 
     def note(self, batch: OpenBatch, progress: OpenProgress) -> None:
         """Replace the progress of the running batch. A full disk keeps the older one."""

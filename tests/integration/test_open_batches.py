@@ -136,6 +136,33 @@ def test_a_stop_closes_the_batch(rig: Rig) -> None:
     assert rig.figures.duplicates == 0
 
 
+@pytest.mark.parametrize("stages", [{}], ids=["plain"])
+def test_a_stop_in_a_backlog(rig: Rig) -> None:
+    """GIVEN a task that is far from the end of the log WHEN the pipeline stops THEN the batch ends
+    where the task is, and the next start continues there."""
+    rig.database.execute("ALTER TABLE items ADD note text")
+    rig.database.execute(
+        "DO $$ BEGIN FOR i IN 0..99 LOOP INSERT INTO items "
+        "SELECT i * 100 + g, repeat('x', 500) FROM generate_series(1, 100) g; COMMIT; "
+        "END LOOP; END $$"
+    )
+    # One message at a time, so that there is time to stop.
+    rig.pipeline["sink"] = rig.sink() | {"max_outstanding": 1}
+    rig.begin()
+    wait_for(lambda: rig.figures.events > 0, lambda: rig.figures)
+    rig.stop_pipeline()
+    stopped = checkpoint.delivered(rig.checkpoint)
+    assert checkpoint.running(rig.checkpoint) is None
+    assert stopped is not None
+    assert stopped < rig.captured.log.end().position
+    delivered = rig.figures.events
+    rig.pipeline["sink"] = rig.sink()
+    rig.begin()
+    rig.arrived(10_000)
+    wait_for(lambda: delivered + rig.figures.events == 10_000, lambda: rig.figures)
+    assert rig.figures.duplicates == 0
+
+
 def test_batches_follow_one_another(rig: Rig) -> None:
     rig.pipeline["max_open_s"] = 0.5
     rig.begin()

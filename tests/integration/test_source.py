@@ -10,20 +10,21 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from pyspark.errors import PySparkException
 
 import tailrace
 from tailrace.change import Op
-from tailrace.errors import CorruptError, DivergedError
+from tailrace.errors import CorruptError, DivergedError, PositionLostError
 from tailrace.log.reader import Earliest, Log
 from tailrace.open_batch import OpenBatches, OpenProgress
 from tailrace.pipeline.frames.changes import SCHEMA
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
-from tailrace.pipeline.source.stream import OpenRange, Range, TailraceReader
+from tailrace.pipeline.source.partitions import OpenRange, Range
+from tailrace.pipeline.source.stream import TailraceReader
 from tailrace.position import Lsn, Position
 from tests.waiting import LONG_S
 
@@ -305,8 +306,8 @@ def test_an_idle_query_sends_a_heartbeat(shop: Captured) -> None:
 def test_an_open_batch_is_planned_once_and_replayed_as_it_ended(
     shop: Captured, tmp_path: Path
 ) -> None:
-    """GIVEN an open batch WHEN it is replayed THEN it is open until its end is recorded, then a
-    range up to there."""
+    """GIVEN an open batch WHEN it is replayed THEN it is open until its end is recorded, and has
+    nothing to deliver from then on."""
     records = OpenBatches(tmp_path)
     options = Options(log=shop.folder, max_open_s=45, open_batches=tmp_path)
     reader = TailraceReader(options, SCHEMA)
@@ -322,11 +323,43 @@ def test_an_open_batch_is_planned_once_and_replayed_as_it_ended(
     records.close(batch, end)
     (part,) = reader.partitions(start, planned)
     assert isinstance(part, Range)
-    assert (part.after, part.upto) == (str(batch.after), str(end))
+    assert (part.after, part.upto) == (str(end), str(end))
     following = Offset.parse(reader.latestOffset(planned, limit))
     assert (following.open_batch.number, following.open_batch.after) == (2, end)
+    # A query that stops plans no closed batch either, however much is left.
     records.request_close()
     assert reader.latestOffset(planned, limit) == planned
+    assert reader.latestOffset(start, limit) == start
+
+
+@pytest.mark.parametrize("max_open_s", [45, 0])
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_open_batch_whose_offset_a_power_cut_removed(
+    shop: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_open_s: int, closed: bool
+) -> None:
+    """It is planned again without a look at the log, which may have removed its beginning."""
+    options = Options(log=shop.folder, max_open_s=45, open_batches=tmp_path)
+    reader, records = TailraceReader(options, SCHEMA), OpenBatches(tmp_path)
+    start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    planned = reader.latestOffset(start, limit)
+    batch, end = Offset.parse(planned).open_batch, shop.log.end().position
+    if closed:
+        records.close(batch, end)
+    else:
+        records.note(batch, OpenProgress(reached=str(end)))
+
+    def lost(*_: object, **__: object) -> NoReturn:
+        raise PositionLostError("the first segment is gone")
+
+    monkeypatch.setattr(Log, "extent", lost)
+    again = TailraceReader(replace(options, max_open_s=max_open_s), SCHEMA)
+    assert again.latestOffset(start, limit) == planned
+    (part,) = again.partitions(start, planned)
+    if max_open_s and not closed:
+        assert isinstance(part, OpenRange)
+    else:
+        assert isinstance(part, Range)
+        assert (part.after, part.upto) == (str(end), str(end))
 
 
 def test_an_interrupted_open_batch_ends_with_what_it_delivered(

@@ -178,7 +178,7 @@ class Pipeline(Section):
     batch_bytes: Bytes = Field(
         default=128 * 2**20,
         ge=1,
-        description="Max bytes of log per micro-batch, rounded up to a whole entry.",
+        description="Max bytes of log per closed micro-batch, rounded up to a whole entry.",
     )
     max_open_s: float = Field(
         default=45.0,

@@ -119,7 +119,7 @@ class Segments:
 
     def end_of_timeline(self, timeline: int) -> Lsn | None:
         """Where the log has left a timeline for a later one; None if it still follows it."""
-        for name in self.segments():
+        for name in self.visible_segments(self.end()):
             header = self.header(name)
             if header.identity.timeline > timeline:
                 return header.base_end_lsn

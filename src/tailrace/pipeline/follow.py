@@ -28,7 +28,8 @@ FAR_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some changes; `whole` if they end with a transaction."""
+    """Some changes, none if no table of the entry is wanted; `whole` if they end with a
+    transaction."""
 
     groups: list[Group]
     whole: bool
@@ -65,9 +66,15 @@ class Following:
         self._limit = limit
         self._clock = clock
         self._rows = 0
+        self._range_bytes = 0
         self._began_s = self._looked_s = 0.0
         self.reached = after
         """Everything up to here has been yielded; the end of a transaction."""
+
+    @property
+    def far(self) -> bool:
+        """Whether much of the log has been read since the last look at its end."""
+        return self._range_bytes > FAR_BYTES
 
     def parts(self) -> Iterator[Part | None]:
         """The changes, and None where the log has no more for now."""
@@ -86,20 +93,21 @@ class Following:
             else:
                 yield None
                 self._log.wait(self.reached, LOOK_S)
-                if self._is_over():
-                    return
+            if self._is_over():
+                return
 
     def _read(self, upto: Position, *, continues: bool) -> Generator[Part, None, bool]:
         """The parts up to a position; whether the batch has to end, at the latest there."""
-        after = self.reached
+        after, self._range_bytes = self.reached, 0
         if upto <= after:
             return False
         for entry in merged(self._log.read(after, upto, continues=continues)):
             self._rows += entry.changes
+            self._range_bytes += len(entry.body)
             groups = self._decoder.decode(entry, after, upto)
             if entry.ends:
                 self.reached = max(self.reached, min(entry.last, upto))
-            if groups:
+            if groups or entry.transactions:
                 yield Part(groups, entry.ends)
             if entry.ends and self._is_over():
                 return True

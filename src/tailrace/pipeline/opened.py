@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tailrace.pipeline.delivery import Delivery
     from tailrace.pipeline.open_source import OpenSource
 
-_FLUSH_S = 1.0
-"""How often to flush while the log always has more: the sink is idle from a flush to the next
-part."""
+_FLUSH_S, _FAR_FLUSH_S = 0.1, 1.0
+"""How often to flush while the log has more. The sink is idle from a flush to the next part, which
+matters far from the end of the log."""
 
 
 def deliver_open(delivery: Delivery, batch: OpenBatch, source: OpenSource, *, page: int) -> None:
@@ -31,10 +31,11 @@ def deliver_open(delivery: Delivery, batch: OpenBatch, source: OpenSource, *, pa
     encoder = encoder_of(source.spec)
     for part in following.parts():
         now = time.monotonic()
-        if part is not None:
+        if part is not None and part.groups:
             messages = [encoder.encode(group) for group in check_sizes(part.groups)]
             delivery.write(in_order(messages), begin)
-        if part is None or (part.whole and now - flushed_s >= _FLUSH_S):
+        flush_s = _FAR_FLUSH_S if following.far else _FLUSH_S
+        if part is None or (part.whole and now - flushed_s >= flush_s):
             flushed_s = now
             delivery.reach(following.reached, closed=False)
     delivery.reach(following.reached, closed=True)

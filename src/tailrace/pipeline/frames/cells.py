@@ -161,7 +161,7 @@ class CellFrame:
         marked, marked_s, repeated = start, time.monotonic(), True
         for part in following.parts():
             since_s = time.monotonic() - marked_s
-            if part is not None:
+            if part is not None and part.groups:
                 groups = check_sizes(part.groups)
                 yield in_order([_batch(group, lanes, str(start), schema) for group in groups])
             if part is not None and not part.whole:

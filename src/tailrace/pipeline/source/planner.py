@@ -111,8 +111,8 @@ class Planner:
 
     `history` is what positions of this log belong to. `pages` returns the pages of backfills after
     a number, in order. `versions` is None for frames that read any version of a table. `opens`
-    tells whether batches may be open at present, `opens_far` whether far from the end of the log,
-    too. `now` and the `now` of `next_end` are of one monotonic clock.
+    tells whether batches may be open, `opens_far` whether far from the end of the log, too. `now`
+    and the `now` of `next_end` are of one monotonic clock.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Planner:
         max_page_rows: int = UNLIMITED,
         pages: Callable[[int], Iterable[Page]] = lambda _: (),
         versions: PlannedVersions | None = None,
-        opens: Callable[[], bool] = lambda: False,
+        opens: bool = False,
         opens_far: bool = False,
     ) -> None:
         self._last_batch_s = now
@@ -142,9 +142,13 @@ class Planner:
 
         With a `target` (`Trigger.AvailableNow`) no batch goes beyond it and no heartbeat is sent.
         """
-        position, near_end = self._end_in_log(log, start.position, limits, target)
         # A task that follows the log does not check whether its timeline ended before `start`.
-        may_open = (near_end or self._opens_far) and not start.timeline
+        may_open = self._opens and target is None and not start.timeline
+        if may_open and self._opens_far and not any(True for _ in self._pages(start.page)):
+            self._last_batch_s = now
+            return self._opened(start)
+        position, near_end = self._end_in_log(log, start.position, limits, target)
+        may_open = may_open and (near_end or self._opens_far)
         mark = log.end()
         pages = self._next_pages(mark, start.page, position, alone=position == start.position)
         following = Offset(
@@ -163,8 +167,8 @@ class Planner:
                 pages=tuple(page.number for page in pages),
                 timeline=log.timeline(mark) if after_changes else 0,
             )
-        elif may_open and target is None and self._opens():
-            end = replace(following, position=start.position, opened=start.opened + 1, open=True)
+        elif may_open:
+            end = self._opened(start)
         elif position > start.position:
             end = following
         elif target is None and now - self._last_batch_s >= HEARTBEAT_S:
@@ -173,6 +177,16 @@ class Planner:
             return None
         self._last_batch_s = now
         return end
+
+    def _opened(self, start: Offset) -> Offset:
+        """The open batch after `start`."""
+        return Offset(
+            position=start.position,
+            history=self._history,
+            page=start.page,
+            opened=start.opened + 1,
+            open=True,
+        )
 
     def _end_in_log(
         self, log: PlannedLog, after: Position, limits: Limits, target: Position | None

@@ -53,6 +53,7 @@ from tailrace.log.store import LocalStore
 from tailrace.open_batch import OpenBatches
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
+from tailrace.pipeline.source.partitions import OpenRange, Range
 from tailrace.pipeline.source.planner import UNLIMITED, Limits, PlannedVersions, Planner, split
 from tailrace.pipeline.spec import Spec
 from tailrace.position import Position
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from tailrace.pipeline.source.inline import InlineCapture
 
 _WAIT_S = 0.05
+_QUIET_WAIT_S = 0.25
+"""After a page of a backfill: only another page comes before the log grows, which ends the wait."""
 _PIN_S = 1.0
 
 
@@ -113,22 +116,6 @@ class TailraceSource(DataSource):
     def streamReader(self, schema: StructType) -> TailraceReader:  # noqa: N802
         """A streaming read of the log."""
         return TailraceReader(self._options_for_changes(), schema)
-
-
-class Range(InputPartition):
-    """A range of the log for one task, and the backfill pages that follow it."""
-
-    def __init__(self, after: str, upto: str, pages: tuple[int, ...] = ()) -> None:
-        super().__init__((after, upto, pages))
-        self.after, self.upto, self.pages = after, upto, pages
-
-
-class OpenRange(InputPartition):
-    """An open batch: its task follows the log."""
-
-    def __init__(self, batch: OpenBatch, page: int) -> None:
-        super().__init__((str(batch), page))
-        self.batch, self.page = batch, page
 
 
 class LogReader(DataSourceReader):
@@ -186,8 +173,13 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pin(offset.position)
         if self._capture is not None:
             self._capture.check()
-        if self._target is None and not (self._opens() and not offset.timeline):
-            log.wait(offset.position, _WAIT_S)
+        if self._opens and self._records.close_requested:
+            # The query stops: a closed batch would be interrupted.
+            return start
+        if (interrupted := self._interrupted(offset)) is not None:
+            return interrupted.dump()
+        if self._target is None and (offset.timeline or not self._opens):
+            log.wait(offset.position, _QUIET_WAIT_S if self._opens else _WAIT_S)
         end = self._planner.next_end(
             log, offset, limits=self._limits(limit), target=self._target, now=self._clock()
         )
@@ -225,8 +217,8 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ended = self._open_log().end_of_timeline(offset.timeline) if offset.timeline else None
         if ended is not None and offset.position.lsn > ended:
             raise DivergedError(
-                f"rows of a backfill were delivered at {offset.position.lsn}, but a standby was "
-                f"promoted that has timeline {offset.timeline} up to {ended} only",
+                f"rows of a backfill are at {offset.position.lsn}, but a standby was promoted that "
+                f"has timeline {offset.timeline} up to {ended} only",
                 hint=self._way_out,
             )
 
@@ -249,9 +241,24 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return OpenBatches(folder)
 
+    @property
     def _opens(self) -> bool:
-        """Whether the next batch may be open."""
-        return self._options.max_open_s > 0 and not self._records.close_requested
+        """Whether batches may be open."""
+        return self._options.max_open_s > 0
+
+    def _interrupted(self, offset: Offset) -> Offset | None:
+        """The next batch, if it is an open one that has delivered something already.
+
+        Spark does not fsync offsets, so a power cut may remove the last ones. The log may have
+        removed by then what these batches had delivered: each begins where it was, or has ended.
+        """
+        if self._options.open_batches is None:
+            return None
+        batch = replace(
+            offset, opened=offset.opened + 1, open=True, pages=(), heartbeat=0, timeline=0
+        )
+        began = self._records.began(batch.open_batch)
+        return replace(batch, history=self._history) if began else None
 
     @property
     def _way_out(self) -> str:
@@ -320,17 +327,17 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Range(str(after), str(upto)) for after, upto in ranges]
 
     def _open_partition(self, batch: OpenBatch, page: int) -> InputPartition:
-        """An open batch; a range if it is a replay of one that was closed.
+        """An open batch; nothing if it is a replay of one that was closed.
 
         Settings may have changed so that batches are not open any more. One that was interrupted
         then ends with what it has delivered.
         """
-        begin, closed = self._records.begin(batch), self._records.closed(batch)
-        if closed is None and self._options.max_open_s > 0:
+        closed = self._records.closed(batch)
+        if closed is None and self._opens:
             return OpenRange(batch, page)
         if closed is None:
-            closed = self._records.close(batch, begin)
-        return Range(str(min(begin, closed)), str(closed))
+            closed = self._records.close(batch, self._records.begin(batch))
+        return Range(str(closed), str(closed))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range, the same ones on every call."""

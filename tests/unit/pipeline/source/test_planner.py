@@ -350,7 +350,7 @@ def test_an_offset_survives_its_json() -> None:
 
 
 def opening(opened: bool = True, *, far: bool = False) -> Planner:
-    return Planner(now=NOW, opens=lambda: opened, opens_far=far)
+    return Planner(now=NOW, opens=opened, opens_far=far)
 
 
 def test_near_the_end_of_the_log_a_batch_is_open() -> None:
