@@ -185,9 +185,9 @@ class Pipeline(Section):
         ge=0,
         le=120,
         description=(
-            "A micro-batch stays open for so many seconds and delivers changes as they come; with "
-            "SQL stages only near the end of the log. 0: every batch is closed, which adds a tenth "
-            "of a second. "
+            "Near the end of the log, and without SQL stages into NATS everywhere, a micro-batch "
+            "stays open for so many seconds and delivers changes as they come. 0: every batch is "
+            "closed, which adds a tenth of a second. "
             "Pipelines with several lanes always have closed batches."
         ),
     )

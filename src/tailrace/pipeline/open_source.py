@@ -37,15 +37,16 @@ class OpenSource:
     max_rows: int
     max_s: float
     """0: no batch is open."""
+    far: bool = False
+    """Whether batches may be open far from the end of the log, too."""
 
     def follow(
         self, log: Log, batch: OpenBatch, *, page: int, versions: PlannedVersions | None = None
     ) -> Following:
         """Follow the log in a batch, from where an earlier task of the batch has come to.
 
-        It ends on request, and for a page of a backfill after the number `page`. With `versions`,
-        which rows for SQL stages have, it also ends before a version of a table that is not among
-        them, and far from the end of the log: closed batches of such rows are faster.
+        It ends on request, for a page of a backfill after the number `page`, and before a version
+        of a table that is not among `versions`.
         """
         records = OpenBatches(self.records)
         return Following(
@@ -56,7 +57,7 @@ class OpenSource:
             max_rows=self.max_rows,
             max_s=self.max_s,
             ends=self._ends(log, records, page),
-            near=versions is not None,
+            near=not self.far,
             limit=_covered(log, versions),
             clock=time.monotonic,
         )

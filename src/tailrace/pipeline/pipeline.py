@@ -2,9 +2,10 @@
 
 Without SQL stages the task of the source decodes and encodes, whole columns at a time, and passes
 blocks of messages on. With SQL stages the rows pass through Spark's expressions and are encoded in
-the task that delivers them. With one lane batches are open (`tailrace.open_batch`): without SQL
-stages the task that delivers reads the log by itself; with them, near the end of the log, the task
-of the source follows the log and moves its rows on through Spark.
+the task that delivers them. With one lane, batches near the end of the log are open
+(`tailrace.open_batch`): without SQL stages the task that delivers reads the log by itself (for some
+sinks everywhere), with them the task of the source follows the log and moves its rows on through
+Spark.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
 from tailrace.pipeline.open_source import OpenSource
 from tailrace.pipeline.opening import Target
 from tailrace.pipeline.spec import Spec
+from tailrace.sinks.registry import SINKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +85,7 @@ def start(
     open_s = max_open_s if pipeline.lanes == 1 and pushed else 0.0
     records = checkpoint.open_folder(folder)
     if stages is None:
+        far = SINKS.find(pipeline.sink.type).backlog_in_one_task
         source = OpenSource(
             log=folders.log,
             spool=folders.spool,
@@ -90,8 +93,9 @@ def start(
             spec=spec,
             max_rows=pipeline.batch_rows,
             max_s=open_s,
+            far=far,
         )
-        blocks = read(spark, pipeline, spec, folders, began, open_s=open_s)
+        blocks = read(spark, pipeline, spec, folders, began, open_s=open_s, open_far=far)
         receipts = deliver_blocks(in_lanes(blocks, spec), target, source)
     else:
         cells = read(spark, pipeline, spec, folders, began, frame="cells", open_s=open_s)
@@ -115,6 +119,7 @@ def read(
     *,
     frame: str = "blocks",
     open_s: float = 0.0,
+    open_far: bool = False,
 ) -> DataFrame:
     """The log as a streaming frame."""
     return (
@@ -130,6 +135,7 @@ def read(
         .option("spool", str(folders.spool))
         .option("openBatches", str(checkpoint.open_folder(folders.checkpoint)))
         .option("maxOpenSeconds", open_s)
+        .option("openFar", open_far)
         .option("pushBytes", _push_bytes(spark))
         .load()
     )

@@ -61,6 +61,9 @@ class SinkType(ABC, Generic[S]):
     promises: ClassVar[Promises]
     records: ClassVar[bool] = False
     """Whether it takes records of the broker (`tailrace.encode.records`) instead of messages."""
+    backlog_in_one_task: ClassVar[bool] = False
+    """Whether the task that reads a backlog also delivers it. For sinks whose client takes little
+    CPU per message: a second process then gains less than the way to it through the JVM costs."""
 
     @abstractmethod
     def destination(self, template: str, *, database: str) -> Template:

@@ -41,6 +41,7 @@ HELP = {
     "spool": "For pipelines: the folder with the rows of backfills.",
     "openBatches": "For pipelines: the folder with the records of open batches.",
     "maxOpenSeconds": "For pipelines: how many seconds a batch may stay open.",
+    "openFar": "For pipelines: true if batches may be open far from the end of the log, too.",
     "pushBytes": "For pipelines: the size of a row that moves the rows before it through Spark.",
 }
 _BY_LOWER_CASE = {name.lower(): name for name in HELP}
@@ -75,6 +76,7 @@ class Options:
     spool: Path | None = None
     open_batches: Path | None = None
     max_open_s: float = 0.0
+    open_far: bool = False
     push_bytes: int = 1 << 20
 
     @classmethod
@@ -127,6 +129,7 @@ class Options:
             spool=Path(values["spool"]) if "spool" in values else None,
             open_batches=Path(values["openBatches"]) if "openBatches" in values else None,
             max_open_s=float(values.get("maxOpenSeconds", "0")),
+            open_far=values.get("openFar", "false").lower() == "true",
             push_bytes=_number(values, "pushBytes", 1 << 20),
         )
 

@@ -280,9 +280,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pages=self._pages_after,
             versions=self._planned_versions(),
             opens=self._opens,
-            # The task of an open batch of blocks reads and delivers: no row takes the way through
-            # the JVM, which far from the end of the log costs more than a second process gains.
-            opens_far=options.frame == "blocks",
+            opens_far=options.open_far,
         )
 
     def _pages_after(self, number: int) -> Iterable[Page]:

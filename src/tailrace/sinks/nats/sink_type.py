@@ -36,6 +36,7 @@ class Nats(SinkType[NatsSink]):
         largest_message="the server's `max_payload` (1 MiB by default); a larger one is POISONED",
         batch="`max_outstanding` messages without an ack, 4,000 by default",
     )
+    backlog_in_one_task = True
 
     def destination(self, template: str, *, database: str) -> SubjectTemplate:
         """Fills a template of subjects."""
