@@ -127,8 +127,11 @@ def delivered(folder: Path) -> Position | None:
     batch = running(folder)
     offset = _offset(folder)
     position = None if offset is None else Position.parse(str(offset["position"]))
+    if batch is None and offset is not None and position is not None:
+        # A power cut may have removed the offset of a batch, but not its records.
+        batch = OpenBatch(int(offset.get("opened", 0)) + 1, position)
     if batch is not None:
-        reached = open_batches(folder).begin(batch)
+        reached = open_batches(folder).reached(batch)
         return reached if position is None else max(position, reached)
     return position
 

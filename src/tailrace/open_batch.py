@@ -132,6 +132,12 @@ class OpenBatches:
         """Whether something of a batch was delivered."""
         return self.closed(batch) is not None or self.begin(batch) > batch.after
 
+    def reached(self, batch: OpenBatch) -> Position:
+        """How far a batch has come, and the open batches right after it."""
+        while (closed := self.closed(batch)) is not None:
+            batch = OpenBatch(batch.number + 1, closed)
+        return self.begin(batch)
+
     def note(self, batch: OpenBatch, progress: OpenProgress) -> None:
         """Replace the progress of the running batch. A full disk keeps the older one."""
         with contextlib.suppress(DiskFullError, StorageError):
@@ -167,7 +173,7 @@ class OpenBatches:
             raise SinkFencedError("another task delivers this batch by now")
 
     def request_close(self) -> None:
-        """Ask the task of the running batch to close it; no further batch is opened."""
+        """Ask the task of the running batch to close it; no further batch is planned."""
         self._replace("close", "")
 
     @property

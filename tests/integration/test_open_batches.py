@@ -142,7 +142,7 @@ def test_a_stop_in_a_backlog(rig: Rig) -> None:
     where the task is, and the next start continues there."""
     rig.database.execute("ALTER TABLE items ADD note text")
     rig.database.execute(
-        "DO $$ BEGIN FOR i IN 0..99 LOOP INSERT INTO items "
+        "DO $$ BEGIN FOR i IN 0..299 LOOP INSERT INTO items "
         "SELECT i * 100 + g, repeat('x', 500) FROM generate_series(1, 100) g; COMMIT; "
         "END LOOP; END $$"
     )
@@ -158,8 +158,8 @@ def test_a_stop_in_a_backlog(rig: Rig) -> None:
     delivered = rig.figures.events
     rig.pipeline["sink"] = rig.sink()
     rig.begin()
-    rig.arrived(10_000)
-    wait_for(lambda: delivered + rig.figures.events == 10_000, lambda: rig.figures)
+    rig.arrived(30_000)
+    wait_for(lambda: delivered + rig.figures.events == 30_000, lambda: rig.figures)
     assert rig.figures.duplicates == 0
 
 

@@ -19,6 +19,7 @@ import tailrace
 from tailrace.change import Op
 from tailrace.errors import CorruptError, DivergedError, PositionLostError
 from tailrace.log.reader import Earliest, Log
+from tailrace.log.seek import Seeker
 from tailrace.open_batch import OpenBatches, OpenProgress
 from tailrace.pipeline.frames.changes import SCHEMA
 from tailrace.pipeline.source.offset import Offset
@@ -351,7 +352,7 @@ def test_an_open_batch_whose_offset_a_power_cut_removed(
     def lost(*_: object, **__: object) -> NoReturn:
         raise PositionLostError("the first segment is gone")
 
-    monkeypatch.setattr(Log, "extent", lost)
+    monkeypatch.setattr(Seeker, "find", lost)
     again = TailraceReader(replace(options, max_open_s=max_open_s), SCHEMA)
     assert again.latestOffset(start, limit) == planned
     (part,) = again.partitions(start, planned)
@@ -360,6 +361,7 @@ def test_an_open_batch_whose_offset_a_power_cut_removed(
     else:
         assert isinstance(part, Range)
         assert (part.after, part.upto) == (str(end), str(end))
+        assert list(again.read(part)) == []
 
 
 def test_an_interrupted_open_batch_ends_with_what_it_delivered(

@@ -270,6 +270,18 @@ def test_a_running_open_batch_has_delivered_what_it_has_noted(tmp_path: Path) ->
     assert checkpoint.delivered(tmp_path) == OPEN.after
 
 
+def test_records_outlive_the_offsets_of_their_batches(tmp_path: Path) -> None:
+    """GIVEN a power cut that removed the offsets of the last two batches, not fsynced by Spark,
+    THEN what they have delivered is known, and the log may have removed it."""
+    records = with_open_batch(tmp_path, committed=True)
+    records.close(OPEN, KNOWN)
+    end, reached = Position(Lsn(KNOWN.lsn + 16)), Position(Lsn(KNOWN.lsn + 32))
+    records.close(OpenBatch(3, KNOWN), end)
+    assert checkpoint.delivered(tmp_path) == end
+    records.note(OpenBatch(4, end), OpenProgress(reached=str(reached)))
+    assert checkpoint.delivered(tmp_path) == reached
+
+
 def test_a_reset_forgets_open_batches(tmp_path: Path) -> None:
     records = with_open_batch(tmp_path, committed=False)
     records.note(OPEN, OpenProgress(reached="0/60.0"))

@@ -222,6 +222,8 @@ class Runner:
 
     def _settle(self, noted: OpenProgress) -> None:
         """Let the log remove what an open batch has delivered."""
+        if noted.batch != str(checkpoint.running(self._folders.checkpoint)):
+            return
         store, reached = LocalStore(self._config.log.path), Position.parse(noted.reached)
         pinned = retention.own_pin(store, self._name)
         if pinned is None or pinned < reached:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.decode.decoder import Decoder
 from tailrace.pipeline import follow
 from tailrace.pipeline.follow import LOOK_S, Following, Part
 from tests.fix_log import TestLog, transaction
@@ -162,7 +164,7 @@ def test_it_ends_where_the_plan_ends() -> None:
 
 @pytest.mark.parametrize("near", [True, False])
 def test_far_from_the_end_of_the_log(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows for SQL stages are left to a closed batch, all others are read on."""
+    """There a batch ends that may be open near the end only; any other one goes on."""
     monkeypatch.setattr(follow, "FAR_BYTES", 1000)
     rig = Rig()
     rig.write(0)
@@ -171,13 +173,27 @@ def test_far_from_the_end_of_the_log(near: bool, monkeypatch: pytest.MonkeyPatch
     assert rows(next(parts)) == expected(0)
     rig.write(1)
     assert rows(next(parts)) == expected(1)
-    rig.write(*range(2, 12))
+    rig.write(*range(2, 32))
     if near:
         assert list(parts) == []
         assert following.reached.lsn == transaction(1).lsn
     else:
-        assert rows(next(parts)) == expected(*range(2, 12))
-        assert following.reached.lsn == transaction(11).lsn
+        assert not following.far
+        assert rows(next(parts)) == expected(*range(2, 32))
+        assert following.far
+        assert following.reached.lsn == transaction(31).lsn
+        assert next(parts) is None
+
+
+def test_changes_that_nobody_wants_move_the_position() -> None:
+    """So that what came before them is flushed and noted, however many they are."""
+    rig = Rig()
+    rig.write(0, 1)
+    following = rig.following()
+    following._decoder = Decoder(wanted=lambda _: False, messages=lambda _: True)
+    (part,) = (part for part in islice(following.parts(), 1))
+    assert part == Part([], whole=True)
+    assert following.reached.lsn == transaction(1).lsn
 
 
 @pytest.mark.parametrize("reason", ["rows", "time", "request"])

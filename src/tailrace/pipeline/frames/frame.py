@@ -62,7 +62,9 @@ class Slice:
     ) -> Iterator[list[Group]]:
         """The groups of the slice, a few log entries at a time."""
         decoder = Decoder(wanted=wanted, messages=messages)
-        for entry in merged(self.log.read(self.after, self.upto)):
+        # The log may have removed everything up to the end of a range that has nothing to read.
+        entries = self.log.read(self.after, self.upto) if self.upto > self.after else ()
+        for entry in merged(entries):
             groups = decoder.decode(entry, self.after, self.upto)
             if groups:
                 yield groups

@@ -5,13 +5,13 @@ planner decides in this order:
 
 | question                                            | answer                                    |
 |-----------------------------------------------------|-------------------------------------------|
+| May batches be open everywhere, and no page waits?  | an open batch: its task follows the log   |
 | Are there changes after `start`?                    | the log's end, at most the limits         |
 | Does a change need a table version without a plan?  | end before it; `ReplanError` if it is the |
 |                                                     | first change of the batch                 |
 | Is the next page complete at that position?         | deliver it after the changes              |
-| May batches be open, and is the rest of the log     | an open batch: its task follows the log   |
-| short, or does one task read and deliver? Not after |                                           |
-| a page that is after the last change                |                                           |
+| May batches be open, and is the rest of the log     | an open batch; not after a page that is   |
+| short?                                              | after the last change                     |
 | Neither changes nor pages, for 30 s?                | a heartbeat: the same position again      |
 | Otherwise                                           | no batch                                  |
 

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 _WAIT_S = 0.05
 _QUIET_WAIT_S = 0.25
-"""After a page of a backfill: only another page comes before the log grows, which ends the wait."""
+"""After the last page of a backfill. A change ends the wait."""
 _PIN_S = 1.0
 
 
@@ -173,13 +173,14 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pin(offset.position)
         if self._capture is not None:
             self._capture.check()
+        if self._target is None and (offset.timeline or not self._opens):
+            quiet = self._opens and not any(True for _ in self._pages_after(offset.page))
+            log.wait(offset.position, _QUIET_WAIT_S if quiet else _WAIT_S)
         if self._opens and self._records.close_requested:
             # The query stops: a closed batch would be interrupted.
             return start
         if (interrupted := self._interrupted(offset)) is not None:
             return interrupted.dump()
-        if self._target is None and (offset.timeline or not self._opens):
-            log.wait(offset.position, _QUIET_WAIT_S if self._opens else _WAIT_S)
         end = self._planner.next_end(
             log, offset, limits=self._limits(limit), target=self._target, now=self._clock()
         )
@@ -252,11 +253,9 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark does not fsync offsets, so a power cut may remove the last ones. The log may have
         removed by then what these batches had delivered: each begins where it was, or has ended.
         """
-        if self._options.open_batches is None:
+        if self._options.open_batches is None or offset.timeline:
             return None
-        batch = replace(
-            offset, opened=offset.opened + 1, open=True, pages=(), heartbeat=0, timeline=0
-        )
+        batch = replace(offset, opened=offset.opened + 1, open=True, pages=(), heartbeat=0)
         began = self._records.began(batch.open_batch)
         return replace(batch, history=self._history) if began else None
 
