@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-WINDOW_S = 15
+WINDOW_S = 8
 """The quorum is lost for longer: reading back keeps messages from being stored twice."""
 FINAL = {"failed", "stopped"}
 """States that a pipeline does not leave by itself."""

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.long
 
 KINDS = ("capture", "driver", "jvm", "worker", "source", "nats", "walsender")
 SHORT_S = (0.5, 3.0)
-LONG_PAUSE_S = 20.0
+LONG_PAUSE_S = 10.0
 SOAK_S = (5.0, 90.0)
 BURST = 40_000
 """Rows of a transaction that takes a worker seconds to deliver."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 TOPIC, PARTITIONS = "orders", 4
-OLD, NEW, READ = 60_000, 140_000, 50_000
+OLD, NEW, READ = 30_000, 90_000, 20_000
 KILLS = ("capture", "kafka", "postgres", "driver", "worker", "jvm")
 
 

@@ -194,6 +194,8 @@ def test_an_interrupted_batch_and_settings_without_open_batches(
     rig.insert(3)
     rig.arrived(3)
     wait_for(lambda: checkpoint.running(rig.checkpoint) is None, "a closed batch")
+    rig.insert(4)
+    rig.arrived(4)
     wait_for(lambda: rig.figures.open is False, lambda: rig.figures)
 
 

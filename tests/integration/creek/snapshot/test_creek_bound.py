@@ -46,11 +46,11 @@ def selected(database: Database) -> dict[int, str]:
     return dict(database.query("SELECT id, v FROM items"))
 
 
-def replayed(captured: Captured, topic: Topic) -> dict[int, str]:
+def replayed(changes: list[Change], topic: Topic) -> dict[int, str]:
     """What Creek's client has in the end: changes up to the header's LSN are left out."""
     after = Lsn.parse(topic.header["lsn"])
     rows: dict[int, Any] = {row["id"]: row["v"] for row in topic.rows}
-    for change in changes(captured):
+    for change in changes:
         if change.position.lsn <= after:
             continue
         for image in (change.before, change.after):
@@ -93,7 +93,7 @@ def test_a_change_that_is_in_the_stream_and_not_yet_visible(
         # Clients read the stream from this time on: the update was stored before the snapshot.
         assert datetime.fromisoformat(found.header["at"]) < change.committed_at
         wait_for(lambda: len(changes(captured)) == 2, "both updates are in the log")
-    assert replayed(captured, found) == selected(system.database)
+    assert replayed(changes(captured), found) == selected(system.database)
 
 
 def test_a_hanging_commit_older_than_the_pipeline_is_waited_for(
@@ -145,7 +145,7 @@ def test_while_capture_is_stopped(system: System, captured: Captured) -> None:
         settle(captured)
     found = system.topic(topic)
     assert Lsn.parse(found.header["lsn"]) < before
-    assert replayed(captured, found) == selected(system.database)
+    assert replayed(changes(captured), found) == selected(system.database)
 
 
 @pytest.mark.long
@@ -169,7 +169,8 @@ def test_under_load(system: System, captured: Captured, seed: int) -> None:
             assert system.over(topics[-1])["state"] == "complete"
     with running(captured):
         settle(captured)
+    captured_changes = changes(captured)
     for topic in map(system.topic, topics):
         seen = Visibility.parse(topic.header["visibility"])
         assert seen.xmax & 0xFFFFFFFF == topic.header["tx_id"]
-        assert replayed(captured, topic) == selected(system.database)
+        assert replayed(captured_changes, topic) == selected(system.database)
