@@ -38,7 +38,7 @@ class Delivery(System):
         self.source = {}
         self.stream = f"S{self.database.name}"
         self.prefix = self.database.name
-        sink = pipeline.pop("kafka", None) or self.sink() | pipeline.pop("sink", {})
+        sink = pipeline.pop("to", None) or self.sink() | pipeline.pop("sink", {})
         self.pipeline = {"encoding": "json", **pipeline, "sink": sink}
 
     @contextmanager

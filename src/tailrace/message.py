@@ -13,7 +13,13 @@ MESSAGES = pa.schema(
         pa.field("lsn", pa.uint64(), nullable=False),
         pa.field("ordinal", pa.uint64(), nullable=False),
         pa.field("committed_at", pa.int64(), nullable=False),
+        pa.field("scope", pa.uint64(), nullable=False),
+        pa.field("former", pa.binary()),
     ]
 )
 """One message per row, in order of position. Destinations and ids are UTF-8; `committed_at` counts
-microseconds since 1970 UTC. The rows of one transaction (one `lsn`) are consecutive."""
+microseconds since 1970 UTC. The rows of one transaction (one `lsn`) are consecutive.
+
+Messages with the same `scope` and `key` must stay in order. The scope is a hash of the table's
+name. `former` is the old key of an update that changed it, which must follow the messages of both
+keys. A message without a key must stay in order with all messages of its scope."""

@@ -18,18 +18,21 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
-from tailrace.errors import SinkError
+from tailrace.errors import PoisonedError, SinkError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane, Receipt
+from tailrace.sinks.http.settings import HttpSink
+from tailrace.sinks.http.sink import Http
 from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
+from tailrace.sinks.outcome import Verdict
 from tailrace.sinks.registry import SINKS
-from tailrace.testing import EmbeddedNats
+from tailrace.testing import EmbeddedNats, HttpReceiver
 from tests.integration.kafka.reading import Bench as Topic
-from tests.unit.sinks.rows import message_id, payload, position, rows
+from tests.unit.sinks.rows import message_id, payload, position, rows, write
 from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from tailrace.sinks.contract import Sink
     from tailrace.testing import EmbeddedKafka
 
+TOO_LARGE = 8_000_000
+"""The size of a payload that no sink accepts with its default settings."""
 Delivered = tuple[bytes, bytes, bytes]
 """Destination, id, payload."""
 
@@ -75,7 +80,7 @@ class NatsBench:
         js = client.jetstream(timeout=60)
         found = []
         state = (await js.stream_info("CDC")).state
-        for sequence in range(state.first_seq, state.last_seq + 1):
+        for sequence in range(state.first_seq, state.last_seq + 1) if state.messages else ():
             message = await js.get_msg("CDC", sequence)
             assert message.subject is not None
             name = (message.headers or {})["Nats-Msg-Id"]
@@ -113,6 +118,21 @@ class KafkaBench:
         ]
 
 
+class HttpBench:
+    prefix = "/cdc"
+
+    def __init__(self, receiver: HttpReceiver) -> None:
+        self._receiver = receiver
+
+    def make(self) -> Sink:
+        settings = {"type": "http", "url": self._receiver.url, "allow_private": True}
+        return Http(HttpSink.model_validate(settings), name="contract")
+
+    def delivered(self) -> list[Delivered]:
+        requests = self._receiver.requests
+        return [(each.path.encode(), each.id.encode(), each.body) for each in requests]
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -126,10 +146,18 @@ def kafka_bench(request: pytest.FixtureRequest, *, transactional: bool) -> Itera
     yield KafkaBench(kafka.bootstrap, transactional=transactional)
 
 
+@contextmanager
+def http_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    del request
+    with HttpReceiver() as receiver:
+        yield HttpBench(receiver)
+
+
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
     "nats": nats_bench,
     "kafka": partial(kafka_bench, transactional=False),
     "kafka-transactional": partial(kafka_bench, transactional=True),
+    "http": http_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""
 
@@ -167,28 +195,28 @@ def test_every_registered_sink_has_a_bench() -> None:
 
 def test_messages_arrive_as_they_are_and_in_order(bench: Bench, sink: Sink) -> None:
     for start in (0, 50, 100):
-        sink.write(rows(range(start, start + 50), destination=place(bench)))
+        write(sink, rows(range(start, start + 50), destination=place(bench)))
     assert sink.flush() == Receipt(messages=150, bytes=weight(range(150)))
     assert bench.delivered() == expected(bench, range(150))
 
 
 def test_a_receipt_covers_what_came_since_the_last(bench: Bench, sink: Sink) -> None:
     assert sink.flush() == Receipt()
-    sink.write(rows(range(10), destination=place(bench)))
-    sink.write(rows(range(10, 20), destination=place(bench)))
+    write(sink, rows(range(10), destination=place(bench)))
+    write(sink, rows(range(10, 20), destination=place(bench)))
     assert sink.flush().messages == 20
     assert sink.flush() == Receipt()
-    sink.write(rows(range(20, 25), destination=place(bench)))
+    write(sink, rows(range(20, 25), destination=place(bench)))
     assert sink.flush().messages == 5
 
 
 def test_empty_batches_are_nothing(bench: Bench, sink: Sink) -> None:
-    sink.write(rows([], destination=place(bench)))
+    write(sink, rows([], destination=place(bench)))
     assert sink.flush() == Receipt()
 
 
 def test_slices_are_read_within_their_bounds(bench: Bench, sink: Sink) -> None:
-    sink.write(rows(range(100), destination=place(bench)).slice(10, 20))
+    write(sink, rows(range(100), destination=place(bench)).slice(10, 20))
     assert sink.flush().messages == 20
     assert bench.delivered() == expected(bench, range(10, 30))
 
@@ -197,14 +225,42 @@ def test_any_bytes_may_be_a_payload(bench: Bench, sink: Sink) -> None:
     payloads = [b"", b"\r\n", bytes(range(256)), "žluťoučký 🐎".encode(), b"x" * 500_000]
     batch = rows(range(len(payloads)), destination=place(bench))
     field = MESSAGES.get_field_index("payload")
-    sink.write(batch.set_column(field, MESSAGES.field(field), pa.array(payloads, pa.binary())))
+    write(sink, batch.set_column(field, MESSAGES.field(field), pa.array(payloads, pa.binary())))
     sink.flush()
     assert [one[2] for one in bench.delivered()] == payloads
 
 
+def test_a_message_that_is_too_large_is_refused_and_others_are_delivered(
+    bench: Bench, sink: Sink
+) -> None:
+    payloads = [payload(number) for number in range(5)]
+    payloads[2] = b"x" * TOO_LARGE
+    batch = rows(range(5), destination=place(bench))
+    field = MESSAGES.get_field_index("payload")
+    batch = batch.set_column(field, MESSAGES.field(field), pa.array(payloads, pa.binary()))
+    refused = sink.inspect(batch)
+    assert list(refused) == [2]
+    assert refused[2].verdict is Verdict.REFUSED
+    assert refused[2].code == PoisonedError.code
+    assert "bytes" in refused[2].reason
+    assert refused[2].hint
+    assert bench.delivered() == []
+    write(sink, batch.slice(0, 2))
+    write(sink, batch.slice(3))
+    assert sink.flush().messages == 4
+    assert [one[1] for one in bench.delivered()] == [message_id(n) for n in (0, 1, 3, 4)]
+
+
+def test_inspection_of_slices_names_their_rows(bench: Bench, sink: Sink) -> None:
+    batch = rows(range(4), destination=place(bench), size=TOO_LARGE).slice(1, 2)
+    assert list(sink.inspect(batch)) == [0, 1]
+    assert sink.inspect(batch.slice(0, 0)) == {}
+    assert sink.flush() == Receipt()
+
+
 def test_destinations_are_kept_apart(bench: Bench, sink: Sink) -> None:
-    sink.write(rows(range(3), destination=place(bench, "a")))
-    sink.write(rows(range(3, 6), destination=place(bench, "b")))
+    write(sink, rows(range(3), destination=place(bench, "a")))
+    write(sink, rows(range(3, 6), destination=place(bench, "b")))
     sink.flush()
     found = [one[0] for one in bench.delivered()]
     assert found == [place(bench, "a")] * 3 + [place(bench, "b")] * 3
@@ -213,7 +269,7 @@ def test_destinations_are_kept_apart(bench: Bench, sink: Sink) -> None:
 def test_a_sink_may_be_opened_again_and_again(bench: Bench, sink: Sink) -> None:
     for start in range(0, 60, 20):
         sink.open(position(start - 1) if start else ORIGIN)
-        sink.write(rows(range(start, start + 20), destination=place(bench)))
+        write(sink, rows(range(start, start + 20), destination=place(bench)))
         assert sink.flush().messages == 20
     assert bench.delivered() == expected(bench, range(60))
 
@@ -221,13 +277,13 @@ def test_a_sink_may_be_opened_again_and_again(bench: Bench, sink: Sink) -> None:
 def test_what_was_not_flushed_comes_again_without_loss(bench: Bench) -> None:
     first = bench.make()
     first.open(ORIGIN)
-    first.write(rows(range(50), destination=place(bench)))
+    write(first, rows(range(50), destination=place(bench)))
     first.flush()
-    first.write(rows(range(50, 100), destination=place(bench)))
+    write(first, rows(range(50, 100), destination=place(bench)))
     first.close()
     second = bench.make()
     second.open(position(49))
-    second.write(rows(range(50, 100), destination=place(bench)))
+    write(second, rows(range(50, 100), destination=place(bench)))
     receipt = second.flush()
     second.close()
     assert receipt.messages + receipt.duplicates == 50
@@ -237,11 +293,11 @@ def test_what_was_not_flushed_comes_again_without_loss(bench: Bench) -> None:
 def test_a_closed_sink_takes_nothing(bench: Bench) -> None:
     sink = bench.make()
     with pytest.raises(SinkError):
-        sink.write(rows(range(1), destination=place(bench)))
+        write(sink, rows(range(1), destination=place(bench)))
     sink.open(ORIGIN)
     sink.close()
     sink.close()
     with pytest.raises(SinkError):
-        sink.write(rows(range(1), destination=place(bench)))
+        write(sink, rows(range(1), destination=place(bench)))
     with pytest.raises(SinkError):
         sink.flush()

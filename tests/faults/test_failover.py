@@ -177,7 +177,7 @@ def test_capture_continues_with_the_new_primary(tmp_path: Path, synchronous: boo
 @pytest.mark.soak
 @pytest.mark.parametrize("synchronous", [True, False])
 def test_capture_continues_with_the_new_primary_for_long(tmp_path: Path, synchronous: bool) -> None:
-    fail_over_repeatedly(tmp_path / "log", soak.rounds(every=100), synchronous=synchronous)
+    fail_over_repeatedly(tmp_path / "log", soak.rounds(every=25), synchronous=synchronous)
 
 
 def fail_over_under_load(cluster: Cluster, log: Path, numbers: Iterator[int]) -> set[int]:

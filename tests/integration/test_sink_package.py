@@ -73,6 +73,9 @@ class Lines:
     def open(self, after):
         pass
 
+    def inspect(self, batch):
+        return {}
+
     def write(self, batch):
         self._waiting += batch.select(["destination", "id", "payload"]).to_pylist()
 

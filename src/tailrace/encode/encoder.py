@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from tailrace.decode import columns
+from tailrace.decode.hashes import hash_of_name, hash_of_table
 from tailrace.encode.facts import Origin
-from tailrace.encode.keys import keys
+from tailrace.encode.keys import former_keys, keys
 from tailrace.encode.pieces import where
 from tailrace.jetstream.names import MESSAGES as MESSAGE_SCHEMA
 from tailrace.message import MESSAGES
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tailrace.decode.group import Group
     from tailrace.encode.layout import Layout
     from tailrace.sinks.destination import Template
@@ -64,6 +68,8 @@ class Encoder:
                 pa.array(group.lsn),
                 pa.array(group.ordinal),
                 pa.array(group.committed_at),
+                pa.array(_scopes(group)),
+                pa.nulls(len(group), pa.binary()) if key is not None else former_keys(group),
             ],
             schema=MESSAGES,
         )
@@ -78,6 +84,16 @@ class Encoder:
             for prefix in coded.dictionary.to_pylist()
         ]
         return pa.array(subjects, pa.binary()).take(coded.indices)
+
+
+def _scopes(group: Group) -> NDArray[np.uint64]:
+    """A hash of the table's name, or of the prefix of a logical message, for each change."""
+    if group.prefixes is None:
+        return np.full(len(group), hash_of_table(group.relation))
+    coded = group.prefixes.dictionary_encode()
+    names = coded.dictionary.to_pylist()
+    hashes = np.array([hash_of_name(name) for name in names], np.uint64)
+    return np.asarray(hashes[coded.indices.to_numpy()])
 
 
 def _column(destination: str | pa.BinaryArray, count: int) -> pa.BinaryArray:

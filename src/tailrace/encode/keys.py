@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tailrace.change import Op
 from tailrace.encode.pieces import Piece, join
 from tailrace.encode.rows import Rows
 from tailrace.encode.syntaxes.json import Json
@@ -29,3 +31,10 @@ def keys(group: Group) -> pa.BinaryArray:
     for values in texts:
         pieces += [b"," if pieces else b"[", *json.text(values)]
     return join([*pieces, b"]"], null=json.null)
+
+
+def former_keys(group: Group) -> pa.BinaryArray:
+    """The old keys of updates that changed them, and null for all other changes."""
+    if group.op is not Op.UPDATE or group.before is None:
+        return pa.nulls(len(group), pa.binary())
+    return keys(replace(group, after=None))

@@ -83,8 +83,8 @@ class Subjects:
         self._patterns = tuple(patterns)
         self._valid: set[bytes] = set()
 
-    def unfit(self, destinations: pa.Array) -> tuple[int, SinkError] | None:
-        """The first row with an invalid destination, and why it is; None if all are valid."""
+    def unfit(self, destinations: pa.Array) -> dict[int, SinkError]:
+        """The rows with invalid destinations, and why they are."""
         if len(self._valid) > _CACHE_SIZE:
             self._valid.clear()
         reasons: dict[bytes, SinkError] = {}
@@ -96,10 +96,10 @@ class Subjects:
                 else:
                     self._valid.add(destination)
         if not reasons:
-            return None
+            return {}
         bad = pc.is_in(destinations, pa.array(list(reasons), destinations.type))
-        row = pc.index(bad, True).as_py()
-        return row, reasons[destinations[row].as_py()]
+        rows = pc.indices_nonzero(bad).to_pylist()
+        return {row: reasons[destinations[row].as_py()] for row in rows}
 
     def _reason(self, destination: bytes) -> SinkError | None:
         shown = repr(destination[:200].decode("utf-8", "replace"))

@@ -6,23 +6,27 @@ See `tailrace.open_batch` for the protocol of open batches.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from tailrace.errors import PoisonedError, SinkError, SinkRefusedError, SinkUnreachableError
 from tailrace.observe import failpoint
 from tailrace.open_batch import OpenBatch, OpenBatches
 from tailrace.pipeline import opening
 from tailrace.pipeline.receipts import ROW, Tally
 from tailrace.pipeline.worker import freeze_gc
+from tailrace.sinks.outcome import Failure, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tailrace.pipeline.opening import Target
     from tailrace.position import Position
-    from tailrace.sinks.contract import Sink
+    from tailrace.sinks.contract import Receipt, Sink
+    from tailrace.sinks.outcome import Outcome
 
 _NOTE_S = 0.2
 
@@ -63,9 +67,21 @@ class Delivery:
         if self._record is not None:
             self._record.check_owner()
         self._last = _check_order(messages, self._last)
+        refused = self._sink.inspect(messages)
+        if refused:
+            self._stop(messages, refused)
         self._tally.take(messages)
         self._sink.write(messages)
         self._written = True
+
+    def _stop(self, messages: pa.RecordBatch, refused: Mapping[int, Outcome]) -> NoReturn:
+        """Deliver the messages before the first refused one, and raise its error."""
+        assert self._sink is not None
+        row = min(refused)
+        if row:
+            self._sink.write(messages.slice(0, row))
+        _check_accepted(self._sink.flush())
+        raise _error(Failure(messages.slice(row, 1), refused[row]))
 
     def reach(self, reached: Position, *, closed: bool) -> None:
         """Flush; an open batch has delivered everything up to a position, or ends there."""
@@ -87,7 +103,9 @@ class Delivery:
         """Wait until the sink has everything durably; whether something was written."""
         if not self._written or self._sink is None:
             return False
-        self._tally.add(self._sink.flush())
+        receipt = self._sink.flush()
+        _check_accepted(receipt)
+        self._tally.add(receipt)
         self._written = False
         return True
 
@@ -121,6 +139,25 @@ def _lane(target: Target) -> int:
     """A task is a lane: rows are partitioned by its number."""
     context = TaskContext.get()
     return context.partitionId() if context is not None and target.lanes > 1 else 0
+
+
+def _check_accepted(receipt: Receipt) -> None:
+    """Raise the error of the first message that was refused, or else of one to be tried again."""
+    if not receipt.failures:
+        return
+    refused = [each for each in receipt.failures if each.outcome.verdict is Verdict.REFUSED]
+    raise _error((refused or receipt.failures)[0])
+
+
+def _error(failure: Failure) -> SinkError:
+    message, outcome = failure
+    name = message["id"][0].as_py().decode("utf-8", "replace")
+    if outcome.verdict is not Verdict.REFUSED:
+        text = f"message {name!r} is not accepted: {outcome.reason}"
+        return SinkUnreachableError(text, hint=outcome.hint)
+    text = f"message {name!r} cannot be delivered: {outcome.reason}"
+    kind = SinkRefusedError if outcome.code == SinkRefusedError.code else PoisonedError
+    return kind(text, hint=outcome.hint)
 
 
 def _check_order(messages: pa.RecordBatch, last: tuple[int, int]) -> tuple[int, int]:

@@ -29,23 +29,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.change import Op
-from tailrace.decode import columns
+from tailrace.decode.hashes import MIX, PRIME, hash_of, hash_of_table
 from tailrace.errors import ConfigError
 from tailrace.schema import ReplicaIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from tailrace.decode.group import Group, Image
     from tailrace.schema import Relation
-
-    Hashes = NDArray[np.uint64]
-
-_PRIME = np.uint64(0x100000001B3)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Lanes:
@@ -84,14 +78,14 @@ class Lanes:
 
     def _hashed(self, group: Group, image: Image | None) -> NDArray[np.int64]:
         """The lane of each change by the hash of its key, before lanes are joined."""
-        hashes = np.full(len(group), _seed(group), np.uint64)
+        hashes = np.full(len(group), hash_of_table(group.relation), np.uint64)
         if image is not None and group.relation is not None:
             for at in self._key_columns(group.relation):
                 cells = image[at]
                 if cells is not None:
-                    hashes = (hashes ^ hash_of(cells.values)) * _PRIME
+                    hashes = (hashes ^ hash_of(cells.values)) * PRIME
         hashes ^= hashes >> np.uint64(32)
-        return ((hashes * _MIX) >> np.uint64(33)).astype(np.int64) % self._count
+        return ((hashes * MIX) >> np.uint64(33)).astype(np.int64) % self._count
 
     def _check_known(self, group: Group) -> None:
         """Fail if the old values of the key are not sent: the old lane would be unknown."""
@@ -120,38 +114,3 @@ class Lanes:
                 f"{relation.qualified_name} has no column {missing[0]}, which `key` names for lanes"
             )
         return [names.index(name) for name in self._key]
-
-
-def _seed(group: Group) -> np.uint64:
-    """FNV-1a of the table's name: equal keys of different tables spread over the lanes."""
-    name = "" if group.relation is None else f"{group.relation.namespace}\0{group.relation.name}"
-    seed = np.uint64(0xCBF29CE484222325)
-    with np.errstate(over="ignore"):
-        for byte in name.encode():
-            seed = (seed ^ np.uint64(byte)) * _PRIME
-    return seed
-
-
-def hash_of(values: pa.BinaryArray) -> Hashes:
-    """A hash of each value that is the same in every process, unlike Python's `hash`.
-
-    The hash of bytes b₀ b₁ … is Σ (bᵢ + 1) · PRIME^(i+1), mixed with the length. Sums can be taken
-    over a whole column with one cumulative sum; a recurrence such as FNV cannot. NULL has a hash
-    of its own.
-
-    >>> import pyarrow as pa
-    >>> hash_of(pa.array([b"a", None, b"a"], pa.binary())).tolist()
-    [11400611465230211731, 11400714819323198485, 11400611465230211731]
-    """
-    values = columns.tidy(values)
-    offsets = columns.offsets(values).astype(np.int64)
-    lengths = np.diff(offsets)
-    data = columns.content(values)
-    powers = np.cumprod(np.full(int(lengths.max(initial=0)), _PRIME, np.uint64))
-    within = np.arange(len(data)) - np.repeat(offsets[:-1], lengths)
-    terms = (data.astype(np.uint64) + np.uint64(1)) * powers[within]
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms)])
-    hashes: Hashes = sums[offsets[1:]] - sums[offsets[:-1]]
-    hashes ^= lengths.astype(np.uint64) * _MIX
-    hashes[~columns.valid(values)] = _MIX
-    return hashes

@@ -42,10 +42,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from tailrace.position import Position
     from tailrace.sinks.contract import Receipt
+    from tailrace.sinks.outcome import Outcome
 
 
 class RecordSink(Protocol):
@@ -53,6 +56,9 @@ class RecordSink(Protocol):
 
     def open(self, after: Position) -> None:
         """Connect, fence earlier sinks of this pipeline, and read the progress back."""
+
+    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """No row: a topic is refused, not a record of it."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take a batch of RECORDS; may wait while too much is in flight."""

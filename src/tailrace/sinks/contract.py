@@ -5,6 +5,10 @@ knows everything to be delivered; a sink that can read back what it holds skips 
 attempt has already stored. `write` may return before anything is durable; `flush` returns a
 `Receipt` once everything written is durable. After an error nothing since the last `flush` counts:
 the same messages are delivered again, with the same ids.
+
+A message that can never be delivered has an `Outcome`, found by `inspect` before anything is sent:
+a client that sends many messages at a time cannot take back those that follow a refused one. Errors
+are for what concerns the connection, the login, the server or a whole destination.
 """
 
 from __future__ import annotations
@@ -15,7 +19,11 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.position import ORIGIN, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
+
+    from tailrace.sinks.outcome import Failure, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,9 @@ class Receipt:
     """Payload bytes."""
     duplicates: int = 0
     """Messages the sink already had: skipped by Tailrace or refused by the sink."""
+    failures: tuple[Failure, ...] = ()
+    """Messages that were not accepted, in order of position. All others are durable. After such a
+    message the sink has sent no other of its group (`tailrace.sinks.groups`)."""
     refusals: tuple[Refusal, ...] = ()
     """Destinations that are refused at present. Only a sink that delivers their messages later, by
     itself, may report some; every other sink raises an error."""
@@ -86,8 +97,11 @@ class Sink(Protocol):
     def open(self, after: Position) -> None:
         """Connect. Everything up to `after` is already delivered."""
 
+    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """The rows of a batch of MESSAGES that can never be delivered, and why. Sends nothing."""
+
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch of MESSAGES. Waits when too many messages are in flight."""
+        """Take a batch of MESSAGES without such rows. Waits when too many are in flight."""
 
     def flush(self) -> Receipt:
         """Wait until everything written is durable."""

@@ -15,6 +15,7 @@ SINKS: Registry[SinkType[Any]] = Registry(
     built_in={
         "nats": "tailrace.sinks.nats.sink_type:SINK",
         "kafka": "tailrace.sinks.kafka.sink_type:SINK",
+        "http": "tailrace.sinks.http.sink_type:SINK",
         "shadow": "tailrace.shadow.sink_type:SINK",
     },
 )

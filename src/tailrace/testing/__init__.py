@@ -4,6 +4,7 @@ from tailrace.testing.kafka import EmbeddedKafka
 from tailrace.testing.nats import EmbeddedNats, EmbeddedNatsCluster
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
+from tailrace.testing.receiver import HttpReceiver, HttpRequest, HttpResponse
 from tailrace.testing.shop import SampleShop
 from tailrace.testing.store import MemoryStore, PowerCutError
 
@@ -12,6 +13,9 @@ __all__ = [
     "EmbeddedNats",
     "EmbeddedNatsCluster",
     "EmbeddedPostgres",
+    "HttpReceiver",
+    "HttpRequest",
+    "HttpResponse",
     "MemoryStore",
     "PowerCutError",
     "SampleShop",

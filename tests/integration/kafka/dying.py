@@ -7,15 +7,16 @@ import time
 
 from tailrace.position import ORIGIN
 from tests.integration.kafka.reading import Bench
+from tests.unit.sinks.rows import write
 
 
 def main(bootstrap: str, topic: str) -> None:
     bench = Bench(bootstrap, topic)
     sink = bench.sink(transactional=True)
     sink.open(ORIGIN)
-    sink.write(bench.rows(range(100)))
+    write(sink, bench.rows(range(100)))
     sink.flush()
-    sink.write(bench.rows(range(100, 200)))
+    write(sink, bench.rows(range(100, 200)))
     print("flushed 100, written 200", flush=True)
     time.sleep(600)
 

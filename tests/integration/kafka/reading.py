@@ -17,7 +17,7 @@ from tailrace.sinks.contract import Lane
 from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka
 from tests import topics
-from tests.unit.sinks.rows import rows
+from tests.unit.sinks.rows import rows, write
 from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Bench:
 
 def delivered(sink: Kafka, batch: pa.RecordBatch) -> Receipt:
     """Write and flush."""
-    sink.write(batch)
+    write(sink, batch)
     return sink.flush()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.testing import EmbeddedKafka
+from tests.unit.sinks.rows import write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.mark.long
 def test_messages_survive_a_restart(brittle: EmbeddedKafka, brittle_bench: Bench) -> None:
     with brittle_bench.opened() as sink:
-        sink.write(brittle_bench.rows(range(100)))
+        write(sink, brittle_bench.rows(range(100)))
         sink.flush()
     for end in (brittle.kill, brittle.stop):
         end()

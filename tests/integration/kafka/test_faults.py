@@ -11,7 +11,7 @@ import pytest
 from tailrace.errors import SinkUnreachableError
 from tailrace.position import ORIGIN
 from tailrace.testing import TcpProxy
-from tests.unit.sinks.rows import position
+from tests.unit.sinks.rows import position, write
 from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def deliver(
         start, end = number * BATCH, (number + 1) * BATCH
         try:
             sink.open(position(start - 1) if start else ORIGIN)
-            sink.write(bench.rows(range(start, start + BATCH // 2), keys=KEYS))
+            write(sink, bench.rows(range(start, start + BATCH // 2), keys=KEYS))
             if not failures:
                 middle(number)
-            sink.write(bench.rows(range(start + BATCH // 2, end), keys=KEYS))
+            write(sink, bench.rows(range(start + BATCH // 2, end), keys=KEYS))
             receipt = sink.flush()
             assert receipt.messages + receipt.duplicates == BATCH
             number += 1
@@ -139,15 +139,15 @@ def test_a_frozen_broker_times_out(brittle: EmbeddedKafka, brittle_bench: Bench)
     bench = brittle_bench
     sink = bench.sink(timeout_s=10)
     sink.open(ORIGIN)
-    sink.write(bench.rows(range(10)))
+    write(sink, bench.rows(range(10)))
     sink.flush()
     with brittle.frozen():
-        sink.write(bench.rows(range(10, 20)))
+        write(sink, bench.rows(range(10, 20)))
         with pytest.raises(SinkUnreachableError, match="nothing acknowledged for 10 s"):
             sink.flush()
     sink.close()
     # It may take a frozen server more than ten seconds to serve again.
     with bench.opened(position(9)) as sink:
-        sink.write(bench.rows(range(10, 20)))
+        write(sink, bench.rows(range(10, 20)))
         sink.flush()
     assert sorted(set(bench.numbers())) == list(range(20))

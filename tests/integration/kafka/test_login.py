@@ -18,7 +18,7 @@ from tailrace.errors import SinkError, SinkRefusedError
 from tailrace.position import ORIGIN
 from tailrace.testing import EmbeddedKafka
 from tests.integration.kafka.reading import Bench
-from tests.unit.sinks.rows import position
+from tests.unit.sinks.rows import position, write
 from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def delivered(server: EmbeddedKafka, listener: str, **given: Any) -> int:
     """Deliver ten messages with these settings; the number delivered."""
     bench = Bench(server.bootstrap_of(listener), f"t{uuid.uuid4().hex[:8]}")
     with bench.opened(**given) as sink:
-        sink.write(bench.rows(range(10)))
+        write(sink, bench.rows(range(10)))
         return sink.flush().messages
 
 
@@ -132,7 +132,7 @@ def test_the_operations_that_the_guide_lists_are_sufficient(
     for start in (0, 10):
         after = position(start - 1) if start else ORIGIN
         with bench.opened(after, transactional=transactional, **FEW) as sink:
-            sink.write(bench.rows(range(start, start + 10)))
+            write(sink, bench.rows(range(start, start + 10)))
             sink.flush()
     assert Bench(guarded.bootstrap, name).numbers() == list(range(20))
 

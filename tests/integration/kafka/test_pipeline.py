@@ -61,7 +61,7 @@ def test_every_change_arrives_once_in_order(
 ) -> None:
     database.execute("CREATE TABLE users (id int PRIMARY KEY, name text)")
     captured = capture(database)
-    delivery = deliver(captured, kafka=sink)
+    delivery = deliver(captured, to=sink)
     database.execute("INSERT INTO users VALUES (1, 'ann'), (2, 'bob')")
     database.execute("UPDATE users SET name = 'anna' WHERE id = 1")
     database.execute("DELETE FROM users WHERE id = 2")
@@ -88,7 +88,7 @@ def test_lanes_and_partitions_keep_the_order_of_each_key(
 ) -> None:
     database.execute("CREATE TABLE counters (id int PRIMARY KEY, n int)")
     captured = capture(database)
-    delivery = deliver(captured, lanes=3, kafka=sink | {"partitions": 4})
+    delivery = deliver(captured, lanes=3, to=sink | {"partitions": 4})
     database.execute("INSERT INTO counters SELECT g, 0 FROM generate_series(1, 50) g")
     for _ in range(5):
         database.execute("UPDATE counters SET n = n + 1")
@@ -111,7 +111,7 @@ def test_a_route_may_name_the_partition(
     database.execute("CREATE TABLE places (id int PRIMARY KEY, shard int)")
     captured = capture(database)
     route = f"concat('{database.name}.routed/', shard)"
-    delivery = deliver(captured, route=route, kafka=sink | {"partitions": 3})
+    delivery = deliver(captured, route=route, to=sink | {"partitions": 3})
     database.execute("INSERT INTO places SELECT g, g % 3 FROM generate_series(1, 30) g")
     captured.catch_up()
     assert delivery.run().events == 30
@@ -147,7 +147,7 @@ def test_a_batch_cut_off_before_a_failover_is_not_sent_again(
     database.execute("CREATE TABLE users (id int PRIMARY KEY)")
     captured = capture(database)
     # A replay of an open batch begins where the batch has come to.
-    delivery = deliver(captured, max_open_s=0, kafka=sink)
+    delivery = deliver(captured, max_open_s=0, to=sink)
     database.execute("INSERT INTO users VALUES (1), (2)")
     captured.catch_up()
     assert delivery.run().events == 2

@@ -16,8 +16,9 @@ from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka, probe
+from tailrace.sinks.outcome import Verdict
 from tests.integration.kafka.reading import delivered
-from tests.unit.sinks.rows import message_id, payload, rows
+from tests.unit.sinks.rows import message_id, payload, rows, write
 from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def changed(batch: pa.RecordBatch, name: str, values: Sequence[object]) -> pa.Re
 def test_messages_arrive_unchanged_and_in_order(bench: Bench, transactional: bool) -> None:
     with bench.opened(transactional=transactional) as sink:
         for start in range(0, 9000, 3000):
-            sink.write(bench.rows(range(start, start + 3000), keys=11))
+            write(sink, bench.rows(range(start, start + 3000), keys=11))
         receipt = sink.flush()
     assert receipt == Receipt(messages=9000, bytes=sum(len(payload(n)) for n in range(9000)))
     found = bench.held()
@@ -60,7 +61,7 @@ def test_another_client_library_reads_the_same_messages(
     bench: Bench, kafka_server: EmbeddedKafka
 ) -> None:
     with bench.opened(transactional=True) as sink:
-        sink.write(bench.rows(range(500), keys=3))
+        write(sink, bench.rows(range(500), keys=3))
         sink.flush()
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=kafka_server.bootstrap,
@@ -84,14 +85,14 @@ def test_another_client_library_reads_the_same_messages(
 def test_the_timestamp_of_a_message_is_its_commit_time(bench: Bench) -> None:
     stamps = [1_700_000_000_123_456, 1_700_000_001_000_999]
     with bench.opened() as sink:
-        sink.write(changed(bench.rows(range(2)), "committed_at", stamps))
+        write(sink, changed(bench.rows(range(2)), "committed_at", stamps))
         sink.flush()
     assert [one.timestamp_ms for one in bench.held()] == [1_700_000_000_123, 1_700_000_001_000]
 
 
 def test_headers_can_be_left_out(bench: Bench) -> None:
     with bench.opened(headers=False) as sink:
-        sink.write(bench.rows(range(2)))
+        write(sink, bench.rows(range(2)))
         sink.flush()
     assert [one.id for one in bench.held()] == ["", ""]
 
@@ -99,7 +100,7 @@ def test_headers_can_be_left_out(bench: Bench) -> None:
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_messages_arrive_with_every_compression(bench: Bench, compression: str) -> None:
     with bench.opened(compression=compression) as sink:
-        sink.write(bench.rows(range(500), size=300))
+        write(sink, bench.rows(range(500), size=300))
         sink.flush()
     assert bench.numbers() == list(range(500))
 
@@ -108,7 +109,7 @@ def test_keys_go_to_the_same_partitions_as_in_the_java_client(bench: Bench) -> N
     bench.make(partitions=7)
     keys = [*JAVA_HASHES, *(b"key-%d" % number for number in range(500))]
     with bench.opened() as sink:
-        sink.write(changed(bench.rows(range(len(keys))), "key", keys))
+        write(sink, changed(bench.rows(range(len(keys))), "key", keys))
         sink.flush()
     for found in bench.held():
         assert found.key is not None
@@ -120,7 +121,7 @@ def test_messages_without_a_key_keep_their_order(bench: Bench) -> None:
     bench.make(partitions=5)
     with bench.opened() as sink:
         for start in range(0, 5000, 500):
-            sink.write(bench.rows(range(start, start + 500)))
+            write(sink, bench.rows(range(start, start + 500)))
         sink.flush()
     found = bench.held()
     assert len({one.partition for one in found}) == 1
@@ -137,7 +138,7 @@ def test_destinations_may_name_the_partition(bench: Bench) -> None:
         )
 
     with bench.opened() as sink:
-        sink.write(towards(range(100), [number * 7 % 4 for number in range(100)]))
+        write(sink, towards(range(100), [number * 7 % 4 for number in range(100)]))
         sink.flush()
         assert {(one.number, one.partition) for one in bench.held()} == {
             (number, number * 7 % 4) for number in range(100)
@@ -148,7 +149,7 @@ def test_destinations_may_name_the_partition(bench: Bench) -> None:
 
 def test_missing_topics_are_created_with_the_configured_partitions(bench: Bench) -> None:
     with bench.opened(partitions=3, replicas=1) as sink:
-        sink.write(bench.rows(range(30), keys=30))
+        write(sink, bench.rows(range(30), keys=30))
         sink.flush()
     listed = bench.admin().list_topics(bench.topic, timeout=60).topics[bench.topic]
     assert len(listed.partitions) == 3
@@ -157,17 +158,18 @@ def test_missing_topics_are_created_with_the_configured_partitions(bench: Bench)
 def test_an_existing_topic_is_never_altered(bench: Bench) -> None:
     bench.make(partitions=2, retention_ms="60000")
     with bench.opened(partitions=9) as sink:
-        sink.write(bench.rows(range(30), keys=30))
+        write(sink, bench.rows(range(30), keys=30))
         sink.flush()
     listed = bench.admin().list_topics(bench.topic, timeout=60).topics[bench.topic]
     assert len(listed.partitions) == 2
 
 
 def test_a_missing_topic_is_named(bench: Bench) -> None:
-    with bench.opened(create=False) as sink, pytest.raises(SinkRefusedError) as caught:
-        sink.write(bench.rows(range(3)))
-    assert f"no topic {bench.topic}" in str(caught.value)
-    assert message_id(0).decode() in str(caught.value)
+    with bench.opened(create=False) as sink:
+        refused = sink.inspect(bench.rows(range(3)))
+    assert list(refused) == [0, 1, 2]
+    assert refused[0].code == SinkRefusedError.code
+    assert f"no topic {bench.topic}" in refused[0].reason
     assert bench.topic not in bench.admin().list_topics(timeout=60).topics
 
 
@@ -177,31 +179,46 @@ def test_an_invalid_topic_is_named(bench: Bench, transactional: bool) -> None:
         bench.rows(range(3)), "destination", [bench.topic.encode()] * 2 + [b"not a topic!"]
     )
     with bench.opened(transactional=transactional) as sink:
-        with pytest.raises(PoisonedError, match="not a topic!") as caught:
-            sink.write(batch)
-        assert message_id(2).decode() in str(caught.value)
-        with pytest.raises(SinkUnreachableError):
-            sink.flush()
-    assert bench.numbers() == ([] if transactional else [0, 1])
+        refused = sink.inspect(batch)
+        assert list(refused) == [2]
+        assert refused[2].code == PoisonedError.code
+        assert "not a topic!" in refused[2].reason
+        write(sink, batch.slice(0, 2))
+        sink.flush()
+    assert bench.numbers() == [0, 1]
 
 
 def test_a_message_above_max_message_bytes_is_named(bench: Bench) -> None:
     batch = changed(
         bench.rows(range(7)), "payload", [*map(payload, range(5)), b"x" * 2_000_000, payload(6)]
     )
-    with (
-        bench.opened() as sink,
-        pytest.raises(PoisonedError, match="max_message_bytes") as caught,
-    ):
-        sink.write(batch)
+    with bench.opened() as sink:
+        refused = sink.inspect(batch)
+        assert list(refused) == [5]
+        assert refused[5].verdict is Verdict.REFUSED
+        assert "max_message_bytes" in refused[5].reason
+        with pytest.raises(PoisonedError, match="max_message_bytes") as caught:
+            sink.write(batch)
     assert message_id(5).decode() in str(caught.value)
     assert bench.numbers() == list(range(5))
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_sizes_are_those_of_librdkafka(bench: Bench, headers: bool) -> None:
+    """The largest message that is not refused is sent, and one byte more is refused."""
+    with bench.opened(max_message_bytes=1000, headers=headers) as sink:
+        sizes = [size for size in range(800, 1000) if not sink.inspect(bench.rows([0], size=size))]
+        write(sink, bench.rows([0], size=sizes[-1]))
+        assert sink.flush().messages == 1
+        assert sink.inspect(bench.rows([1], size=sizes[-1] + 1))
+        with pytest.raises(PoisonedError, match="max_message_bytes"):
+            sink.write(bench.rows([1], size=sizes[-1] + 1))
 
 
 def test_a_message_too_large_for_its_topic_is_named(bench: Bench) -> None:
     bench.make(max_message_bytes="5000")
     with bench.opened(compression="none") as sink:
-        sink.write(bench.rows(range(3)))
+        write(sink, bench.rows(range(3)))
         with pytest.raises(PoisonedError, match=r"max\.message\.bytes is 5000") as caught:
             delivered(sink, bench.rows([3], size=20_000))
     assert message_id(3).decode() in str(caught.value)
@@ -217,7 +234,7 @@ def test_the_error_for_large_batches_names_the_setting_to_change(bench: Bench) -
         delivered(sink, batch)
     assert "max_message_bytes: 5000" in caught.value.hint
     with bench.opened(compression="none", linger_ms=50, max_message_bytes=5000) as sink:
-        sink.write(batch)
+        write(sink, batch)
         sink.flush()
     assert bench.numbers() == list(range(100))
 
@@ -225,7 +242,7 @@ def test_the_error_for_large_batches_names_the_setting_to_change(bench: Bench) -
 def test_a_full_queue_blocks_write_and_loses_nothing(bench: Bench) -> None:
     few = {"queue.buffering.max.messages": "100"}
     with bench.opened(settings=few) as sink:
-        sink.write(bench.rows(range(5000)))
+        write(sink, bench.rows(range(5000)))
         assert sink.flush().messages == 5000
     assert bench.numbers() == list(range(5000))
 
@@ -241,7 +258,7 @@ def test_an_unreachable_cluster_is_an_error() -> None:
         with pytest.raises(SinkUnreachableError):
             sink.open(ORIGIN)
         with pytest.raises(SinkUnreachableError):
-            sink.write(rows(range(1)))
+            write(sink, rows(range(1)))
 
 
 def test_probe(bench: Bench) -> None:
@@ -252,7 +269,7 @@ def test_probe(bench: Bench) -> None:
 
 def test_a_deleted_topic_is_named(bench: Bench) -> None:
     with bench.opened(timeout_s=60, settings={"topic.metadata.propagation.max.ms": "2000"}) as sink:
-        sink.write(bench.rows(range(3)))
+        write(sink, bench.rows(range(3)))
         sink.flush()
         admin = bench.admin()
         admin.delete_topics([bench.topic])[bench.topic].result(LONG_S)

@@ -11,6 +11,7 @@ import structlog
 from tailrace.errors import PoisonedError, SinkError, SinkFullError, SinkRefusedError
 from tailrace.jetstream.stream import stream_info
 from tailrace.sinks.contract import Receipt
+from tailrace.sinks.outcome import Verdict
 from tailrace.testing import EmbeddedNats
 from tests.integration.nats.streams import (
     altered,
@@ -75,10 +76,12 @@ def test_a_message_too_large_is_named_before_it_is_sent(settings: NatsSink) -> N
             batch(settings, [20], size=5000),
             batch(settings, range(21, 30)),
         )
-        with pytest.raises(PoisonedError, match=r"bytes with its header, the limit is 1000") as e:
-            sink.write(pa.concat_batches([good, bad, later]))
-        assert message_id(20).decode() in str(e.value)
-    assert held(settings) == expected(settings, range(20))
+        refused = sink.inspect(pa.concat_batches([good, bad, later]))
+        assert list(refused) == [20]
+        assert refused[20].verdict is Verdict.REFUSED
+        assert refused[20].code == PoisonedError.code
+        assert "bytes with its header, the limit is 1000" in refused[20].reason
+    assert held(settings) == []
 
 
 def test_the_limit_of_the_server_applies() -> None:
@@ -88,8 +91,8 @@ def test_the_limit_of_the_server_applies() -> None:
         with opened(settings) as sink:
             sink.write(batch(settings, [0], size=exact))
             assert sink.flush().messages == 1
-            with pytest.raises(PoisonedError, match="has 2001 bytes"):
-                sink.write(batch(settings, [1], size=exact + 1))
+            refused = sink.inspect(batch(settings, [1], size=exact + 1))
+            assert "has 2001 bytes" in refused[0].reason
         assert len(ids(settings)) == 1
 
 
@@ -100,21 +103,25 @@ def test_the_limit_of_the_server_applies() -> None:
 def test_a_wrong_destination_is_named_before_it_is_sent(
     settings: NatsSink, destination: bytes, kind: type[SinkError]
 ) -> None:
-    with opened(settings) as sink, pytest.raises(kind, match=message_id(20).decode()):
-        sink.write(
+    with opened(settings) as sink:
+        refused = sink.inspect(
             pa.concat_batches(
                 [batch(settings, range(20)), batch(settings, [20, 21], destination=destination)]
             )
         )
-    assert held(settings) == expected(settings, range(20))
+    assert {row: each.code for row, each in refused.items()} == {20: kind.code, 21: kind.code}
+    assert held(settings) == []
 
 
 def test_an_id_with_a_line_break_is_refused(settings: NatsSink) -> None:
     good = batch(settings, range(3))
     names = pa.array([message_id(0), b"1-a\r\nNats-Rollup: all-1", message_id(2)], pa.binary())
-    with opened(settings) as sink, pytest.raises(PoisonedError, match="line break"):
-        sink.write(good.set_column(1, good.schema.field(1), names))
-    assert held(settings) == expected(settings, range(1))
+    with opened(settings) as sink:
+        refused = sink.inspect(good.set_column(1, good.schema.field(1), names))
+    assert {row: each.reason for row, each in refused.items()} == {
+        1: "its id contains a line break"
+    }
+    assert held(settings) == []
 
 
 def test_a_deleted_stream_is_an_error_that_names_the_subject(settings: NatsSink) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.change import UNCHANGED, Op
+from tailrace.decode.hashes import hash_of_table
 from tailrace.errors import PoisonedError
 from tailrace.message import MESSAGES
 from tailrace.position import Lsn, Position
@@ -54,6 +56,37 @@ def test_the_result_has_the_schema_of_messages(encoding: Encoding, shape: str) -
     assert batch["lsn"].to_pylist() == made.lsn.tolist()
     assert batch["ordinal"].to_pylist() == [0, 1, 2]
     assert batch["committed_at"].to_pylist() == made.committed_at.tolist()
+    assert batch["scope"].to_pylist() == [int(hash_of_table(ITEMS))] * 3
+    assert batch["former"].null_count == 3
+
+
+def test_an_update_that_changes_its_key_names_the_old_one() -> None:
+    after = image([b"8", b"9"], [b"v", b"v"])
+    made = group(Op.UPDATE, ITEMS, 2, before=image([b"7", b"6"], None), after=after)
+    batch = encoder("bridge", "json").encode(made)
+    assert batch["key"].to_pylist() == [b"8", b"9"]
+    assert batch["former"].to_pylist() == [b"7", b"6"]
+    chosen = encoder("bridge", "json").encode(made, key=pa.array([b"a", b"a"], pa.binary()))
+    assert chosen["former"].null_count == 2
+
+
+def test_a_delete_and_a_row_under_identity_full_have_no_former_key() -> None:
+    deleted = group(Op.DELETE, ITEMS, 1, before=image([b"7"], None))
+    assert encoder("bridge", "json").encode(deleted)["former"].to_pylist() == [None]
+    full = replace(ITEMS, replica_identity=ReplicaIdentity.FULL)
+    row = image([b"7"], [b"v"])
+    updated = encoder("bridge", "json").encode(
+        group(Op.UPDATE, full, 1, before=row, after=image([b"8"], [b"v"]))
+    )
+    assert (updated["key"].to_pylist(), updated["former"].to_pylist()) == ([None], [None])
+
+
+def test_logical_messages_have_the_scope_of_their_prefix() -> None:
+    prefixes = pa.array(["a", "b", "a"])
+    contents = pa.array([b"1", b"2", b"3"], pa.binary())
+    made = group(Op.MESSAGE, None, 3, prefixes=prefixes, contents=contents)
+    one, two, three = encoder("bridge", "json").encode(made)["scope"].to_pylist()
+    assert one == three != two
 
 
 @both

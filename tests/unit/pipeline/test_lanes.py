@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tailrace.change import Op
 from tailrace.decode.group import Cells, Group
 from tailrace.errors import ConfigError
-from tailrace.pipeline.lanes import Lanes, hash_of
+from tailrace.pipeline.lanes import Lanes
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tests.chance import seeds
 
@@ -129,15 +129,6 @@ def test_a_key_whose_old_value_is_unknown_is_refused(op: Op) -> None:
     Lanes(4, ["id"]).join([group(op, before=["1"], after=after)])
 
 
-@given(st.lists(st.none() | st.binary(max_size=30), max_size=30))
-def test_a_hash_depends_only_on_the_value(values: list[bytes | None]) -> None:
-    alone = [int(hash_of(pa.array([value], pa.binary()))[0]) for value in values]
-    together = hash_of(pa.array(values, pa.binary())).tolist()
-    assert together == alone
-    distinct = set(values)
-    assert len({hash_ for hash_, value in zip(alone, values, strict=True)}) == len(distinct)
-
-
 EXAMPLE = ["1", "2", "3", "4", "5", "6", "7"]
 """The keys of the example in the module's docstring."""
 
@@ -210,17 +201,3 @@ def test_any_interleaving_of_lanes_keeps_the_order_of_every_key(
     for key in {key for step in steps for key in step}:
         of_key = [number for number in delivered if key in steps[number]]
         assert of_key == sorted(of_key)
-
-
-def by_hand(value: bytes | None) -> int:
-    """The hash of one value, computed byte by byte."""
-    prime, mix = 0x100000001B3, 0x9E3779B97F4A7C15
-    if value is None:
-        return mix
-    total: int = sum((byte + 1) * prime ** (at + 1) for at, byte in enumerate(value))
-    return (total % 2**64) ^ (len(value) * mix % 2**64)
-
-
-@given(st.none() | st.binary(max_size=30))
-def test_a_hash_never_changes(value: bytes | None) -> None:
-    assert hash_of(pa.array([value], pa.binary())).tolist() == [by_hand(value)]

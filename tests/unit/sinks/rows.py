@@ -12,6 +12,8 @@ from tailrace.position import Lsn, Position
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tailrace.sinks.contract import Sink
+
 FIRST_LSN = 0x16B3748
 
 
@@ -49,5 +51,13 @@ def rows(
         pa.array([int(place.lsn) for place in places], pa.uint64()),
         pa.array([place.ordinal for place in places], pa.uint64()),
         pa.array([0] * len(chosen), pa.int64()),
+        pa.array([1] * len(chosen), pa.uint64()),
+        pa.array([None] * len(chosen), pa.binary()),
     ]
     return pa.record_batch(columns, schema=MESSAGES)
+
+
+def write(sink: Sink, batch: pa.RecordBatch) -> None:
+    """Write a batch as a pipeline does; none of its rows is refused."""
+    assert sink.inspect(batch) == {}
+    sink.write(batch)

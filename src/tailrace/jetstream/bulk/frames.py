@@ -11,7 +11,7 @@ the message it belongs to. In an atomic batch only the last message has a reply:
 first message, a dash, and the number of messages. `fields` are further header lines of every
 message, the optional column `headers` those of one message, each after its line break.
 
-The columns must be valid: `tailrace.jetstream.subjects` checks the destinations, and `broken_id`
+The columns must be valid: `tailrace.jetstream.subjects` checks the destinations, and `broken_ids`
 finds an id that would end its header line.
 """
 
@@ -101,16 +101,15 @@ def _publish_frames(
     )
 
 
-def broken_id(ids: pa.Array) -> int | None:
-    """The first row whose id contains a line break or a NUL; None if there is none."""
+def broken_ids(ids: pa.Array) -> list[int]:
+    """The rows whose ids contain a line break or a NUL."""
     bounds = byte_bounds(ids)
     if bounds[0] == bounds[-1]:
-        return None
+        return []
     text = np.frombuffer(ids.buffers()[2], np.uint8)[bounds[0] : bounds[-1]]
     bad = np.flatnonzero((text == 13) | (text == 10) | (text == 0))
-    if not len(bad):
-        return None
-    return int(np.searchsorted(bounds, bad[0] + bounds[0], side="right")) - 1
+    rows = np.searchsorted(bounds, bad + bounds[0], side="right") - 1
+    return [int(row) for row in np.unique(rows)]
 
 
 def byte_bounds(column: pa.Array) -> npt.NDArray[np.int64]:

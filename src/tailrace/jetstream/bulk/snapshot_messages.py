@@ -138,9 +138,9 @@ class SnapshotPublisher:
                 f"bytes, the limit is {self.max_bytes}",
                 hint="Raise max_payload of the NATS server, or exclude large columns.",
             )
-        broken = frames.broken_id(messages["id"])
-        if broken is not None:
-            raise PoisonedError(f"the id {messages['id'][broken].as_py()!r} contains a line break")
+        if broken := frames.broken_ids(messages["id"]):
+            name = messages["id"][broken[0]].as_py()
+            raise PoisonedError(f"the id {name!r} contains a line break")
         self._publisher.publish(messages)
 
     def flush(self) -> None:

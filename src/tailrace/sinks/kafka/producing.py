@@ -12,9 +12,12 @@ from tailrace.errors import SinkUnreachableError, TailraceError
 from tailrace.sinks.contract import Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
 
     from tailrace.sinks.kafka.publisher import Publisher
+    from tailrace.sinks.outcome import Outcome
 
 
 class ProducerSink:
@@ -38,6 +41,11 @@ class ProducerSink:
         except BaseException:
             self.close()
             raise
+
+    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """No row is refused before it is sent."""
+        del batch
+        return {}
 
     def _require_open(self) -> Publisher:
         if self._publisher is None:

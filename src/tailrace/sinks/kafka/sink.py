@@ -16,6 +16,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
@@ -27,9 +28,12 @@ from tailrace.sinks.kafka.names import Destination, parse_destination
 from tailrace.sinks.kafka.producing import ProducerSink
 from tailrace.sinks.kafka.publisher import Publisher
 from tailrace.sinks.kafka.topics import Topics
+from tailrace.sinks.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
 
     from tailrace.position import Position
     from tailrace.sinks.contract import Lane, Receipt
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from tailrace.sinks.kafka.settings import KafkaSink
 
 ID_HEADER = "tailrace-id"
+_RECORD_BYTES = 36
+"""What librdkafka adds to the sizes of key, value and headers of a record."""
 
 
 class Kafka(ProducerSink):
@@ -105,6 +111,19 @@ class Kafka(ProducerSink):
             return False
         return True
 
+    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """The rows without a valid topic, and those that are too large. Creates missing topics."""
+        with self._attempt():
+            errors = self._topics.invalid(batch.column("destination"))
+            limit = self._settings.max_message_bytes
+            sizes = record_bytes(batch, headers=self._settings.headers)
+            for row in np.flatnonzero(sizes > limit).tolist():
+                errors[row] = PoisonedError(
+                    f"it has {sizes[row]} bytes, max_message_bytes is {limit}",
+                    hint="Filter it out, or raise max_message_bytes here and for the topic.",
+                )
+            return {row: Outcome.refused(error) for row, error in errors.items()}
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Publish the rows that Kafka does not hold yet."""
         with self._attempt() as publisher:
@@ -114,31 +133,23 @@ class Kafka(ProducerSink):
                 self._publish(publisher, missing)
 
     def _publish(self, publisher: Publisher, rows: pa.RecordBatch) -> None:
-        """Publish the rows before the first one that cannot be published, then fail with its id."""
-        invalid = self._topics.first_invalid(rows.column("destination"))
-        valid = rows if invalid is None else rows.slice(0, invalid[0])
-        if valid.num_rows:
-            if self._ledger is not None:
-                publisher.begin()
-            self._rows += valid.num_rows
-            self._bytes += pc.sum(pc.binary_length(valid.column("payload"))).as_py()
-            try:
-                publisher.publish(self._outgoing(valid))
-            except PoisonedError:
-                self._deliver_preceding(publisher)
-                raise
-        if invalid is not None:
-            self._deliver_preceding(publisher)
-            row, error = invalid
-            name = rows.column("id")[row].as_py().decode("utf-8", "replace")
-            text = f"message {name!r} cannot be sent to Kafka: {error}"
-            raise type(error)(text, hint=error.hint)
+        """Without transactions the messages before one that a broker refuses are delivered."""
+        if self._ledger is not None:
+            publisher.begin()
+        self._rows += rows.num_rows
+        self._bytes += pc.sum(pc.binary_length(rows.column("payload"))).as_py()
+        try:
+            publisher.publish(self._outgoing(rows))
+        except PoisonedError:
+            if self._ledger is None:
+                publisher.drain()
+            raise
 
     def _outgoing(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         settings = self._settings
         ids = batch.column("id").to_pylist()
         coded = batch.column("destination").dictionary_encode()
-        # `Topics` has checked them all, so none of them is None.
+        # `inspect` has checked them all, so none of them is None.
         parsed = [
             parse_destination(value) or Destination("") for value in coded.dictionary.to_pylist()
         ]
@@ -154,11 +165,6 @@ class Kafka(ProducerSink):
             ([(ID_HEADER, name)] for name in ids) if settings.headers else repeat(None),
             strict=False,
         )
-
-    def _deliver_preceding(self, publisher: Publisher) -> None:
-        """Without transactions the messages before a poisoned one are delivered."""
-        if self._ledger is None:
-            publisher.drain()
 
     def flush(self) -> Receipt:
         """Wait until all messages are acknowledged; with transactions, commit."""
@@ -189,6 +195,21 @@ class Kafka(ProducerSink):
         """Close the producer and abort its open transaction."""
         self._ledger = None
         super().close()
+
+
+def record_bytes(batch: pa.RecordBatch, *, headers: bool) -> npt.NDArray[np.int64]:
+    """The sizes that librdkafka compares with `message.max.bytes`."""
+    sizes = _RECORD_BYTES + _lengths(batch.column("payload")) + _lengths(batch.column("key"))
+    if headers:
+        ids = _lengths(batch.column("id"))
+        # Both lengths are variable integers; an id has fewer than 8,192 bytes.
+        sizes += len(ID_HEADER) + 1 + ids + np.where(ids < 64, 1, 2)
+    return sizes
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    found = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return np.asarray(found, np.int64)
 
 
 def probe(settings: Settings, *, name: str) -> None:

@@ -178,8 +178,8 @@ class Topics:
         self._name = name
         self._known: set[bytes] = set()
 
-    def first_invalid(self, destinations: pa.Array) -> tuple[int, TailraceError] | None:
-        """The first row whose destination cannot be used, and why; None if all can be used.
+    def invalid(self, destinations: pa.Array) -> dict[int, TailraceError]:
+        """The rows whose destinations cannot be used, and why.
 
         Only destinations that were not seen before are looked up, once per distinct value.
         """
@@ -200,10 +200,10 @@ class Topics:
             }
             self._known.update(topics.keys() - errors.keys())
         if not errors:
-            return None
+            return {}
         invalid = pc.is_in(destinations, pa.array(list(errors), destinations.type))
-        row = pc.index(invalid, True).as_py()
-        return row, errors[destinations[row].as_py()]
+        rows = pc.indices_nonzero(invalid).to_pylist()
+        return {row: errors[destinations[row].as_py()] for row in rows}
 
     def _create_missing(self, topics: list[str]) -> list[str]:
         """Create the topics that do not exist, if `create` allows it; those still missing."""

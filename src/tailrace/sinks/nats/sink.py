@@ -39,9 +39,10 @@ from tailrace.jetstream.subjects import Subjects
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.nats.claim import ensure, shared
+from tailrace.sinks.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     import pyarrow as pa
@@ -166,6 +167,28 @@ class JetStream:
                 stored=len(self._stored),
             )
 
+    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """The rows that no server or this stream does not take."""
+        self._require_open()
+        ids = batch.column("id")
+        errors: dict[int, SinkError] = self._subjects.unfit(batch.column("destination"))
+        for row in frames.broken_ids(ids):
+            errors[row] = PoisonedError("its id contains a line break")
+        header = frames.header_bytes(ids) + len(self._own.fields)
+        sizes = header + frames.lengths(batch.column("payload"))
+        for row in np.flatnonzero(sizes > self._limit_bytes).tolist():
+            errors[row] = PoisonedError(
+                f"it has {sizes[row]} bytes with its header, the limit is {self._limit_bytes}",
+                hint="Raise max_payload of the server and max_msg_size of the stream, or exclude "
+                "large columns.",
+            )
+        # The stream may hold a message that it would not take today.
+        return {
+            row: Outcome.refused(error)
+            for row, error in errors.items()
+            if self._stored.missing(batch.slice(row, 1)).num_rows
+        }
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Publish the rows that the stream does not hold yet."""
         publisher = self._require_open()
@@ -175,13 +198,9 @@ class JetStream:
                 self._read_back(self._stream_info()["state"])
             missing = self._stored.missing(batch)
             self._skipped += batch.num_rows - missing.num_rows
-            valid, error = self._valid_rows(missing)
-            if valid.num_rows:
-                self._count(valid)
-                self._publish(publisher, valid)
-            if error is not None:
-                publisher.flush()
-                raise error
+            if missing.num_rows:
+                self._count(missing)
+                self._publish(publisher, missing)
         except BaseException:
             self.close()
             raise
@@ -238,27 +257,6 @@ class JetStream:
         if self._publisher is None:
             raise SinkUnreachableError(f"the sink of pipeline {self._name} is not open")
         return self._publisher
-
-    def _valid_rows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, SinkError | None]:
-        """The rows before the first one that cannot be published, and the error for that one."""
-        ids = batch.column("id")
-        invalid: list[tuple[int, SinkError]] = []
-        header = frames.header_bytes(ids) + len(self._own.fields)
-        sizes = header + frames.lengths(batch.column("payload"))
-        if (large := np.flatnonzero(sizes > self._limit_bytes)).size:
-            size = sizes[large[0]]
-            reason = f"it has {size} bytes with its header, the limit is {self._limit_bytes}"
-            invalid.append((int(large[0]), PoisonedError(reason)))
-        if (broken := frames.broken_id(ids)) is not None:
-            invalid.append((broken, PoisonedError("its id contains a line break")))
-        if (unfit := self._subjects.unfit(batch.column("destination"))) is not None:
-            invalid.append(unfit)
-        if not invalid:
-            return batch, None
-        row, error = min(invalid, key=lambda pair: pair[0])
-        name = ids[row].as_py().decode("utf-8", "replace")
-        text = f"message {name!r} cannot be sent to stream {self._stream}: {error}"
-        return batch.slice(0, row), type(error)(text, hint=error.hint)
 
     def _check_duplicates(self, publisher: Publisher) -> None:
         """Fail if the server dropped a message as a duplicate of a different message.

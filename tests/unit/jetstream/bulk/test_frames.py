@@ -60,6 +60,8 @@ def batch_of(found: list[tuple[str, str, bytes]], lsns: list[int]) -> pa.RecordB
         pa.array(lsns, pa.uint64()),
         pa.array(range(count), pa.uint64()),
         pa.array([0] * count, pa.int64()),
+        pa.array([0] * count, pa.uint64()),
+        pa.nulls(count, pa.binary()),
     ]
     return pa.record_batch(columns, schema=MESSAGES)
 
@@ -112,20 +114,20 @@ def test_header_sizes_are_known_before_framing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "row"),
+    ("names", "rows"),
     [
-        ([], None),
-        ([b""], None),
-        ([b"a", b"b"], None),
-        ([b"a\nb"], 0),
-        ([b"", b"", b"\r"], 2),
-        ([b"a", b"b\0", b"\n"], 1),
+        ([], []),
+        ([b""], []),
+        ([b"a", b"b"], []),
+        ([b"a\nb\n"], [0]),
+        ([b"", b"", b"\r"], [2]),
+        ([b"a", b"b\0", b"", b"\n"], [1, 3]),
     ],
 )
-def test_an_id_that_would_end_its_line_is_found(names: list[bytes], row: int | None) -> None:
-    assert frames.broken_id(pa.array(names, pa.binary())) == row
+def test_ids_that_would_end_their_line_are_found(names: list[bytes], rows: list[int]) -> None:
+    assert frames.broken_ids(pa.array(names, pa.binary())) == rows
     shifted = pa.array([b"\n\n", *names, b"\n\n"], pa.binary()).slice(1, len(names))
-    assert frames.broken_id(shifted) == row
+    assert frames.broken_ids(shifted) == rows
 
 
 def test_fields_of_every_message() -> None:

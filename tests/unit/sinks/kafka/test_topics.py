@@ -54,37 +54,31 @@ def column(*destinations: bytes) -> pa.Array:
 
 def test_each_topic_is_looked_up_once(cluster: FakeCluster) -> None:
     known = topics_of()
-    assert known.first_invalid(column(b"orders", b"orders/1", b"orders")) is None
-    assert known.first_invalid(column(b"orders", b"orders/1")) is None
+    assert known.invalid(column(b"orders", b"orders/1", b"orders")) == {}
+    assert known.invalid(column(b"orders", b"orders/1")) == {}
     assert cluster.lookups == ["orders"]
 
 
 def test_a_missing_topic_is_created(cluster: FakeCluster) -> None:
-    assert topics_of(partitions=4).first_invalid(column(b"orders", b"users")) is None
+    assert topics_of(partitions=4).invalid(column(b"orders", b"users")) == {}
     assert cluster.created == ["users"]
     assert cluster.existing["users"] == 4
 
 
-def test_without_create_the_first_row_of_a_missing_topic_is_named(cluster: FakeCluster) -> None:
+def test_without_create_the_rows_of_missing_topics_are_named(cluster: FakeCluster) -> None:
     known = topics_of(create=False)
-    invalid = known.first_invalid(column(b"orders", b"users", b"carts", b"users"))
-    assert invalid is not None
-    row, error = invalid
-    assert row == 1
-    assert isinstance(error, SinkRefusedError)
-    assert str(error) == "there is no topic users"
+    invalid = known.invalid(column(b"orders", b"users", b"carts", b"users"))
+    assert list(invalid) == [1, 2, 3]
+    assert isinstance(invalid[1], SinkRefusedError)
+    assert str(invalid[1]) == "there is no topic users"
     assert cluster.created == []
     cluster.existing["users"] = 1
-    invalid = known.first_invalid(column(b"users", b"carts"))
-    assert invalid is not None
-    assert invalid[0] == 1
+    assert list(known.invalid(column(b"users", b"carts"))) == [1]
 
 
 def test_an_invalid_name_is_named_and_never_looked_up(cluster: FakeCluster) -> None:
-    invalid = topics_of().first_invalid(column(b"orders", b"a topic!"))
-    assert invalid is not None
-    row, error = invalid
-    assert row == 1
-    assert isinstance(error, PoisonedError)
-    assert str(error) == "destination 'a topic!' is not a valid topic name"
+    invalid = topics_of().invalid(column(b"orders", b"a topic!"))
+    assert list(invalid) == [1]
+    assert isinstance(invalid[1], PoisonedError)
+    assert str(invalid[1]) == "destination 'a topic!' is not a valid topic name"
     assert cluster.lookups == ["orders"]

@@ -1,0 +1,51 @@
+"""What Tailrace knows about the sink `http`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.sinks.http.destination import PathTemplate
+from tailrace.sinks.http.settings import HttpSink
+from tailrace.sinks.sink_type import Promises, SinkType
+
+if TYPE_CHECKING:
+    from tailrace.sinks.contract import Lane, Sink
+
+# ruff: noqa: PLC0415 - the client is loaded where a sink is opened
+
+
+class HttpType(SinkType[HttpSink]):
+    """A request per message, or per array of messages."""
+
+    name = "http"
+    title = "HTTP"
+    settings = HttpSink
+    promises = Promises(
+        delivery="at least once",
+        order="per key: a key has one request at a time",
+        duplicates=(
+            "`webhook-id` is the event id. A message comes again if its answer was lost, or if the "
+            "pipeline was interrupted before its progress was recorded."
+        ),
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is POISONED",
+        batch="`batch_rows` messages in a request, `concurrency` requests at a time",
+    )
+
+    def destination(self, template: str, *, database: str) -> PathTemplate:
+        """Fills a template of paths."""
+        return PathTemplate(template, database=database)
+
+    def open(self, settings: HttpSink, lane: Lane) -> Sink:
+        """A pool of connections."""
+        from tailrace.sinks.http.sink import Http
+
+        return Http(settings, name=lane.pipeline)
+
+    def probe(self, settings: HttpSink, *, name: str) -> None:
+        """The receiver must answer."""
+        from tailrace.sinks.http.sink import probe
+
+        probe(settings, name=name)
+
+
+SINK = HttpType()

@@ -1,0 +1,106 @@
+"""Pipelines to a webhook: PostgreSQL, the log, Spark, and a receiver."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.testing import HttpReceiver, HttpRequest, HttpResponse
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fix_capture import Captured
+    from tests.fix_pipeline import Delivery
+    from tests.fix_postgres import Database
+
+    Capturing = Callable[..., Captured]
+    Delivering = Callable[..., Delivery]
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    with HttpReceiver() as made:
+        yield made
+
+
+def sink(receiver: HttpReceiver, **keys: Any) -> dict[str, Any]:
+    return {
+        "type": "http", "url": receiver.url, "path": "/{table}", "allow_private": True, **keys,
+    }  # fmt: skip
+
+
+def data(request: HttpRequest) -> Any:
+    return json.loads(request.body)["data"]
+
+
+@pytest.mark.parametrize(
+    "stages", [{}, {"where": "id > 0"}, {"lanes": 3}], ids=["plain", "where", "lanes"]
+)
+def test_keys_arrive_in_order(
+    database: Database,
+    capture: Capturing,
+    deliver: Delivering,
+    receiver: HttpReceiver,
+    stages: dict[str, Any],
+) -> None:
+    database.execute("CREATE TABLE counters (id int PRIMARY KEY, n int)")
+    captured = capture(database)
+    delivery = deliver(captured, to=sink(receiver), **stages)
+    database.execute("INSERT INTO counters SELECT g, 0 FROM generate_series(1, 20) g")
+    for _ in range(4):
+        database.execute("UPDATE counters SET n = n + 1")
+    captured.catch_up()
+    assert delivery.run().events == 100
+    seen: dict[int, list[int]] = defaultdict(list)
+    for request in receiver.requests:
+        assert (request.method, request.path) == ("POST", "/counters")
+        seen[data(request)["id"]].append(data(request)["n"])
+    assert seen == {key: [0, 1, 2, 3, 4] for key in range(1, 21)}
+    assert len({request.id for request in receiver.requests}) == 100
+
+
+def test_a_receiver_that_fails_for_a_while(
+    database: Database, capture: Capturing, deliver: Delivering, receiver: HttpReceiver
+) -> None:
+    """GIVEN a receiver that answers 503 WHEN it recovers THEN everything arrives."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured, to=sink(receiver))
+    receiver.answer = lambda _: HttpResponse(status=503)
+    database.execute("INSERT INTO items SELECT generate_series(1, 5)")
+    captured.catch_up()
+    with delivery.running() as progress:
+        wait_for(lambda: progress.figures.state == "retrying", progress.current)
+        assert progress.figures.code == "SINK_UNREACHABLE"
+        assert "the receiver answers 503" in progress.figures.message
+        receiver.answer = lambda _: HttpResponse()
+        wait_for(lambda: progress.figures.events == 5, progress.current)
+    accepted = {data(request)["id"] for request in receiver.requests}
+    assert accepted == {1, 2, 3, 4, 5}
+
+
+def test_a_change_that_is_refused_stops_the_pipeline(
+    database: Database, capture: Capturing, deliver: Delivering, receiver: HttpReceiver
+) -> None:
+    """GIVEN a receiver that refuses a change THEN the pipeline stops and names the change; WHEN
+    the receiver accepts it THEN nothing is missing."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured, to=sink(receiver))
+    receiver.answer = lambda request: HttpResponse(status=422 if data(request)["id"] == 3 else 200)
+    database.execute("INSERT INTO items SELECT generate_series(1, 5)")
+    captured.catch_up()
+    stopped = delivery.run()
+    assert (stopped.state, stopped.code) == ("failed", "POISONED")
+    refused = next(request.id for request in receiver.requests if data(request)["id"] == 3)
+    assert refused in stopped.message
+    assert "the receiver answers 422" in stopped.message
+    receiver.answer = lambda _: HttpResponse()
+    before = len(receiver.requests)
+    assert delivery.run().state == "stopped"
+    assert {data(request)["id"] for request in receiver.requests[before:]} == {1, 2, 3, 4, 5}

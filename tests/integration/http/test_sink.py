@@ -1,0 +1,259 @@
+"""The sink `http` against a real receiver."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tailrace.errors import SinkRefusedError, SinkUnreachableError
+from tailrace.message import MESSAGES
+from tailrace.position import ORIGIN
+from tailrace.sinks.http.settings import HttpSink
+from tailrace.sinks.http.signature import Signer
+from tailrace.sinks.http.sink import Http, probe
+from tailrace.sinks.outcome import Verdict
+from tailrace.testing import HttpReceiver, HttpRequest, HttpResponse, TcpProxy
+from tailrace.testing.process import free_port
+from tests.unit.sinks.rows import message_id, payload, rows, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    with HttpReceiver() as made:
+        yield made
+
+
+def settings_of(url: str, **keys: Any) -> HttpSink:
+    return HttpSink.model_validate({"type": "http", "url": url, "allow_private": True, **keys})
+
+
+@contextmanager
+def opened(url: str, **keys: Any) -> Iterator[Http]:
+    sink = Http(settings_of(url, **keys), name="test")
+    sink.open(ORIGIN)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def batch(numbers: range, *, keys: int = 0, destination: bytes = b"/") -> pa.RecordBatch:
+    """Numbered messages, with so many keys."""
+    made = rows(numbers, destination=destination)
+    if not keys:
+        return made
+    field = MESSAGES.get_field_index("key")
+    values = pa.array([b"%d" % (number % keys) for number in numbers], pa.binary())
+    return made.set_column(field, MESSAGES.field(field), values)
+
+
+def send(sink: Http, rows: pa.RecordBatch) -> None:
+    """Send messages and wait for the answers."""
+    write(sink, rows)
+    sink.flush()
+
+
+def test_a_request_per_message(receiver: HttpReceiver) -> None:
+    with opened(f"{receiver.url}/hook", headers={"Authorization": "Bearer x"}) as sink:
+        write(sink, batch(range(3), destination=b"/orders?a=1"))
+        assert sink.flush().messages == 3
+    assert [each.id for each in receiver.requests] == [message_id(n).decode() for n in range(3)]
+    first = receiver.requests[0]
+    assert (first.method, first.path, first.body) == ("POST", "/hook/orders?a=1", payload(0))
+    assert first.headers["authorization"] == "Bearer x"
+    assert first.headers["content-type"] == "application/json"
+    assert abs(int(first.headers["webhook-timestamp"]) - time.time()) < 600
+    assert "webhook-signature" not in first.headers
+
+
+def test_the_url_itself_is_the_default(receiver: HttpReceiver) -> None:
+    with opened(f"{receiver.url}/hook", method="PUT") as sink:
+        write(sink, batch(range(1)))
+        sink.flush()
+    assert [(each.method, each.path) for each in receiver.requests] == [("PUT", "/hook")]
+
+
+def test_an_array_per_request(receiver: HttpReceiver) -> None:
+    documents = [b'{"n":%d}' % number for number in range(5)]
+    field = MESSAGES.get_field_index("payload")
+    made = rows(range(5), destination=b"/").set_column(
+        field, MESSAGES.field(field), pa.array(documents, pa.binary())
+    )
+    with opened(receiver.url, body="array", batch_rows=3) as sink:
+        write(sink, made)
+        assert sink.flush().messages == 5
+    assert [json.loads(each.body) for each in receiver.requests] == [
+        [{"n": 0}, {"n": 1}, {"n": 2}],
+        [{"n": 3}, {"n": 4}],
+    ]
+    assert [each.id for each in receiver.requests] == [
+        f"{message_id(0).decode()}+2",
+        f"{message_id(3).decode()}+1",
+    ]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_requests_are_signed(receiver: HttpReceiver, compression: str) -> None:
+    """The signature is of the body before compression, as a receiver's framework shows it."""
+    with opened(receiver.url, secret=SECRET, compression=compression) as sink:
+        write(sink, batch(range(1)))
+        sink.flush()
+    [request] = receiver.requests
+    assert request.body == payload(0)
+    moment = int(request.headers["webhook-timestamp"])
+    signature = Signer(SECRET).sign(request.id, moment, request.body)
+    assert request.headers["webhook-signature"] == signature
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "verdict", "delay_s"),
+    [
+        (422, {}, Verdict.REFUSED, None),
+        (404, {}, Verdict.REFUSED, None),
+        (302, {"location": "http://example.com/"}, Verdict.REFUSED, None),
+        (408, {}, Verdict.RETRY, None),
+        (425, {}, Verdict.RETRY, None),
+        (500, {}, Verdict.RETRY, None),
+        (503, {"retry-after": "7"}, Verdict.THROTTLED, 7.0),
+        (429, {}, Verdict.THROTTLED, None),
+        (429, {"retry-after": "3"}, Verdict.THROTTLED, 3.0),
+    ],
+)
+def test_answers_are_outcomes(
+    receiver: HttpReceiver,
+    status: int,
+    headers: dict[str, str],
+    verdict: Verdict,
+    delay_s: float | None,
+) -> None:
+    receiver.answer = lambda request: (
+        HttpResponse(status=status, headers=headers, body=b"not today")
+        if request.id == message_id(1).decode()
+        else HttpResponse()
+    )
+    with opened(receiver.url) as sink:
+        write(sink, batch(range(4), keys=4))
+        receipt = sink.flush()
+    assert receipt.messages == 3
+    [(message, outcome)] = receipt.failures
+    assert message["id"].to_pylist() == [message_id(1)]
+    assert (outcome.verdict, outcome.code) == (verdict, f"HTTP_{status}")
+    assert (outcome.response, outcome.retry_after_s) == ("not today", delay_s)
+    assert len(receiver.requests) == 4
+
+
+def test_keys_are_delivered_in_parallel_and_in_order(receiver: HttpReceiver) -> None:
+    lock, together, most = threading.Lock(), [0], [0]
+
+    def answer(_: HttpRequest) -> HttpResponse:
+        with lock:
+            together[0] += 1
+            most[0] = max(most[0], together[0])
+        time.sleep(0.002)
+        with lock:
+            together[0] -= 1
+        return HttpResponse()
+
+    receiver.answer = answer
+    with opened(receiver.url, concurrency=8) as sink:
+        write(sink, batch(range(200), keys=20))
+        assert sink.flush().messages == 200
+    assert 1 < most[0] <= 8
+    found = [int(each.body.partition(b"\r")[0]) for each in receiver.requests]
+    for key in range(20):
+        own = [number for number in found if number % 20 == key]
+        assert own == sorted(own)
+
+
+def test_a_receiver_that_does_not_answer_in_time(receiver: HttpReceiver) -> None:
+    stop = threading.Event()
+
+    def answer(_: HttpRequest) -> HttpResponse:
+        stop.wait(30)
+        return HttpResponse()
+
+    receiver.answer = answer
+    with opened(receiver.url, timeout_s=0.3) as sink:
+        write(sink, batch(range(1)))
+        [(_, outcome)] = sink.flush().failures
+        stop.set()
+    assert (outcome.verdict, outcome.code) == (Verdict.RETRY, "TIMEOUT")
+
+
+def test_a_connection_that_is_lost(receiver: HttpReceiver) -> None:
+    receiver.answer = lambda _: HttpResponse(status=0)
+    with opened(receiver.url) as sink:
+        write(sink, batch(range(1)))
+        [(_, outcome)] = sink.flush().failures
+    assert (outcome.verdict, outcome.code) == (Verdict.RETRY, "CONNECTION_LOST")
+
+
+def test_idle_connections_that_were_closed_are_replaced(receiver: HttpReceiver) -> None:
+    with (
+        TcpProxy("127.0.0.1", receiver.port) as proxy,
+        opened(f"http://127.0.0.1:{proxy.port}") as sink,
+    ):
+        for start in range(0, 30, 10):
+            write(sink, batch(range(start, start + 10)))
+            assert sink.flush().messages == 10
+            proxy.cut()
+    assert len(receiver.requests) == 30
+
+
+def test_a_receiver_that_is_not_there() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(SinkUnreachableError, match="does not answer"):
+        probe(settings_of(url), name="test")
+    with opened(url) as sink:
+        with pytest.raises(SinkUnreachableError, match="does not answer"):
+            send(sink, batch(range(1)))
+        with pytest.raises(SinkUnreachableError, match="not open"):
+            sink.flush()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"])
+def test_private_addresses_are_refused(receiver: HttpReceiver, host: str) -> None:
+    url = f"http://{host}:{receiver.port}"
+    with (
+        opened(url, allow_private=False) as sink,
+        pytest.raises(SinkRefusedError, match="private address") as caught,
+    ):
+        send(sink, batch(range(1)))
+    assert "allow_private" in caught.value.hint
+    with pytest.raises(SinkRefusedError, match="private address"):
+        probe(settings_of(url, allow_private=False), name="test")
+    assert receiver.requests == []
+
+
+def test_invalid_paths_are_refused(receiver: HttpReceiver) -> None:
+    paths = [b"/", b"orders", b"/a b", b"//other.example/", b"/x#y", "/ž".encode()]
+    field = MESSAGES.get_field_index("destination")
+    made = batch(range(6)).set_column(field, MESSAGES.field(field), pa.array(paths, pa.binary()))
+    with opened(receiver.url) as sink:
+        refused = sink.inspect(made)
+    assert sorted(refused) == [1, 2, 3, 4, 5]
+    assert all("is not a valid path" in each.reason for each in refused.values())
+
+
+def test_a_probe_changes_nothing(receiver: HttpReceiver) -> None:
+    probe(settings_of(f"{receiver.url}/hook"), name="test")
+    assert receiver.requests == []
+
+
+def test_a_long_answer_is_cut(receiver: HttpReceiver) -> None:
+    receiver.answer = lambda _: HttpResponse(status=400, body=b"x" * 1_000_000)
+    with opened(receiver.url) as sink:
+        write(sink, batch(range(3), keys=3))
+        failures = sink.flush().failures
+    assert [len(each.outcome.response) for each in failures] == [2000] * 3

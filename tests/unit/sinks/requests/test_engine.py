@@ -1,0 +1,206 @@
+"""Requests: several at a time, one per key, nothing after a failure of its key."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.message import MESSAGES
+from tailrace.sinks.contract import Receipt
+from tailrace.sinks.outcome import Outcome, Verdict
+from tailrace.sinks.requests.engine import UNSENT, Limits, Requests, cut
+from tests.unit.sinks.rows import payload, rows
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+FAILED = Outcome(verdict=Verdict.RETRY, code="HTTP_503", reason="the receiver answers 503")
+
+
+def batch_of(*keys: bytes | None, former: Mapping[int, bytes] | None = None) -> pa.RecordBatch:
+    """Numbered messages with these keys; a destination follows a `/` in a key."""
+    destinations = [b"/" + (key or b"").partition(b"/")[2] for key in keys]
+    columns = {
+        "destination": pa.array(destinations, pa.binary()),
+        "key": pa.array([key and key.partition(b"/")[0] for key in keys], pa.binary()),
+        "former": pa.array([(former or {}).get(row) for row in range(len(keys))], pa.binary()),
+    }
+    batch = rows(range(len(keys)))
+    for name, values in columns.items():
+        batch = batch.set_column(MESSAGES.get_field_index(name), MESSAGES.field(name), values)
+    return batch
+
+
+def numbers(batch: pa.RecordBatch) -> list[int]:
+    return [int(value.partition(b"\r")[0]) for value in batch.column("payload").to_pylist()]
+
+
+@pytest.fixture
+def engine() -> Iterator[Callable[..., Requests]]:
+    made: list[Requests] = []
+
+    def make(send: Any, **limits: int) -> Requests:
+        made.append(Requests(send, Limits(**limits)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_messages_are_cut_by_destination_rows_and_bytes() -> None:
+    batch = batch_of(b"1/a", b"2/a", b"3/a", b"4/b", b"5/a")
+    found = [numbers(part) for part, _ in cut(batch, Limits(rows=2))]
+    assert found == [[0, 1], [2], [3], [4]]
+    size = len(payload(0))
+    assert len(list(cut(batch_of(*[b"1"] * 9), Limits(rows=100, bytes=3 * size)))) == 3
+    assert len(list(cut(batch_of(*[b"1"] * 9), Limits(rows=100, bytes=1)))) == 9
+    assert list(cut(batch_of(), Limits())) == []
+
+
+def test_a_receipt_counts_what_was_accepted(engine: Callable[..., Requests]) -> None:
+    requests = engine(lambda _: {}, rows=3)
+    requests.take(batch_of(b"1", b"2", b"3", b"4"))
+    size = sum(len(payload(number)) for number in range(4))
+    assert requests.wait() == Receipt(messages=4, bytes=size)
+    assert requests.wait() == Receipt()
+
+
+def test_a_slow_request_holds_up_its_own_key_only(engine: Callable[..., Requests]) -> None:
+    sent: list[int] = []
+    proceed = threading.Event()
+
+    def send(batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.extend(numbers(batch))
+        if numbers(batch) == [0]:
+            proceed.wait(60)
+        return {}
+
+    requests = engine(send, concurrency=2)
+    requests.take(batch_of(b"slow", b"a", b"slow", b"b", b"c"))
+    wait_for(lambda: sorted(sent) == [0, 1, 3, 4], lambda: sent)
+    proceed.set()
+    assert requests.wait().messages == 5
+    assert sent[-1] == 2
+
+
+def test_nothing_of_a_key_is_sent_after_a_failure(engine: Callable[..., Requests]) -> None:
+    sent: list[int] = []
+
+    def send(batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.extend(numbers(batch))
+        return {0: FAILED} if 1 in numbers(batch) else {}
+
+    requests = engine(send)
+    # The update at 3 moves key b to c: what follows of c is held back too.
+    requests.take(batch_of(b"a", b"b", b"b", b"c", b"c", b"a", former={3: b"b"}))
+    receipt = requests.wait()
+    assert sorted(sent) == [0, 1, 5]
+    found = [(*numbers(message), outcome) for message, outcome in receipt.failures]
+    assert found == [(1, FAILED), (2, UNSENT), (3, UNSENT), (4, UNSENT)]
+    assert receipt.messages == 2
+    requests.take(batch_of(b"b"))
+    assert requests.wait().messages == 1
+
+
+def test_a_message_without_a_key_follows_and_precedes_its_table(
+    engine: Callable[..., Requests],
+) -> None:
+    sent: list[int] = []
+
+    def send(batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.extend(numbers(batch))
+        return {0: FAILED} if numbers(batch) == [3] else {}
+
+    requests = engine(send)
+    requests.take(batch_of(b"a", b"b", None, b"b", b"a", None, b"c"))
+    receipt = requests.wait()
+    assert set(sent[:2]) == {0, 1}
+    assert sent[2] == 2
+    assert set(sent[3:]) == {3, 4}
+    assert [numbers(message) for message, _ in receipt.failures] == [[3], [5], [6]]
+
+
+@pytest.mark.parametrize("ordinary", [True, False])
+def test_an_error_of_a_request_is_raised(engine: Callable[..., Requests], ordinary: bool) -> None:
+    def send(batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        raise (ConnectionError if ordinary else KeyboardInterrupt)(batch.num_rows)
+
+    requests = engine(send)
+    with pytest.raises(ConnectionError if ordinary else KeyboardInterrupt):  # noqa: PT012 - by whichever call gets the answer
+        requests.take(batch_of(b"a"))
+        requests.wait()
+
+
+def test_answers_are_waited_for_while_many_are_missing(engine: Callable[..., Requests]) -> None:
+    """GIVEN more messages than may be undecided THEN `take` returns with the last of them."""
+    requests = engine(lambda _: {}, concurrency=4)
+    for _ in range(20):
+        requests.take(batch_of(*[b"%d" % number for number in range(1000)]))
+    assert requests.wait().messages == 20_000
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"a/x", b"b/x", None])
+CHANGES = st.tuples(KEYS, st.none() | st.sampled_from([b"a", b"b", b"c", b"d"]))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(CHANGES, max_size=40),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.2, 0.7]),
+    st.integers(0, 1000),
+)
+def test_any_messages_keep_their_order(
+    changes: list[tuple[bytes | None, bytes | None]], size: int, failing: float, seed: int
+) -> None:
+    former = {row: old for row, (_, old) in enumerate(changes) if old is not None}
+    batch = batch_of(*[key for key, _ in changes], former=former)
+    sent: list[int] = []
+    rng = random.Random(seed)
+    running: set[int] = set()
+    lock = threading.Lock()
+
+    def conflict(one: int, other: int) -> bool:
+        if changes[one][0] is None or changes[other][0] is None:
+            return True
+        groups = [{(key or b"").partition(b"/")[0], old} for key, old in changes]
+        return bool((groups[one] & groups[other]) - {None})
+
+    def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
+        own = numbers(part)
+        with lock:
+            assert not any(conflict(one, other) for one in own for other in running)
+            running.update(own)
+            sent.extend(own)
+            fails = rng.random() < failing
+        with lock:
+            running.difference_update(own)
+        return dict.fromkeys(range(len(own)), FAILED) if fails else {}
+
+    requests = Requests(send, Limits(rows=size, concurrency=4))
+    try:
+        requests.take(batch)
+        receipt = requests.wait()
+    finally:
+        requests.close()
+    failures = {numbers(message)[0]: outcome for message, outcome in receipt.failures}
+    assert receipt.messages + len(failures) == len(changes)
+    order = {number: at for at, number in enumerate(sent)}
+    for later in range(len(changes)):
+        earlier = [number for number in range(later) if conflict(number, later)]
+        failed = [number for number in earlier if number in failures]
+        if later in order:
+            assert all(order[number] < order[later] for number in earlier)
+            # Only messages of the same request may precede it and fail.
+            assert all(failures[number] is failures[later] is FAILED for number in failed)
+        else:
+            assert failures[later] is UNSENT
+            assert failed
