@@ -225,6 +225,34 @@ def test_a_row_that_an_expression_cannot_compute_stops_the_pipeline(
     assert "'seventeen'" in progress.message
 
 
+@pytest.mark.parametrize("atomic", [False, True], ids=["plain", "atomic"])
+@pytest.mark.parametrize("large", [2, 5])
+def test_a_message_that_is_too_large_does_not_tear_its_transaction(
+    database: Database, capture: Capturing, deliver: Delivering, atomic: bool, large: int
+) -> None:
+    """GIVEN a transaction with a message that no server takes THEN the pipeline stops and names it,
+    with all earlier transactions in the stream, and nothing of this one."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, body text)")
+    captured = capture(database)
+    database.execute("INSERT INTO items SELECT generate_series(-3, 1), 'small'")
+    database.execute(
+        "INSERT INTO items SELECT g, repeat('x', CASE g WHEN %s THEN 2000000 ELSE 1 END) "
+        "FROM generate_series(2, 6) g",
+        large,
+    )
+    captured.catch_up()
+    name = database.name
+    stream = {"name": f"S{name}", "subjects": [f"{name}.>"], "atomic": atomic}
+    delivery = deliver(
+        captured, sink={"stream": stream, "atomic": "transaction" if atomic else "none"}
+    )
+    stopped = delivery.run()
+    assert (stopped.state, stopped.code) == ("failed", "POISONED")
+    assert "the limit is" in stopped.message
+    stored = [message.json["data"]["id"] for message in delivery.received()]
+    assert stored == [-3, -2, -1, 0, 1]
+
+
 def test_where_select_and_route_with_full_old_rows(
     database: Database, capture: Capturing, deliver: Delivering
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NoReturn, Self
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -18,6 +19,7 @@ from tailrace.pipeline import opening
 from tailrace.pipeline.receipts import ROW, Tally
 from tailrace.pipeline.worker import freeze_gc
 from tailrace.sinks.outcome import Failure, Verdict
+from tailrace.sinks.registry import SINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,21 +68,27 @@ class Delivery:
             self._sink = opening.get(self._target, self._lane, after)
         if self._record is not None:
             self._record.check_owner()
-        self._last = _check_order(messages, self._last)
         refused = self._sink.inspect(messages)
         if refused:
             self._stop(messages, refused)
+        self._last = _check_order(messages, self._last)
         self._tally.take(messages)
         self._sink.write(messages)
         self._written = True
 
     def _stop(self, messages: pa.RecordBatch, refused: Mapping[int, Outcome]) -> NoReturn:
-        """Deliver the messages before the first refused one, and raise its error."""
+        """Deliver the transactions before that of the first refused message; raise its error."""
         assert self._sink is not None
         row = min(refused)
-        if row:
-            self._sink.write(messages.slice(0, row))
-        _check_accepted(self._sink.flush())
+        lsn = messages["lsn"][row].as_py()
+        settings = self._target.sink
+        kind = SINKS.find(settings.type)
+        torn = kind.atomic(settings) and self._written and self._last[0] == lsn
+        if not torn and not kind.stores_position(settings):
+            earlier = int(np.searchsorted(messages["lsn"].to_numpy(), lsn))
+            if earlier:
+                self._sink.write(messages.slice(0, earlier))
+            _check_accepted(self._sink.flush())
         raise _error(Failure(messages.slice(row, 1), refused[row]))
 
     def reach(self, reached: Position, *, closed: bool) -> None:

@@ -69,6 +69,17 @@ class SinkType(ABC, Generic[S]):
     def destination(self, template: str, *, database: str) -> Template:
         """Fills the template of destinations, with names escaped as this sink needs it."""
 
+    def atomic(self, settings: S) -> bool:
+        """Whether a flush stores the messages of a transaction together."""
+        del settings
+        return False
+
+    def stores_position(self, settings: S) -> bool:
+        """Whether a flush stores the position with the messages. Nothing of a batch with a refused
+        message is flushed then: its messages may be others once the pipeline was changed."""
+        del settings
+        return False
+
     @abstractmethod
     def open(self, settings: S, lane: Lane) -> Sink:
         """A sink for one lane of a pipeline, not connected yet."""

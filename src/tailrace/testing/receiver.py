@@ -112,7 +112,10 @@ def _handler(receiver: HttpReceiver) -> type[BaseHTTPRequestHandler]:
 
         def _receive(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            body = self.rfile.read(int(headers.get("content-length", 0)))
+            size = int(headers.get("content-length", 0))
+            body = self.rfile.read(size)
+            if len(body) < size:
+                return
             if headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             request = HttpRequest(method=self.command, path=self.path, headers=headers, body=body)
@@ -127,7 +130,8 @@ def _handler(receiver: HttpReceiver) -> type[BaseHTTPRequestHandler]:
                 self.send_response(response.status)
                 for name, value in response.headers.items():
                     self.send_header(name, value)
-                self.send_header("content-length", str(len(response.body)))
+                if "content-length" not in response.headers:
+                    self.send_header("content-length", str(len(response.body)))
                 self.end_headers()
                 self.wfile.write(response.body)
 

@@ -16,7 +16,7 @@ from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.http.settings import HttpSink
 from tailrace.sinks.http.signature import Signer
-from tailrace.sinks.http.sink import Http, probe
+from tailrace.sinks.http.sink import Http, probe, request_id
 from tailrace.sinks.outcome import Verdict
 from tailrace.testing import HttpReceiver, HttpRequest, HttpResponse, TcpProxy
 from tailrace.testing.process import free_port
@@ -32,6 +32,12 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 def receiver() -> Iterator[HttpReceiver]:
     with HttpReceiver() as made:
         yield made
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is not tried again."""
+    monkeypatch.setattr("tailrace.sinks.http.sink._ATTEMPTS", 1)
 
 
 def settings_of(url: str, **keys: Any) -> HttpSink:
@@ -98,8 +104,8 @@ def test_an_array_per_request(receiver: HttpReceiver) -> None:
         [{"n": 3}, {"n": 4}],
     ]
     assert [each.id for each in receiver.requests] == [
-        f"{message_id(0).decode()}+2",
-        f"{message_id(3).decode()}+1",
+        request_id([message_id(number) for number in range(3)]),
+        request_id([message_id(number) for number in range(3, 5)]),
     ]
 
 
@@ -116,6 +122,7 @@ def test_requests_are_signed(receiver: HttpReceiver, compression: str) -> None:
     assert request.headers["webhook-signature"] == signature
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize(
     ("status", "headers", "verdict", "delay_s"),
     [
@@ -176,7 +183,41 @@ def test_keys_are_delivered_in_parallel_and_in_order(receiver: HttpReceiver) -> 
         assert own == sorted(own)
 
 
-def test_a_receiver_that_does_not_answer_in_time(receiver: HttpReceiver) -> None:
+@pytest.mark.parametrize("status", [0, 500, 429])
+def test_a_request_that_fails_twice_is_tried_again(receiver: HttpReceiver, status: int) -> None:
+    """While it waits, no other request of its key is sent."""
+    attempts: list[str] = []
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        attempts.append(request.id)
+        first = request.id == message_id(0).decode()
+        return HttpResponse(status=status if first and attempts.count(request.id) < 3 else 200)
+
+    receiver.answer = answer
+    with opened(receiver.url) as sink:
+        write(sink, batch(range(4), keys=2))
+        assert sink.flush().messages == 4
+    own = [each for each in attempts if each in {message_id(0).decode(), message_id(2).decode()}]
+    assert own == [message_id(0).decode()] * 3 + [message_id(2).decode()]
+
+
+def test_addresses_are_sent_as_they_are(receiver: HttpReceiver) -> None:
+    with opened(f"{receiver.url}/hook/") as sink:
+        write(sink, batch(range(1)))
+        write(sink, batch(range(1, 2), destination=b"/orders;tenant=7?a=%2F"))
+        sink.flush()
+    assert [each.path for each in receiver.requests] == ["/hook/", "/hook/orders;tenant=7?a=%2F"]
+
+
+def test_an_answer_that_breaks_off_counts(receiver: HttpReceiver) -> None:
+    receiver.answer = lambda _: HttpResponse(headers={"content-length": "1000"}, body=b"x")
+    with opened(receiver.url, timeout_s=0.5) as sink:
+        write(sink, batch(range(1)))
+        assert sink.flush().messages == 1
+    assert len(receiver.requests) == 1
+
+
+def test_a_receiver_that_does_not_answer_in_time(receiver: HttpReceiver, once: None) -> None:
     stop = threading.Event()
 
     def answer(_: HttpRequest) -> HttpResponse:
@@ -191,7 +232,7 @@ def test_a_receiver_that_does_not_answer_in_time(receiver: HttpReceiver) -> None
     assert (outcome.verdict, outcome.code) == (Verdict.RETRY, "TIMEOUT")
 
 
-def test_a_connection_that_is_lost(receiver: HttpReceiver) -> None:
+def test_a_connection_that_is_lost(receiver: HttpReceiver, once: None) -> None:
     receiver.answer = lambda _: HttpResponse(status=0)
     with opened(receiver.url) as sink:
         write(sink, batch(range(1)))
@@ -237,7 +278,7 @@ def test_private_addresses_are_refused(receiver: HttpReceiver, host: str) -> Non
 
 
 def test_invalid_paths_are_refused(receiver: HttpReceiver) -> None:
-    paths = [b"/", b"orders", b"/a b", b"//other.example/", b"/x#y", "/ž".encode()]
+    paths = [b"/", b"orders", b"/a b", b"//other.example/", b"/x/../y", "/ž".encode()]
     field = MESSAGES.get_field_index("destination")
     made = batch(range(6)).set_column(field, MESSAGES.field(field), pa.array(paths, pa.binary()))
     with opened(receiver.url) as sink:

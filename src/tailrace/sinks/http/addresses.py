@@ -70,7 +70,7 @@ class CheckedAddresses(httpcore.NetworkBackend):
     def _addresses(self, host: str, port: int) -> list[str]:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise SinkUnreachableError(f"{host} cannot be resolved: {error}") from error
         addresses = [str(each[4][0]) for each in found]
         for address in addresses:

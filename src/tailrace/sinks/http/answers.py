@@ -57,7 +57,7 @@ def retry_after_s(value: str, now: datetime) -> float | None:
         return float(value[:9])
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from tailrace.sinks.destination import Template
 
@@ -22,19 +22,25 @@ class PathTemplate(Template):
 
     @staticmethod
     def token(name: str) -> str:
-        """A name as one segment of a path. Dots alone would name another folder."""
-        return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+        """A name as one segment of a path."""
+        return quote(name, safe="")
 
 
 def is_path(destination: bytes) -> bool:
     """Whether a destination can be appended to a URL.
 
+    Segments of dots name another folder, and servers decode them first.
+
     >>> is_path(b"/orders?x=1"), is_path(b"orders"), is_path(b"/a b"), is_path(b"//evil.example/")
     (True, False, False, False)
+    >>> is_path(b"/a/../b"), is_path(b"/a/%2e%2E"), is_path(b"/a/..b?c=/../d")
+    (False, False, True)
     """
+    segments = unquote_to_bytes(destination.partition(b"?")[0]).split(b"/")
     return (
         len(destination) <= 4000
         and _PATH.fullmatch(destination) is not None
         and not destination.startswith(b"//")
         and b"#" not in destination
+        and not {b".", b".."} & set(segments)
     )

@@ -16,16 +16,22 @@ from tailrace.sinks.requests.settings import RequestSettings
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what a secret begins with
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_VALUE = re.compile(r"[\x20-\x7e\t]*")
+_VALUE = re.compile(r"[!-~]+(?:[ \t]+[!-~]+)*")
+_URL = re.compile(r"[!-~]+")
 _OURS = {
-    "content-length", "content-type", "content-encoding", "host", "transfer-encoding",
-    "webhook-id", "webhook-timestamp", "webhook-signature",
+    "connection", "content-length", "content-type", "content-encoding", "host",
+    "transfer-encoding", "user-agent", "webhook-id", "webhook-timestamp", "webhook-signature",
 }  # fmt: skip
 
 
 def _url(value: SecretStr) -> SecretStr:
-    parts = urlsplit(value.get_secret_value())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    text = value.get_secret_value()
+    parts = urlsplit(text)
+    try:
+        valid = parts.port != 0 and _URL.fullmatch(text) is not None
+    except ValueError:
+        valid = False
+    if not valid or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an http:// or https:// URL")
     if parts.username or parts.password:
         raise ValueError("must not contain a user: set the header `Authorization` instead")
@@ -37,6 +43,12 @@ def _url(value: SecretStr) -> SecretStr:
 def _path(value: str) -> str:
     if value and not value.startswith("/"):
         raise ValueError("must start with `/`")
+    return value
+
+
+def _content_type(value: str) -> str:
+    if _VALUE.fullmatch(value) is None:
+        raise ValueError("must be a content type such as application/json")
     return value
 
 
@@ -82,8 +94,8 @@ class HttpSink(RequestSettings):
         default="message",
         description="One message per request, or a JSON array of up to `batch_rows`.",
     )
-    content_type: str = Field(
-        default="application/json", description="Content type of a message.", min_length=1
+    content_type: Annotated[str, AfterValidator(_content_type)] = Field(
+        default="application/json", description="Content type of a message."
     )
     compression: Literal["none", "gzip"] = Field(
         default="none", description="Compression of bodies."
@@ -92,7 +104,7 @@ class HttpSink(RequestSettings):
         default=SecretStr(""),
         description=f"Signs requests as Standard Webhooks describes; {SECRET_PREFIX}BASE64.",
     )
-    http2: bool = Field(default=True, description="Use HTTP/2 if the receiver offers it with TLS.")
+    http2: bool = Field(default=False, description="Use HTTP/2 if the receiver offers it with TLS.")
     allow_private: bool = Field(
         default=False,
         description="Allow receivers on private, link-local and loopback addresses.",

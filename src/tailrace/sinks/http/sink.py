@@ -3,13 +3,17 @@
 Messages of one key are never in two requests at a time (`tailrace.sinks.requests`). An answer that
 does not arrive leaves open whether the receiver has the message: it is sent again, with the same
 `webhook-id`, by which a receiver recognises it.
+
+A request that may succeed later is tried again by the thread that sent it, which holds up its own
+keys and one of `concurrency` requests.
 """
 
 from __future__ import annotations
 
 import gzip
-import ssl
+import hashlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -18,9 +22,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tailrace import __version__
+from tailrace.backoff import Backoff
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
-from tailrace.sinks.http.addresses import CheckedAddresses
 from tailrace.sinks.http.answers import EXCERPT_BYTES, outcome_of
+from tailrace.sinks.http.connections import Connections
 from tailrace.sinks.http.destination import is_path
 from tailrace.sinks.http.signature import Signer
 from tailrace.sinks.outcome import Outcome, Verdict
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.contract import Receipt
     from tailrace.sinks.http.settings import HttpSink
 
-_KEEP_ALIVE_S = 30.0
+_ATTEMPTS = 5
 
 
 class Http:
@@ -47,25 +52,28 @@ class Http:
         self._settings = settings
         self._name = name
         self._clock = clock
-        self._url = settings.url.get_secret_value().rstrip("/")
+        self._url = urlsplit(settings.url.get_secret_value())
         secret = settings.secret.get_secret_value()
         self._signer = Signer(secret) if secret else None
         self._headers = [
+            ("host", self._url.netloc),
             ("user-agent", f"tailrace/{__version__}"),
             ("content-type", settings.content_type),
             *((key, value.get_secret_value()) for key, value in settings.headers.items()),
         ]
         if settings.compression == "gzip":
             self._headers.append(("content-encoding", "gzip"))
-        self._pool: httpcore.ConnectionPool | None = None
+        self._connections: Connections | None = None
         self._requests: Requests | None = None
 
     def open(self, after: Position) -> None:
-        """Forget what was not flushed. Connections are made when they are needed."""
+        """Forget what was not flushed. Connections are made when they are needed, and kept."""
         del after
+        if self._requests is not None and self._requests.idle:
+            return
         self.close()
-        self._pool = connections(self._settings)
-        self._requests = Requests(self._send, self._settings.limits)
+        self._connections = Connections(self._settings)
+        self._requests = Requests(partial(self._send, self._connections), self._settings.limits)
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
         """The rows that are too large, and those whose path is invalid."""
@@ -110,27 +118,46 @@ class Http:
     def close(self) -> None:
         """Close all connections. Messages without an answer may have arrived."""
         requests, self._requests = self._requests, None
-        pool, self._pool = self._pool, None
+        connections, self._connections = self._connections, None
         if requests is not None:
             requests.close()
-        if pool is not None:
-            pool.close()
+        if connections is not None:
+            connections.close()
 
     def _require_open(self) -> Requests:
         if self._requests is None:
             raise SinkUnreachableError(f"the sink of pipeline {self._name} is not open")
         return self._requests
 
-    def _send(self, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
-        """One request. Called by several threads."""
-        path = rows.column("destination")[0].as_py().decode()
+    def _send(self, connections: Connections, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """One request, tried again a few times. Called by several threads."""
         payloads = rows.column("payload").to_pylist()
         body = payloads[0] if self._settings.body == "message" else array_of(payloads)
         name = request_id(rows.column("id").to_pylist())
-        outcome = self._post(self._url + path if path != "/" else self._url, name, body)
+        url = self._url_of(rows.column("destination")[0].as_py())
+        outcome = self._post(connections, url, name, body)
+        backoff = Backoff(first_s=0.2, max_s=5.0, jitter=0.5)
+        while outcome is not None and outcome.verdict is not Verdict.REFUSED:
+            pause_s = max(backoff.next_s(), outcome.retry_after_s or 0)
+            last = backoff.failures == _ATTEMPTS or pause_s > self._settings.timeout_s
+            if last or connections.closed.wait(pause_s):
+                break
+            outcome = self._post(connections, url, name, body)
         return {} if outcome is None else dict.fromkeys(range(rows.num_rows), outcome)
 
-    def _post(self, url: str, name: str, body: bytes) -> Outcome | None:
+    def _url_of(self, path: bytes) -> httpcore.URL:
+        """`url` with a path appended, as it is: nothing is decoded or normalised."""
+        base = self._url.path.encode()
+        return httpcore.URL(
+            scheme=self._url.scheme.encode(),
+            host=(self._url.hostname or "").encode(),
+            port=self._url.port,
+            target=(base or b"/") if path == b"/" else base.rstrip(b"/") + path,
+        )
+
+    def _post(
+        self, connections: Connections, url: httpcore.URL, name: str, body: bytes
+    ) -> Outcome | None:
         """The outcome of a request; None if its messages were accepted."""
         moment_s = int(self._clock())
         headers = [*self._headers, ("webhook-id", name), ("webhook-timestamp", str(moment_s))]
@@ -138,55 +165,28 @@ class Http:
             headers.append(("webhook-signature", self._signer.sign(name, moment_s, body)))
         if self._settings.compression == "gzip":
             body = gzip.compress(body, compresslevel=1)
-        pool, timeout_s = self._pool, self._settings.timeout_s
-        if pool is None:
-            raise SinkUnreachableError(f"the sink of pipeline {self._name} is closed")
-        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+        timeout_s = self._settings.timeout_s
         try:
-            with pool.stream(
-                self._settings.method,
-                url,
-                headers=headers,
-                content=body,
-                extensions={"timeout": timeouts},
-            ) as response:
+            with connections.stream(self._settings.method, url, headers, body) as response:
+                if 200 <= response.status < 300:
+                    _read(response, timeout_s)
+                    return None
                 return outcome_of(
                     response.status,
                     retry_after=_header(response, b"retry-after"),
-                    body=_excerpt(response),
+                    body=_read(response, timeout_s),
                 )
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-            host = urlsplit(url).netloc
+            host = url.host.decode()
             raise SinkUnreachableError(f"{host} does not answer: {error}") from error
+        except httpcore.LocalProtocolError as error:
+            raise SinkRefusedError(
+                "the request is not valid HTTP", hint="Check `headers` and `url` of the sink."
+            ) from error
         except httpcore.TimeoutException:
             return _lost("TIMEOUT", f"the receiver has not answered within {timeout_s:g} s")
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             return _lost("CONNECTION_LOST", f"the connection to the receiver was lost: {error}")
-
-
-def connections(settings: HttpSink) -> httpcore.ConnectionPool:
-    """A pool of connections that are kept between requests."""
-    return httpcore.ConnectionPool(
-        ssl_context=_tls(settings),
-        max_connections=settings.concurrency,
-        max_keepalive_connections=settings.concurrency,
-        keepalive_expiry=_KEEP_ALIVE_S,
-        http2=settings.http2,
-        network_backend=CheckedAddresses(allow_private=settings.allow_private),
-    )
-
-
-def _tls(settings: HttpSink) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.tls_ca)
-        if settings.tls_certificate is not None and settings.tls_key is not None:
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-    except OSError as error:
-        raise SinkRefusedError(
-            f"the TLS certificates cannot be read: {error}",
-            hint="Check tls_ca, tls_certificate and tls_key of the sink.",
-        ) from error
-    return context
 
 
 def array_of(payloads: list[bytes]) -> bytes:
@@ -199,13 +199,15 @@ def array_of(payloads: list[bytes]) -> bytes:
 
 
 def request_id(ids: list[bytes]) -> str:
-    """The id of a request: that of its message, or of the first one and how many follow.
+    """The id of a request: that of its message, or of the first one with a digest of all.
 
-    >>> request_id([b"16b3748-0"]), request_id([b"16b3748-0", b"16b3748-1", b"16b3748-2"])
-    ('16b3748-0', '16b3748-0+2')
+    >>> request_id([b"16b3748-0"]), request_id([b"16b3748-0", b"16b3748-1"])
+    ('16b3748-0', '16b3748-0+38ca6158bbd7b7c2')
     """
     first = quote(ids[0].decode("utf-8", "replace"), safe="!#$%&'*+,-./:;=?@[]^_`{|}~")
-    return first if len(ids) == 1 else f"{first}+{len(ids) - 1}"
+    if len(ids) == 1:
+        return first
+    return f"{first}+{hashlib.blake2s(b'|'.join(ids), digest_size=8).hexdigest()}"
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:
@@ -213,13 +215,17 @@ def _header(response: httpcore.Response, name: bytes) -> str:
     return found[0].decode("latin-1") if found else ""
 
 
-def _excerpt(response: httpcore.Response) -> bytes:
-    """The beginning of the body. A longer one is not read, which costs its connection."""
-    found = b""
-    for piece in response.iter_stream():
-        found += piece
-        if len(found) > 16 * EXCERPT_BYTES:
-            break
+def _read(response: httpcore.Response, timeout_s: float) -> bytes:
+    """The beginning of the body. A long or slow one is not read, which costs its connection; so
+    does one that breaks off, and the status counts."""
+    found, end_s = b"", time.monotonic() + timeout_s
+    try:
+        for piece in response.iter_stream():
+            found += piece
+            if len(found) > 16 * EXCERPT_BYTES or time.monotonic() > end_s:
+                break
+    except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
+        pass
     return found[:EXCERPT_BYTES]
 
 
@@ -233,11 +239,12 @@ def probe(settings: HttpSink, *, name: str) -> None:
     A request is sent with the method OPTIONS, which changes nothing. Any answer will do.
     """
     url = settings.url.get_secret_value()
-    timeouts = dict.fromkeys(("connect", "read", "write", "pool"), settings.timeout_s)
+    connections = Connections(settings)
     try:
-        with connections(settings) as pool:
-            pool.request("OPTIONS", url, extensions={"timeout": timeouts})
+        with connections.stream("OPTIONS", httpcore.URL(url), [], b""):
+            pass
     except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as error:
-        raise SinkUnreachableError(
-            f"pipeline {name}: {urlsplit(url).netloc} does not answer: {error}"
-        ) from error
+        host = urlsplit(url).hostname
+        raise SinkUnreachableError(f"pipeline {name}: {host} does not answer: {error}") from error
+    finally:
+        connections.close()

@@ -24,8 +24,8 @@ class HttpType(SinkType[HttpSink]):
         delivery="at least once",
         order="per key: a key has one request at a time",
         duplicates=(
-            "`webhook-id` is the event id. A message comes again if its answer was lost, or if the "
-            "pipeline was interrupted before its progress was recorded."
+            "`webhook-id` is the event id. A message comes again if its answer was lost, and with "
+            "its batch if the pipeline was interrupted or a message was not accepted."
         ),
         largest_message="`max_message_bytes`, 5 MiB by default; a larger one is POISONED",
         batch="`batch_rows` messages in a request, `concurrency` requests at a time",

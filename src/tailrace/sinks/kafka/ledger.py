@@ -114,9 +114,13 @@ class Ledger:
         """Whether Kafka holds more than the checkpoint."""
         return self.stored is not None and self.stored.position > self._after
 
+    def held(self, batch: pa.RecordBatch) -> int:
+        """How many of the first rows Kafka holds."""
+        return 0 if self.stored is None else rows_up_to(batch, self.stored.position)
+
     def missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that Kafka does not hold. All rows count for the position to commit."""
-        known = 0 if self.stored is None else rows_up_to(batch, self.stored.position)
+        known = self.held(batch)
         if self.stored is not None and known:
             rows = batch.slice(0, known)
             # `stored` covers one micro-batch; rows before its start are of earlier ones.

@@ -36,6 +36,10 @@ class KafkaType(SinkType[KafkaSink]):
         """Fills a template of topics."""
         return TopicTemplate(template, database=database)
 
+    def stores_position(self, settings: KafkaSink) -> bool:
+        """In each transaction."""
+        return settings.transactional
+
     def open(self, settings: KafkaSink, lane: Lane) -> Sink:
         """A producer."""
         from tailrace.sinks.kafka.sink import Kafka

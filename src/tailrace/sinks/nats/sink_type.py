@@ -42,6 +42,10 @@ class Nats(SinkType[NatsSink]):
         """Fills a template of subjects."""
         return SubjectTemplate(template, database=database)
 
+    def atomic(self, settings: NatsSink) -> bool:
+        """With `atomic: transaction`."""
+        return settings.atomic == "transaction"
+
     def open(self, settings: NatsSink, lane: Lane) -> Sink:
         """A connection and its stream."""
         from tailrace.sinks.nats.sink import JetStream

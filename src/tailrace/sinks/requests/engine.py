@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.groups import groups_of
@@ -43,6 +44,7 @@ UNSENT = Outcome(
 )
 _UNDECIDED_ROWS = 2048
 """Messages in requests without an answer, beyond which `take` waits."""
+_FAILING_KEYS = 3
 _FORGET_EVERY = 10_000
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=MESSAGES)
 
@@ -76,6 +78,14 @@ class _Request:
     def whole_scopes(self) -> set[int]:
         return set(self.groups.scope[self.groups.whole].tolist())
 
+    def release(self) -> list[_Request]:
+        """It is done; those that no longer wait for anything."""
+        self.done, self.rows = True, _NO_ROWS
+        followers, self.followers = self.followers, []
+        for each in followers:
+            each.waits_for.discard(self)
+        return [each for each in followers if not each.waits_for]
+
 
 class Requests:
     """Sends messages. `send` is called by several threads."""
@@ -90,7 +100,15 @@ class Requests:
         self._order = _Order()
         self._unaccepted = _Unaccepted()
         self._undecided = 0
+        self._most_undecided = max(_UNDECIDED_ROWS, 2 * limits.concurrency * limits.rows)
+        self._failing: set[int] = set()
+        """Keys whose requests failed since one was accepted."""
         self._messages = self._bytes = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was sent has been counted in a receipt."""
+        return not (self._undecided or self._messages or self._unaccepted.failures())
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Send messages. Waits while too many have no answer."""
@@ -100,7 +118,7 @@ class Requests:
             self._order.add(request)
             if not request.waits_for:
                 self._start(request)
-            while not self._answers.empty() or self._undecided > _UNDECIDED_ROWS:
+            while not self._answers.empty() or self._undecided > self._most_undecided:
                 self._finish(*self._answers.get())
 
     def wait(self) -> Receipt:
@@ -119,13 +137,17 @@ class Requests:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start(self, request: _Request) -> None:
-        before = request.rows.num_rows
-        request.rows, request.groups = self._unaccepted.hold_back(request.rows, request.groups)
-        self._undecided -= before - request.rows.num_rows
-        if request.rows.num_rows:
-            self._pool.submit(self._run, request)
-        else:
-            self._release(request)
+        """Send a request that waits for no other, and those that it held up if it is empty."""
+        ready = [request]
+        while ready:
+            each = ready.pop()
+            before = each.rows.num_rows
+            each.rows, each.groups = self._unaccepted.hold_back(each.rows, each.groups)
+            self._undecided -= before - each.rows.num_rows
+            if each.rows.num_rows:
+                self._pool.submit(self._run, each)
+            else:
+                ready += each.release()
 
     def _run(self, request: _Request) -> None:
         """In a thread of the pool."""
@@ -144,15 +166,17 @@ class Requests:
         self._bytes += _size(rows) - sum(_size(rows.slice(row, 1)) for row in answer)
         for row, outcome in sorted(answer.items()):
             self._unaccepted.add(rows.slice(row, 1), request.groups.slice(row, 1), outcome)
-        self._release(request)
+        self._check_destination(request, answer)
+        for follower in request.release():
+            self._start(follower)
 
-    def _release(self, request: _Request) -> None:
-        request.done = True
-        request.rows = _NO_ROWS
-        for follower in request.followers:
-            follower.waits_for.discard(request)
-            if not follower.waits_for:
-                self._start(follower)
+    def _check_destination(self, request: _Request, answer: Answer) -> None:
+        """Raise if requests of several keys in a row were to be tried again, and none accepted: it
+        is the destination that fails, not a message."""
+        failed = [each for each in answer.values() if each.verdict is not Verdict.REFUSED]
+        self._failing = self._failing | request.keys() if failed else set()
+        if len(self._failing) >= _FAILING_KEYS:
+            raise SinkUnreachableError(f"no message is accepted: {failed[0].reason}")
 
 
 class _Order:

@@ -29,6 +29,11 @@ def settings(**keys: Any) -> HttpSink:
         ({"headers": {"a b": "x"}}, "is not a valid header"),
         ({"headers": {"a": "x\r\nb: y"}}, "is not a valid header"),
         ({"headers": {"Webhook-Id": "x"}}, "the sink sets it"),
+        ({"headers": {"a": "x "}}, "is not a valid header"),
+        ({"headers": {"a": ""}}, "is not a valid header"),
+        ({"content_type": "a\nb"}, "must be a content type"),
+        ({"url": "https://example.com:99999/"}, "must be an http:// or https:// URL"),
+        ({"url": "https://example.com/a b"}, "must be an http:// or https:// URL"),
         ({"secret": "whsec_abc"}, "24 to 64 bytes in Base64"),
         ({"batch_rows": 2}, "needs `body: array`"),
         ({"body": "array", "content_type": "text/plain"}, "needs the content type"),
@@ -54,4 +59,3 @@ def test_paths() -> None:
     template = PathTemplate(settings(path="/{table}/{operation}").template, database="shop")
     assert template.fill("public", "orders", Op.DELETE) == "/orders/delete"
     assert template.fill("my app", "a/b", Op.INSERT) == "/my%20app.a%2Fb/insert"
-    assert template.fill("public", "..", Op.INSERT) == "/%2E%2E/insert"

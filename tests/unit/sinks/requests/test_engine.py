@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.errors import SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.outcome import Outcome, Verdict
@@ -21,7 +23,8 @@ from tests.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-FAILED = Outcome(verdict=Verdict.RETRY, code="HTTP_503", reason="the receiver answers 503")
+FAILED = Outcome(verdict=Verdict.REFUSED, code="HTTP_422", reason="the receiver answers 422")
+BUSY = Outcome(verdict=Verdict.RETRY, code="HTTP_503", reason="the receiver answers 503")
 
 
 def batch_of(*keys: bytes | None, former: Mapping[int, bytes] | None = None) -> pa.RecordBatch:
@@ -139,12 +142,46 @@ def test_an_error_of_a_request_is_raised(engine: Callable[..., Requests], ordina
         requests.wait()
 
 
-def test_answers_are_waited_for_while_many_are_missing(engine: Callable[..., Requests]) -> None:
-    """GIVEN more messages than may be undecided THEN `take` returns with the last of them."""
-    requests = engine(lambda _: {}, concurrency=4)
-    for _ in range(20):
-        requests.take(batch_of(*[b"%d" % number for number in range(1000)]))
-    assert requests.wait().messages == 20_000
+def test_take_waits_while_many_answers_are_missing(engine: Callable[..., Requests]) -> None:
+    sent: list[int] = []
+
+    def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.append(part.num_rows)
+        return {}
+
+    requests = engine(send, concurrency=4)
+    for number in range(1, 6):
+        requests.take(batch_of(*[b"%d" % key for key in range(1000)]))
+        assert sum(sent) >= number * 1000 - 2048
+    assert requests.wait().messages == 5000
+
+
+def test_a_long_chain_of_a_failed_key_is_held_back(engine: Callable[..., Requests]) -> None:
+    proceed = threading.Event()
+
+    def send(_: pa.RecordBatch) -> Mapping[int, Outcome]:
+        proceed.wait(60)
+        return {0: FAILED}
+
+    requests = engine(send)
+    requests.take(batch_of(*[b"hot"] * 2000))
+    proceed.set()
+    receipt = requests.wait()
+    assert [outcome for _, outcome in receipt.failures] == [FAILED, *[UNSENT] * 1999]
+
+
+def test_a_destination_that_fails_for_several_keys_is_unreachable(
+    engine: Callable[..., Requests],
+) -> None:
+    """GIVEN answers to try again THEN one or two keys wait; a third one in a row means that it is
+    the destination."""
+    failing = {1, 2, 5, 6, 7}
+    requests = engine(lambda part: {0: BUSY} if set(numbers(part)) & failing else {}, concurrency=1)
+    requests.take(batch_of(b"a", b"b", b"c", b"d", b"e"))
+    assert len(requests.wait().failures) == 2
+    with pytest.raises(SinkUnreachableError, match=r"no message is accepted: .* 503"):  # noqa: PT012
+        requests.take(batch_of(*[b"%d" % key for key in range(9)]).slice(3))
+        requests.wait()
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"a/x", b"b/x", None])
@@ -181,6 +218,7 @@ def test_any_messages_keep_their_order(
             running.update(own)
             sent.extend(own)
             fails = rng.random() < failing
+        time.sleep(rng.choice([0, 0, 0.001]))
         with lock:
             running.difference_update(own)
         return dict.fromkeys(range(len(own)), FAILED) if fails else {}
