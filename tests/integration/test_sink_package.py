@@ -79,7 +79,7 @@ class Lines:
     def write(self, batch):
         self._waiting += batch.select(["destination", "id", "payload"]).to_pylist()
 
-    def flush(self):
+    def flush(self, *, end=True):
         waiting, self._waiting = self._waiting, []
         with self._path.open("a") as file:
             for message in waiting:

@@ -94,7 +94,7 @@ class Delivery:
     def reach(self, reached: Position, *, closed: bool) -> None:
         """Flush; an open batch has delivered everything up to a position, or ends there."""
         assert self._record is not None
-        if self._flush():
+        if self._flush(end=closed):
             failpoint.hit("open.after-flush")
         if closed:
             self._record.close(reached)
@@ -107,11 +107,11 @@ class Delivery:
             failpoint.hit("pipeline.after-flush")
         return self._tally.row() if self._sink is not None else pa.nulls(1, ROW)
 
-    def _flush(self) -> bool:
+    def _flush(self, *, end: bool = True) -> bool:
         """Wait until the sink has everything durably; whether something was written."""
         if not self._written or self._sink is None:
             return False
-        receipt = self._sink.flush()
+        receipt = self._sink.flush(end=end)
         _check_accepted(receipt)
         self._tally.add(receipt)
         self._written = False

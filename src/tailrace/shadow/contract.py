@@ -63,7 +63,7 @@ class RecordSink(Protocol):
     def write(self, batch: pa.RecordBatch) -> None:
         """Take a batch of RECORDS; may wait while too much is in flight."""
 
-    def flush(self) -> Receipt:
+    def flush(self, *, end: bool = True) -> Receipt:
         """Commit everything written since the last flush, with the progress."""
 
     def close(self) -> None:

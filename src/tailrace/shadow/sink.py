@@ -303,8 +303,9 @@ class Shadow(ProducerSink):
         self._rows += rows.num_rows
         self._bytes += pc.sum(pc.binary_length(rows["value"])).as_py() or 0
 
-    def flush(self) -> Receipt:
+    def flush(self, *, end: bool = True) -> Receipt:
         """Wait for every acknowledgement, and commit."""
+        del end
         with self._attempt():
             try:
                 self._commit()

@@ -3,8 +3,10 @@
 A sink runs inside a Spark task. `open` comes first, with the position up to which the checkpoint
 knows everything to be delivered; a sink that can read back what it holds skips what an interrupted
 attempt has already stored. `write` may return before anything is durable; `flush` returns a
-`Receipt` once everything written is durable. After an error nothing since the last `flush` counts:
-the same messages are delivered again, with the same ids.
+`Receipt` once everything written is durable, or says in `Receipt.upto` what is. After an error
+nothing since the last `flush` counts: the same messages are delivered again, with the same ids.
+
+Positions increase with every message that a lane writes, from batch to batch.
 
 A message that can never be delivered has an `Outcome`, found by `inspect` before anything is sent:
 a client that sends many messages at a time cannot take back those that follow a refused one. Errors
@@ -51,6 +53,8 @@ class Receipt:
     failures: tuple[Failure, ...] = ()
     """Messages that were not accepted, in order of position. All others are durable. After such a
     message the sink has sent no other of its group (`tailrace.sinks.groups`)."""
+    upto: Position | None = None
+    """Up to where everything is decided: durable, or among the failures. None: all of it."""
     refusals: tuple[Refusal, ...] = ()
     """Destinations that are refused at present. Only a sink that delivers their messages later, by
     itself, may report some; every other sink raises an error."""
@@ -103,8 +107,12 @@ class Sink(Protocol):
     def write(self, batch: pa.RecordBatch) -> None:
         """Take a batch of MESSAGES without such rows. Waits when too many are in flight."""
 
-    def flush(self) -> Receipt:
-        """Wait until everything written is durable."""
+    def flush(self, *, end: bool = True) -> Receipt:
+        """Wait until everything written is durable.
+
+        Without `end` the batch goes on: a sink may leave messages undecided for which it would have
+        to wait, and reports them in a later receipt.
+        """
 
     def close(self) -> None:
         """Release everything at once. What is not flushed does not count as delivered."""

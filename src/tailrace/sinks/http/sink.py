@@ -106,8 +106,9 @@ class Http:
             self.close()
             raise
 
-    def flush(self) -> Receipt:
+    def flush(self, *, end: bool = True) -> Receipt:
         """Wait for every answer."""
+        del end
         requests = self._require_open()
         try:
             return requests.wait()

@@ -168,8 +168,9 @@ class Kafka(ProducerSink):
             strict=False,
         )
 
-    def flush(self) -> Receipt:
+    def flush(self, *, end: bool = True) -> Receipt:
         """Wait until all messages are acknowledged; with transactions, commit."""
+        del end
         with self._attempt() as publisher:
             if self._ledger is None:
                 publisher.drain()

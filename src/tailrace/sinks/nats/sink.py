@@ -216,8 +216,9 @@ class JetStream:
         self._rows += batch.num_rows
         self._bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
 
-    def flush(self) -> Receipt:
+    def flush(self, *, end: bool = True) -> Receipt:
         """Wait until the server has acknowledged every message."""
+        del end
         publisher = self._require_open()
         try:
             for run in self._transactions.flush():
