@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+
+from tailrace.position import Lsn, Position
 
 MESSAGES = pa.schema(
     [
@@ -23,3 +26,16 @@ microseconds since 1970 UTC. The rows of one transaction (one `lsn`) are consecu
 Messages with the same `scope` and `key` must stay in order. The scope is a hash of the table's
 name. `former` is the old key of an update that changed it, which must follow the messages of both
 keys. A message without a key must stay in order with all messages of its scope."""
+
+
+def rows_up_to(messages: pa.RecordBatch, position: Position) -> int:
+    """How many messages, which are in order, are at or before a position."""
+    lsn, ordinal = messages["lsn"].to_numpy(), messages["ordinal"].to_numpy()
+    same = lsn == np.uint64(position.lsn)
+    beyond = (lsn > np.uint64(position.lsn)) | (same & (ordinal > np.uint64(position.ordinal)))
+    return len(beyond) - int(np.count_nonzero(beyond))
+
+
+def last_of(messages: pa.RecordBatch) -> Position:
+    """The position of the last message."""
+    return Position(Lsn(messages["lsn"][-1].as_py()), messages["ordinal"][-1].as_py())

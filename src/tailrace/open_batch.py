@@ -82,6 +82,7 @@ class OpenProgress:
     messages: int = 0
     bytes: int = 0
     duplicates: int = 0
+    parked: int = 0
     p50_us: int | None = None
     p99_us: int | None = None
     committed_us: int | None = None

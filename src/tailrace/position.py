@@ -83,3 +83,7 @@ ORIGIN = Position(Lsn(0), 0)
 """Before every change."""
 READS = 1 << 62
 """Ordinals from here on are rows of a backfill, which follow the changes of a transaction."""
+PAGE_BITS = 36
+"""Such an ordinal has the page's number above these bits, and the row's number below them."""
+RELEASED = 1 << (PAGE_BITS - 1)
+"""With this bit, the ordinal is of a parked message that is delivered again after the page."""

@@ -126,7 +126,7 @@ class HttpBench:
 
     def make(self) -> Sink:
         settings = {"type": "http", "url": self._receiver.url, "allow_private": True}
-        return Http(HttpSink.model_validate(settings), name="contract")
+        return Http(HttpSink.model_validate(settings), Lane(pipeline="contract"))
 
     def delivered(self) -> list[Delivered]:
         requests = self._receiver.requests

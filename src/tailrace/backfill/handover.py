@@ -28,7 +28,7 @@ from tailrace.backfill.values import column_indexes, row_values
 from tailrace.change import Op
 from tailrace.decode.group import Group
 from tailrace.decode.table_changes import table_changes
-from tailrace.position import READS, Lsn, Position
+from tailrace.position import PAGE_BITS, READS, RELEASED, Lsn, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from tailrace.decode.group import Image
     from tailrace.log.reader import Log
 
-_PAGE_BITS = 36
-"""An ordinal holds the page's number above these bits, and the row's number within the page."""
-
 
 def page_position(page: Page, upto: Position) -> Position:
     """The position of a page's last row if the page follows `upto`: before any later commit.
@@ -49,11 +46,11 @@ def page_position(page: Page, upto: Position) -> Position:
     The page's own LSN, if it is later: consumers compare it with that of their snapshot, and rows
     may differ without a change, for example after ALTER TABLE ... TYPE or ATTACH PARTITION.
     """
-    return Position(Lsn(max(upto.lsn, page.lsn - 1)), _ordinal(page.number + 1) - 1)
+    return Position(Lsn(max(upto.lsn, page.lsn - 1)), _ordinal(page.number) + RELEASED - 1)
 
 
 def _ordinal(number: int) -> int:
-    return READS | number << _PAGE_BITS
+    return READS | number << PAGE_BITS
 
 
 def current_rows(spool: Spool, page: Page, log: Log, upto: Position) -> Iterator[Group]:

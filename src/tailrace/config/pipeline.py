@@ -21,6 +21,7 @@ from tailrace.jetstream.settings import JetStreamSettings, NatsStream
 from tailrace.postgres.condition import checked
 from tailrace.settings import Bytes, Section
 from tailrace.sinks.registry import SINKS
+from tailrace.sinks.retry import Retry
 from tailrace.sinks.sink_type import SinkSettings  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
@@ -191,6 +192,22 @@ class Pipeline(Section):
             "Pipelines with several lanes always have closed batches."
         ),
     )
+    order: Literal["key", "none"] = Field(
+        default="key",
+        description=(
+            "`key`: messages of a key stay in order, also when one of them is not accepted. "
+            "`none`: a message that is not accepted holds back no other."
+        ),
+    )
+    park: Literal["key", "message", "never"] | None = Field(
+        default=None,
+        description=(
+            "What happens to a message that the sink does not accept: `key` parks it and later "
+            "messages of its key, `message` parks it alone, `never` stops the pipeline. Empty: "
+            "`key`, or `never` where a transaction is delivered as a whole."
+        ),
+    )
+    retry: Retry = Field(default=Retry(), description=Retry.__doc__)
     snapshots: Snapshots | None = Field(
         default=None, description="Snapshots on request. Not set: no snapshots."
     )
@@ -221,6 +238,32 @@ class Pipeline(Section):
     def format(self) -> Encoding:
         """The encoding, chosen by the shape where none is given."""
         return self.encoding or SHAPES.find(self.shape).encodings[0]
+
+    @property
+    def parks(self) -> Literal["key", "message", "never"]:
+        """What happens to a message that the sink does not accept."""
+        sink = SINKS.find(self.sink.type)
+        if self.park is None:
+            return "never" if sink.records or sink.atomic(self.sink) else "key"
+        return self.park
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a parked message holds back later ones of its key."""
+        return self.parks == "key" and self.order == "key"
+
+    @model_validator(mode="after")
+    def _parking_fits(self) -> Self:
+        if SINKS.find(self.sink.type).records and self.park not in (None, "never"):
+            raise ValueError(
+                f"the sink {self.sink.type} stops topics instead of parking: remove `park`"
+            )
+        if SINKS.find(self.sink.type).atomic(self.sink) and self.park not in (None, "never"):
+            raise ValueError(
+                "`park` would deliver a transaction without its parked messages: use "
+                "`park: never`, or deliver messages one by one"
+            )
+        return self
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:

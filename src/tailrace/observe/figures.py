@@ -156,6 +156,18 @@ class PipelineFigures(Figures):
         int,
         Figure("Events that the sink had stored before.", counter("tailrace_duplicates")),
     ] = 0
+    parked: Annotated[
+        int,
+        Figure("Events parked instead of delivered.", counter("tailrace_parked_events")),
+    ] = 0
+    parked_messages: Annotated[
+        int | None,
+        Figure("Messages that are parked now.", gauge("tailrace_parked_messages")),
+    ] = None
+    parked_bytes: Annotated[
+        int | None,
+        Figure("Bytes of the messages that are parked now.", gauge("tailrace_parked_bytes")),
+    ] = None
     batches: Annotated[int, Figure("Micro-batches committed.", counter("tailrace_batches"))] = 0
     restarts: Annotated[
         int, Figure("Restarts of the query after an error.", counter("tailrace_restarts"))

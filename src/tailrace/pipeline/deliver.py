@@ -21,7 +21,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from tailrace.open_batch import OpenBatch
 from tailrace.pipeline.delivery import Delivery
 from tailrace.pipeline.frames.blocks import encoder_of, unpack
-from tailrace.pipeline.frames.cells import OpenMark, changes_of, groups_of
+from tailrace.pipeline.frames.cells import OpenMark, changes_of, groups_of, release_of
 from tailrace.pipeline.frames.frame import in_order
 from tailrace.pipeline.opened import deliver_open
 from tailrace.pipeline.receipts import RECEIPT, ROW
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     Relations = dict[int, tuple[Relation, dict[int, TypeName]]]
 
 
+_Columns = tuple[pa.Array, pa.Array, pa.Array, pa.Array, pa.Array]
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Some rows of a task as messages."""
@@ -49,6 +52,7 @@ class _Piece:
     start: str
     batches: Iterator[pa.RecordBatch]
     mark: OpenMark | None = None
+    release: int | None = None
 
 
 def deliver_blocks(frame: DataFrame, target: Target, source: OpenSource) -> DataFrame:
@@ -56,12 +60,18 @@ def deliver_blocks(frame: DataFrame, target: Target, source: OpenSource) -> Data
 
     @arrow_udf(RECEIPT)  # type: ignore[call-overload,untyped-decorator]
     def delivered(
-        batches: Iterator[tuple[pa.Array, pa.Array, pa.Array, pa.Array]],
+        batches: Iterator[_Columns],
     ) -> Iterator[pa.Array]:
         first = next(batches, None)
         if first is None:
             return
-        starts, numbers, pages, _ = first
+        starts, numbers, pages, releases, _ = first
+        if releases[0].is_valid:
+            with Delivery(target) as delivery:
+                delivery.release(releases[0].as_py(), Position.parse(starts[0].as_py()))
+                receipt = delivery.receipt()
+            yield receipt
+            return
         if numbers[0].is_valid:
             batch = OpenBatch(numbers[0].as_py(), Position.parse(starts[0].as_py()))
             with Delivery(target) as delivery:
@@ -71,7 +81,7 @@ def deliver_blocks(frame: DataFrame, target: Target, source: OpenSource) -> Data
         else:
             yield from _deliver(map(_blocks, chain([first], batches)), target)
 
-    columns = [frame[name] for name in ("after", "open", "page", "messages")]
+    columns = [frame[name] for name in ("after", "open", "page", "release", "messages")]
     receipt = delivered.asNondeterministic()(*columns)
     return frame.select(receipt.alias("receipt")).select("receipt.*")
 
@@ -94,8 +104,8 @@ def deliver_rows(
     return frame.select(receipt.alias("receipt")).select("receipt.*")
 
 
-def _blocks(columns: tuple[pa.Array, pa.Array, pa.Array, pa.Array]) -> _Piece:
-    starts, _, _, blocks = columns
+def _blocks(columns: _Columns) -> _Piece:
+    starts, _, _, _, blocks = columns
     start = starts[0].as_py() if len(starts) else ""
     return _Piece(len(blocks), start, map(unpack, blocks))
 
@@ -121,6 +131,9 @@ def _encoded(
             yield in_order(batches)
 
     start = rows.field("start")[0].as_py() if len(rows) else ""
+    release = release_of(rows)
+    if release is not None:
+        return _Piece(len(rows), start, iter(()), release=release)
     return _Piece(len(rows), start, encoded(), OpenMark.of(rows))
 
 
@@ -137,6 +150,8 @@ def _deliver(
             if mark is not None:
                 assert records is not None
                 delivery.own(mark.batch, records)
+            if piece.release is not None:
+                delivery.release(piece.release, Position.parse(piece.start))
             for messages in piece.batches:
                 delivery.write(messages, Position.parse(piece.start))
             if mark is not None:

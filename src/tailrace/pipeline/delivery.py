@@ -6,29 +6,25 @@ See `tailrace.open_batch` for the protocol of open batches.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NoReturn, Self
+from collections import deque
+from typing import TYPE_CHECKING, Self
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from tailrace.errors import PoisonedError, SinkError, SinkRefusedError, SinkUnreachableError
 from tailrace.observe import failpoint
 from tailrace.open_batch import OpenBatch, OpenBatches
 from tailrace.pipeline import opening
+from tailrace.pipeline.guard import ParkingGuard
 from tailrace.pipeline.receipts import ROW, Tally
 from tailrace.pipeline.worker import freeze_gc
-from tailrace.sinks.outcome import Failure, Verdict
-from tailrace.sinks.registry import SINKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from tailrace.pipeline.guard import Guard
     from tailrace.pipeline.opening import Target
     from tailrace.position import Position
-    from tailrace.sinks.contract import Receipt, Sink
-    from tailrace.sinks.outcome import Outcome
 
 _NOTE_S = 0.2
 
@@ -40,11 +36,13 @@ class Delivery:
         self._target = target
         self._lane = _lane(target)
         self._tally = Tally()
-        self._sink: Sink | None = None
+        self._guard: Guard | None = None
         self._record: _OpenRecord | None = None
         self._last = (-1, -1)
         self._written = False
-        """Whether something is written and not flushed."""
+        """Whether something is written and not decided."""
+        self._reached: deque[Position] = deque()
+        """Positions up to which everything was written, while something of it is not decided."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,58 +62,58 @@ class Delivery:
         """Write messages that come after a position."""
         if not messages.num_rows:
             return
-        if self._sink is None:
-            self._sink = opening.get(self._target, self._lane, after)
+        guard = self._open(after)
         if self._record is not None:
             self._record.check_owner()
-        refused = self._sink.inspect(messages)
-        if refused:
-            self._stop(messages, refused)
         self._last = _check_order(messages, self._last)
         self._tally.take(messages)
-        self._sink.write(messages)
+        guard.write(messages)
         self._written = True
 
-    def _stop(self, messages: pa.RecordBatch, refused: Mapping[int, Outcome]) -> NoReturn:
-        """Deliver the transactions before that of the first refused message; raise its error."""
-        assert self._sink is not None
-        row = min(refused)
-        lsn = messages["lsn"][row].as_py()
-        settings = self._target.sink
-        kind = SINKS.find(settings.type)
-        torn = kind.atomic(settings) and self._written and self._last[0] == lsn
-        if not torn and not kind.stores_position(settings):
-            earlier = int(np.searchsorted(messages["lsn"].to_numpy(), lsn))
-            if earlier:
-                self._sink.write(messages.slice(0, earlier))
-            _check_accepted(self._sink.flush())
-        raise _error(Failure(messages.slice(row, 1), refused[row]))
+    def release(self, number: int, after: Position) -> None:
+        """Deliver the parked messages of a release, after a position."""
+        parking = self._target.parking
+        assert parking is not None
+        guard = self._open(after)
+        assert isinstance(guard, ParkingGuard)
+        self._tally.add(guard.release(parking.for_task().release(number)))
+
+    def _open(self, after: Position) -> Guard:
+        if self._guard is None:
+            self._guard = opening.guard(self._target, opening.get(self._target, self._lane, after))
+            self._guard.begin(after)
+        return self._guard
 
     def reach(self, reached: Position, *, closed: bool) -> None:
         """Flush; an open batch has delivered everything up to a position, or ends there."""
         assert self._record is not None
-        if self._flush(end=closed):
-            failpoint.hit("open.after-flush")
+        self._reached.append(reached)
+        settled = self._flush(end=closed, then="open.after-flush")
         if closed:
             self._record.close(reached)
-        else:
-            self._record.note(reached, self._tally)
+        elif settled is not None:
+            self._record.note(settled, self._tally)
 
     def receipt(self) -> pa.Array:
         """Flush; the sum of the sink's receipts, null if there was nothing to deliver."""
-        if self._flush():
-            failpoint.hit("pipeline.after-flush")
-        return self._tally.row() if self._sink is not None else pa.nulls(1, ROW)
+        self._flush(end=True, then="pipeline.after-flush")
+        return self._tally.row() if self._guard is not None else pa.nulls(1, ROW)
 
-    def _flush(self, *, end: bool = True) -> bool:
-        """Wait until the sink has everything durably; whether something was written."""
-        if not self._written or self._sink is None:
-            return False
-        receipt = self._sink.flush(end=end)
-        _check_accepted(receipt)
-        self._tally.add(receipt)
-        self._written = False
-        return True
+    def _flush(self, *, end: bool, then: str) -> Position | None:
+        """Wait for the sink. Returns the last of the reached positions up to which all is decided.
+
+        Without `end` the sink may leave messages undecided for which it would have to wait.
+        """
+        upto = None
+        if self._written and self._guard is not None:
+            receipt = self._guard.flush(end=end)
+            self._tally.add(receipt)
+            upto, self._written = receipt.upto, receipt.upto is not None
+            failpoint.hit(then)
+        settled = None
+        while self._reached and (upto is None or self._reached[0] <= upto):
+            settled = self._reached.popleft()
+        return settled
 
 
 class _OpenRecord:
@@ -147,25 +145,6 @@ def _lane(target: Target) -> int:
     """A task is a lane: rows are partitioned by its number."""
     context = TaskContext.get()
     return context.partitionId() if context is not None and target.lanes > 1 else 0
-
-
-def _check_accepted(receipt: Receipt) -> None:
-    """Raise the error of the first message that was refused, or else of one to be tried again."""
-    if not receipt.failures:
-        return
-    refused = [each for each in receipt.failures if each.outcome.verdict is Verdict.REFUSED]
-    raise _error((refused or receipt.failures)[0])
-
-
-def _error(failure: Failure) -> SinkError:
-    message, outcome = failure
-    name = message["id"][0].as_py().decode("utf-8", "replace")
-    if outcome.verdict is not Verdict.REFUSED:
-        text = f"message {name!r} is not accepted: {outcome.reason}"
-        return SinkUnreachableError(text, hint=outcome.hint)
-    text = f"message {name!r} cannot be delivered: {outcome.reason}"
-    kind = SinkRefusedError if outcome.code == SinkRefusedError.code else PoisonedError
-    return kind(text, hint=outcome.hint)
 
 
 def _check_order(messages: pa.RecordBatch, last: tuple[int, int]) -> tuple[int, int]:

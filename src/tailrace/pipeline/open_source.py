@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tailrace.backfill.spool import Spool
 from tailrace.errors import SinkFencedError
 from tailrace.open_batch import OpenBatches
+from tailrace.parking.parking import orders_wait
 from tailrace.pipeline.follow import Following
 from tailrace.pipeline.frames.frame import wanted_by
 from tailrace.pipeline.source.planner import PlannedVersions, due
@@ -37,6 +38,8 @@ class OpenSource:
     max_rows: int
     max_s: float
     """0: no batch is open."""
+    parked: Path | None = None
+    """The folder with parked messages; None if nothing is parked."""
     far: bool = False
     """Whether batches may be open far from the end of the log, too."""
 
@@ -63,12 +66,12 @@ class OpenSource:
         )
 
     def _ends(self, log: Log, records: OpenBatches, page: int) -> Callable[[Position], bool]:
-        spool, parent = Spool(self.spool), os.getppid()
+        spool, parked, parent = Spool(self.spool), self.parked, os.getppid()
 
         def ends(reached: Position) -> bool:
             if os.getppid() != parent:
                 raise SinkFencedError("Spark has ended")
-            if records.close_requested:
+            if records.close_requested or (parked is not None and orders_wait(parked)):
                 return True
             numbers = list(spool.numbers(page))
             return bool(numbers) and due(spool.page(numbers[0]), log.end(), reached)

@@ -7,14 +7,20 @@ have delivered before it was interrupted.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tailrace.parking.parking import TaskParking
+from tailrace.pipeline.guard import Flushes, ParkingGuard, StoppingGuard
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.registry import SINKS
+from tailrace.sinks.retry import Retry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tailrace.checkpoint import StartRecord
+    from tailrace.pipeline.guard import Guard
     from tailrace.position import Position
     from tailrace.sinks.contract import Sink
     from tailrace.sinks.sink_type import SinkSettings
@@ -37,6 +43,26 @@ class Target:
     """Where the pipeline began, and the history that its positions belong to."""
     routed: bool = False
     """Whether an expression chooses destinations."""
+    retry: Retry = field(default_factory=Retry)
+    ordered: bool = True
+    """Whether the messages of a key stay in order."""
+    parking: ParkingPlace | None = None
+    """Where refused messages are parked. None: they stop the pipeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkingPlace:
+    """The parking of one run of a pipeline."""
+
+    folder: Path
+    history: str
+    run: str
+    blocks: bool = True
+    """Whether a parked message holds back those of its key."""
+
+    def for_task(self) -> TaskParking:
+        """As a task uses it."""
+        return TaskParking(self.folder, history=self.history, run=self.run)
 
 
 def get(target: Target, lane: int, after: Position) -> Sink:
@@ -48,6 +74,18 @@ def get(target: Target, lane: int, after: Position) -> Sink:
         held = _open[place] = (run, build(target, lane))
     held[1].open(after)
     return held[1]
+
+
+def guard(target: Target, sink: Sink) -> Guard:
+    """What decides about messages that the sink does not accept."""
+    kind = SINKS.find(target.sink.type)
+    flushes = Flushes(
+        atomic=kind.atomic(target.sink), stores_position=kind.stores_position(target.sink)
+    )
+    place = target.parking
+    if place is None:
+        return StoppingGuard(sink, flushes)
+    return ParkingGuard(sink, flushes, place.for_task(), blocks=place.blocks)
 
 
 def discard(target: Target, lane: int) -> None:
@@ -85,5 +123,8 @@ def build(target: Target, lane: int) -> Sink:
             history=target.began.history,
             began=target.began.position,
             routed=target.routed,
+            retry=target.retry,
+            ordered=target.ordered,
+            blocks=target.ordered and (target.parking is None or target.parking.blocks),
         ),
     )

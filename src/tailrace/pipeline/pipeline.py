@@ -18,10 +18,11 @@ from pyspark.sql import functions as sql
 
 from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
+from tailrace.parking.parking import Parking
 from tailrace.pipeline import opening, plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
 from tailrace.pipeline.open_source import OpenSource
-from tailrace.pipeline.opening import Target
+from tailrace.pipeline.opening import ParkingPlace, Target
 from tailrace.pipeline.spec import Spec
 from tailrace.sinks.registry import SINKS
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tailrace.config import Pipeline
     from tailrace.log.reader import Log
     from tailrace.pipeline.plan import Plan
+    from tailrace.position import Position
 
 
 _PUSH_BYTES = range(1, (4 << 20) + 1)
@@ -49,6 +51,8 @@ class Folders:
     checkpoint: Path
     spool: Path
     """Pages of backfills that are not delivered yet."""
+    parked: Path
+    """Parked messages."""
 
 
 def start(
@@ -68,6 +72,7 @@ def start(
     waiting = [page.table for page in pages]
     stages = plan.make(spark, pipeline, name=name, log=log, after=after, also=waiting)
     spec = spec_of(name, pipeline, log, stages)
+    parking = _parking_of(pipeline, folders, after, history=began.history)
     target = Target(
         name=name,
         run=uuid.uuid4().hex,
@@ -77,6 +82,9 @@ def start(
         database=spec.database,
         began=began,
         routed=bool(pipeline.route),
+        retry=pipeline.retry,
+        ordered=pipeline.order == "key",
+        parking=parking,
     )
     if began.reset and checkpoint.delivered(folder) is None:
         opening.claim(target, after)
@@ -94,6 +102,7 @@ def start(
             max_rows=pipeline.batch_rows,
             max_s=open_s,
             far=far,
+            parked=folders.parked if parking else None,
         )
         blocks = read(spark, pipeline, spec, folders, began, open_s=open_s, open_far=far)
         receipts = deliver_blocks(in_lanes(blocks, spec), target, source)
@@ -107,6 +116,21 @@ def start(
         .format("noop")
         .option("checkpointLocation", str(folder))
         .start()
+    )
+
+
+def _parking_of(
+    pipeline: Pipeline, folders: Folders, delivered: Position, *, history: str
+) -> ParkingPlace | None:
+    """Where this run of the pipeline parks; None if a refused message stops it."""
+    if pipeline.parks == "never":
+        return None
+    parking = Parking(folders.parked, history=history, together=pipeline.blocks)
+    return ParkingPlace(
+        folder=folders.parked,
+        history=history,
+        run=parking.start_query(delivered),
+        blocks=pipeline.blocks,
     )
 
 
@@ -133,6 +157,8 @@ def read(
         .option("maxBytesPerTrigger", pipeline.batch_bytes)
         .option("consumer", spec.name)
         .option("spool", str(folders.spool))
+        .option("parked", str(folders.parked) if pipeline.parks != "never" else "")
+        .option("parkedTogether", pipeline.blocks)
         .option("openBatches", str(checkpoint.open_folder(folders.checkpoint)))
         .option("maxOpenSeconds", open_s)
         .option("openFar", open_far)
@@ -176,7 +202,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
 
 
 def _totals() -> list[Column]:
-    sums = [sql.sum(name).alias(name) for name in ("messages", "bytes", "duplicates")]
+    sums = [sql.sum(name).alias(name) for name in ("messages", "bytes", "duplicates", "parked")]
     # Sinks with refusals have one lane.
     largest = ("p50_us", "p99_us", "committed_us", "refusals")
     return [*sums, *(sql.max(name).alias(name) for name in largest)]

@@ -98,7 +98,11 @@ class Progress(Recorder[PipelineFigures]):
             self.set(refused=self._refused(delivered.refusals))
         events = delivered.messages - known.messages
         duplicates = delivered.duplicates - known.duplicates
-        self.add(bytes=delivered.bytes - known.bytes, duplicates=duplicates)
+        self.add(
+            bytes=delivered.bytes - known.bytes,
+            duplicates=duplicates,
+            parked=delivered.parked - known.parked,
+        )
         if events:
             self._recent.append((self._clock(), events))
             self.add(events=events)

@@ -21,9 +21,13 @@ from tailrace.position import READS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tailrace.position import Position
     from tailrace.sinks.contract import Receipt
 
-_FIELDS = ("messages", "bytes", "duplicates", "p50_us", "p99_us", "committed_us")
+    _Taken = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
+
+_TAKEN = ("lsn", "ordinal", "committed_at")
+_FIELDS = ("messages", "bytes", "duplicates", "parked", "p50_us", "p99_us", "committed_us")
 RECEIPT = StructType(
     [*(StructField(name, LongType()) for name in _FIELDS), StructField("refusals", StringType())]
 )
@@ -38,31 +42,46 @@ class Tally:
 
     def __init__(self) -> None:
         self._sum = OpenProgress()
-        self._commits: list[NDArray[np.int64]] = []
-        """Commit times of what is written and not flushed."""
+        self._taken: list[_Taken] = []
+        """Positions and commit times of what is written and not decided."""
         self._ages: list[NDArray[np.int64]] = []
         """Ages of what was flushed since the percentiles were last computed."""
 
     def take(self, messages: pa.RecordBatch) -> None:
         """Note messages that are written to the sink. Rows of a backfill have no commit time."""
-        changes = messages["ordinal"].to_numpy() < READS
-        self._commits.append(messages["committed_at"].to_numpy()[changes])
+        lsn, ordinal, commits = (messages[name].to_numpy() for name in _TAKEN)
+        self._taken.append((lsn, ordinal, commits))
 
     def add(self, receipt: Receipt) -> None:
-        """Add a receipt for everything that was taken."""
+        """Add a receipt for what was taken, up to the position that it names."""
         self._sum = replace(
             self._sum,
             messages=self._sum.messages + receipt.messages,
             bytes=self._sum.bytes + receipt.bytes,
             duplicates=self._sum.duplicates + receipt.duplicates,
+            parked=self._sum.parked + receipt.parked,
             refusals=orjson.dumps([asdict(each) for each in receipt.refusals]).decode(),
         )
-        commits = np.concatenate(self._commits) if self._commits else np.empty(0, np.int64)
-        self._commits.clear()
+        commits = self._decided(receipt.upto)
         if len(commits):
             # Commit times are of the server's clock, which may be ahead of this machine's.
             self._ages.append(np.maximum(time.time_ns() // 1000 - commits, 0))
             self._sum = replace(self._sum, committed_us=int(commits.max()))
+
+    def _decided(self, upto: Position | None) -> NDArray[np.int64]:
+        """The commit times of the changes up to a position, which are forgotten; None: of all."""
+        if not self._taken:
+            return np.empty(0, np.int64)
+        lsn, ordinal, commits = (
+            np.concatenate(column) for column in zip(*self._taken, strict=True)
+        )
+        self._taken.clear()
+        decided = np.ones(len(commits), np.bool_)
+        if upto is not None:
+            decided = (lsn < upto.lsn) | ((lsn == upto.lsn) & (ordinal <= upto.ordinal))
+            self._taken.append((lsn[~decided], ordinal[~decided], commits[~decided]))
+        found: NDArray[np.int64] = commits[decided & (ordinal < READS)]
+        return found
 
     def progress(self, reached: str) -> OpenProgress:
         """The sums so far, and percentiles of what was flushed since the last call."""

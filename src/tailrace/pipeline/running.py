@@ -32,6 +32,7 @@ from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
+from tailrace.parking import parking
 from tailrace.pipeline import opening
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import translate_error
@@ -179,6 +180,7 @@ class Runner:
             log=self._config.log.path,
             checkpoint=checkpoint.folder_of(self._config.data, self._name),
             spool=spool_of(self._config.data, self._name),
+            parked=parking.folder_of(self._config.data, self._name),
         )
 
     def _prepare(self, log: Log) -> StartRecord:

@@ -15,10 +15,11 @@ are for what concerns the connection, the login, the server or a whole destinati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.position import ORIGIN, Position
+from tailrace.sinks.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,11 @@ class Receipt:
     """Messages the sink already had: skipped by Tailrace or refused by the sink."""
     failures: tuple[Failure, ...] = ()
     """Messages that were not accepted, in order of position. All others are durable. After such a
-    message the sink has sent no other of its group (`tailrace.sinks.groups`)."""
+    message the sink has sent no other of its group (`tailrace.sinks.groups`) if the lane `blocks`.
+    A sink that stores the position with the messages has stored nothing: the caller writes again
+    what is left."""
+    parked: int = 0
+    """Messages that were parked instead of delivered (`tailrace.pipeline.guard`)."""
     upto: Position | None = None
     """Up to where everything is decided: durable, or among the failures. None: all of it."""
     refusals: tuple[Refusal, ...] = ()
@@ -78,6 +83,12 @@ class Lane:
     """Where the pipeline began: it has delivered nothing up to there."""
     routed: bool = False
     """Whether an expression chooses destinations, so that any may occur."""
+    retry: Retry = field(default_factory=Retry)
+    """How often a message is sent again."""
+    ordered: bool = True
+    """Whether the messages of a key must stay in order."""
+    blocks: bool = True
+    """Whether nothing of a key may be sent after a message of it that was not accepted."""
 
     @property
     def owner(self) -> str:

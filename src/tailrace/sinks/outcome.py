@@ -37,6 +37,8 @@ class Outcome:
     hint: str = ""
     response: str = ""
     """The beginning of what the destination answered."""
+    attempts: int = 1
+    """How often the message was sent, or was found to be invalid."""
     retry_after_s: float | None = None
     """When the destination wants the next attempt; None if it does not say."""
 

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace.parking import parking
+from tailrace.parking.listing import Listing, Totals
+from tailrace.parking.order import Orders
+from tailrace.parking.selection import Selection
 from tailrace.testing import HttpReceiver, HttpRequest, HttpResponse
 from tests.waiting import wait_for
 
@@ -88,11 +92,11 @@ def test_a_receiver_that_fails_for_a_while(
 def test_a_change_that_is_refused_stops_the_pipeline(
     database: Database, capture: Capturing, deliver: Delivering, receiver: HttpReceiver
 ) -> None:
-    """GIVEN a receiver that refuses a change THEN the pipeline stops and names the change; WHEN
-    the receiver accepts it THEN nothing is missing."""
+    """GIVEN `park: never` and a receiver that refuses a change THEN the pipeline stops and names
+    the change; WHEN the receiver accepts it THEN nothing is missing."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     captured = capture(database)
-    delivery = deliver(captured, to=sink(receiver))
+    delivery = deliver(captured, to=sink(receiver), park="never")
     receiver.answer = lambda request: HttpResponse(status=422 if data(request)["id"] == 3 else 200)
     database.execute("INSERT INTO items SELECT generate_series(1, 5)")
     captured.catch_up()
@@ -105,3 +109,65 @@ def test_a_change_that_is_refused_stops_the_pipeline(
     before = len(receiver.requests)
     assert delivery.run().state == "stopped"
     assert {data(request)["id"] for request in receiver.requests[before:]} == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    "stages", [{}, {"where": "id > 0"}, {"lanes": 3}], ids=["plain", "where", "lanes"]
+)
+def test_a_refused_change_is_parked_and_retried(
+    database: Database,
+    capture: Capturing,
+    deliver: Delivering,
+    receiver: HttpReceiver,
+    stages: dict[str, Any],
+) -> None:
+    """GIVEN a receiver that refuses a change THEN its key waits and others do not; WHEN it is
+    retried THEN the key arrives in order, and its later changes follow."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
+    captured = capture(database)
+    delivery = deliver(captured, to=sink(receiver), **stages)
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=422 if data(request) == {"id": 3, "n": 1} else 200)
+
+    def change(n: int) -> None:
+        database.execute(f"UPDATE items SET n = {n}")
+        captured.catch_up()
+
+    def seen(key: int) -> list[int]:
+        found = (data(each) for each in receiver.requests if answer(each).status == 200)
+        return [each["n"] for each in found if each["id"] == key]
+
+    receiver.answer = answer
+    database.execute("INSERT INTO items SELECT g, 0 FROM generate_series(1, 5) g")
+    change(1)
+    folder = parking.folder_of(delivery.data, "test")
+    with delivery.running() as progress:
+        wait_for(lambda: seen(5) == [0, 1], progress.current)
+        change(2)
+        wait_for(lambda: seen(5) == [0, 1, 2], progress.current)
+        assert seen(3) == [0]
+        wait_for(lambda: progress.figures.parked == 2, progress.current)
+        receiver.answer = lambda _: HttpResponse()
+        answer = receiver.answer
+        Orders(folder / "orders").submit("retry", Selection(code="HTTP_422"))
+        wait_for(
+            lambda: (
+                [each["n"] for each in map(data, receiver.requests) if each["id"] == 3][-1] == 2
+            ),
+            progress.current,
+        )
+        change(3)
+        wait_for(lambda: progress.figures.events == 20, progress.current)
+    # 1 was sent when it was refused, too.
+    assert [each["n"] for each in map(data, receiver.requests) if each["id"] == 3] == [
+        0,
+        1,
+        1,
+        2,
+        3,
+    ]
+    with Listing(parking.store_of(folder)) as listing:
+        assert listing.totals() == Totals()
+        [order] = listing.orders()
+    assert (order.matched, order.delivered, order.failed) == (2, 2, 0)

@@ -14,13 +14,16 @@ import pytest
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.http.settings import HttpSink
 from tailrace.sinks.http.signature import Signer
 from tailrace.sinks.http.sink import Http, probe, request_id
 from tailrace.sinks.outcome import Verdict
+from tailrace.sinks.retry import Retry
 from tailrace.testing import HttpReceiver, HttpRequest, HttpResponse, TcpProxy
 from tailrace.testing.process import free_port
-from tests.unit.sinks.rows import message_id, payload, rows, write
+from tests.unit.sinks.rows import message_id, payload, position, rows, write
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,19 +37,17 @@ def receiver() -> Iterator[HttpReceiver]:
         yield made
 
 
-@pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request is not tried again."""
-    monkeypatch.setattr("tailrace.sinks.http.sink._ATTEMPTS", 1)
-
-
 def settings_of(url: str, **keys: Any) -> HttpSink:
     return HttpSink.model_validate({"type": "http", "url": url, "allow_private": True, **keys})
 
 
+ONCE = Retry(attempts=1)
+SOON = Retry(first_s=0.01, max_s=0.1)
+
+
 @contextmanager
-def opened(url: str, **keys: Any) -> Iterator[Http]:
-    sink = Http(settings_of(url, **keys), name="test")
+def opened(url: str, retry: Retry = SOON, **keys: Any) -> Iterator[Http]:
+    sink = Http(settings_of(url, **keys), Lane(pipeline="test", retry=retry))
     sink.open(ORIGIN)
     try:
         yield sink
@@ -62,6 +63,13 @@ def batch(numbers: range, *, keys: int = 0, destination: bytes = b"/") -> pa.Rec
     field = MESSAGES.get_field_index("key")
     values = pa.array([b"%d" % (number % keys) for number in numbers], pa.binary())
     return made.set_column(field, MESSAGES.field(field), values)
+
+
+def documents(count: int, *, keys: int = 0) -> pa.RecordBatch:
+    """Numbered messages that are JSON documents."""
+    field = MESSAGES.get_field_index("payload")
+    values = pa.array([b'{"n":%d}' % number for number in range(count)], pa.binary())
+    return batch(range(count), keys=keys).set_column(field, MESSAGES.field(field), values)
 
 
 def send(sink: Http, rows: pa.RecordBatch) -> None:
@@ -91,13 +99,8 @@ def test_the_url_itself_is_the_default(receiver: HttpReceiver) -> None:
 
 
 def test_an_array_per_request(receiver: HttpReceiver) -> None:
-    documents = [b'{"n":%d}' % number for number in range(5)]
-    field = MESSAGES.get_field_index("payload")
-    made = rows(range(5), destination=b"/").set_column(
-        field, MESSAGES.field(field), pa.array(documents, pa.binary())
-    )
     with opened(receiver.url, body="array", batch_rows=3) as sink:
-        write(sink, made)
+        write(sink, documents(5))
         assert sink.flush().messages == 5
     assert [json.loads(each.body) for each in receiver.requests] == [
         [{"n": 0}, {"n": 1}, {"n": 2}],
@@ -122,42 +125,116 @@ def test_requests_are_signed(receiver: HttpReceiver, compression: str) -> None:
     assert request.headers["webhook-signature"] == signature
 
 
-@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize(
-    ("status", "headers", "verdict", "delay_s"),
+    ("status", "headers", "verdict"),
     [
-        (422, {}, Verdict.REFUSED, None),
-        (404, {}, Verdict.REFUSED, None),
-        (302, {"location": "http://example.com/"}, Verdict.REFUSED, None),
-        (408, {}, Verdict.RETRY, None),
-        (425, {}, Verdict.RETRY, None),
-        (500, {}, Verdict.RETRY, None),
-        (503, {"retry-after": "7"}, Verdict.THROTTLED, 7.0),
-        (429, {}, Verdict.THROTTLED, None),
-        (429, {"retry-after": "3"}, Verdict.THROTTLED, 3.0),
+        (422, {}, Verdict.REFUSED),
+        (302, {"location": "http://example.com/"}, Verdict.REFUSED),
+        (408, {}, Verdict.RETRY),
+        (500, {}, Verdict.RETRY),
     ],
 )
 def test_answers_are_outcomes(
-    receiver: HttpReceiver,
-    status: int,
-    headers: dict[str, str],
-    verdict: Verdict,
-    delay_s: float | None,
+    receiver: HttpReceiver, status: int, headers: dict[str, str], verdict: Verdict
 ) -> None:
     receiver.answer = lambda request: (
         HttpResponse(status=status, headers=headers, body=b"not today")
         if request.id == message_id(1).decode()
         else HttpResponse()
     )
-    with opened(receiver.url) as sink:
+    with opened(receiver.url, retry=ONCE) as sink:
         write(sink, batch(range(4), keys=4))
         receipt = sink.flush()
     assert receipt.messages == 3
     [(message, outcome)] = receipt.failures
     assert message["id"].to_pylist() == [message_id(1)]
     assert (outcome.verdict, outcome.code) == (verdict, f"HTTP_{status}")
-    assert (outcome.response, outcome.retry_after_s) == ("not today", delay_s)
+    assert (outcome.response, outcome.attempts) == ("not today", 1)
     assert len(receiver.requests) == 4
+
+
+def test_a_throttled_receiver_gets_nothing_for_a_while(receiver: HttpReceiver) -> None:
+    times: list[float] = []
+
+    def answer(_: HttpRequest) -> HttpResponse:
+        times.append(time.monotonic())
+        first = len(times) == 1
+        return HttpResponse(status=429 if first else 200, headers={"retry-after": "1"})
+
+    receiver.answer = answer
+    with opened(receiver.url, concurrency=1) as sink:
+        write(sink, batch(range(4), keys=4))
+        assert sink.flush().messages == 4
+    assert len(times) == 5
+    assert times[1] - times[0] >= 1
+
+
+def test_a_receiver_that_throttles_for_too_long_is_unreachable(receiver: HttpReceiver) -> None:
+    receiver.answer = lambda _: HttpResponse(status=429, headers={"retry-after": "100"})
+    with opened(receiver.url) as sink:
+        write(sink, batch(range(1)))
+        with pytest.raises(SinkUnreachableError, match="accepts no more messages"):
+            sink.flush()
+
+
+def test_messages_of_a_refused_array_are_sent_one_by_one(receiver: HttpReceiver) -> None:
+    def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=422 if {"n": 3} in json.loads(request.body) else 200)
+
+    receiver.answer = answer
+    with opened(receiver.url, body="array", batch_rows=5) as sink:
+        write(sink, documents(10, keys=10))
+        receipt = sink.flush()
+    assert receipt.messages == 9
+    [(message, outcome)] = receipt.failures
+    assert message["payload"].to_pylist() == [b'{"n":3}']
+    assert outcome.code == "HTTP_422"
+    bodies = [json.loads(each.body) for each in receiver.requests]
+    assert sorted(len(each) for each in bodies) == [1] * 5 + [5, 5]
+
+
+def test_a_result_for_each_message_of_an_array(receiver: HttpReceiver) -> None:
+    attempts: list[int] = []
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        """The first time, message 1 is refused, and 2 is to be sent again."""
+        numbers = [each["n"] for each in json.loads(request.body)]
+        attempts.append(len(numbers))
+        first = len(attempts) == 1
+        statuses = [{1: 422, 2: 503}.get(number, 200) if first else 200 for number in numbers]
+        body = json.dumps({"results": [{"status": each} for each in statuses]})
+        return HttpResponse(status=207, body=body.encode())
+
+    receiver.answer = answer
+    with opened(receiver.url, body="array", batch_rows=5) as sink:
+        write(sink, documents(5, keys=5))
+        receipt = sink.flush()
+    assert receipt.messages == 4
+    [(message, _)] = receipt.failures
+    assert message["payload"].to_pylist() == [b'{"n":1}']
+    assert attempts == [5, 1]
+
+
+def test_a_flush_in_the_middle_of_a_batch_does_not_wait_for_a_slow_request(
+    receiver: HttpReceiver,
+) -> None:
+    proceed = threading.Event()
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        if request.id == message_id(4).decode():
+            proceed.wait(60)
+        return HttpResponse()
+
+    receiver.answer = answer
+    with opened(receiver.url) as sink:
+        write(sink, batch(range(9), keys=9))
+        wait_for(lambda: len(receiver.requests) >= 8, lambda: len(receiver.requests))
+        receipt = sink.flush(end=False)
+        assert receipt.upto is not None
+        assert position(3) <= receipt.upto < position(4)
+        proceed.set()
+        last = sink.flush()
+    assert (receipt.messages + last.messages, last.upto) == (9, None)
 
 
 def test_keys_are_delivered_in_parallel_and_in_order(receiver: HttpReceiver) -> None:
@@ -217,25 +294,28 @@ def test_an_answer_that_breaks_off_counts(receiver: HttpReceiver) -> None:
     assert len(receiver.requests) == 1
 
 
-def test_a_receiver_that_does_not_answer_in_time(receiver: HttpReceiver, once: None) -> None:
+def test_a_receiver_that_does_not_answer_in_time(receiver: HttpReceiver) -> None:
     stop = threading.Event()
 
-    def answer(_: HttpRequest) -> HttpResponse:
-        stop.wait(30)
+    def answer(request: HttpRequest) -> HttpResponse:
+        if request.id == message_id(0).decode():
+            stop.wait(30)
         return HttpResponse()
 
     receiver.answer = answer
-    with opened(receiver.url, timeout_s=0.3) as sink:
-        write(sink, batch(range(1)))
+    with opened(receiver.url, retry=ONCE, timeout_s=0.3) as sink:
+        write(sink, batch(range(2), keys=2))
         [(_, outcome)] = sink.flush().failures
         stop.set()
     assert (outcome.verdict, outcome.code) == (Verdict.RETRY, "TIMEOUT")
 
 
-def test_a_connection_that_is_lost(receiver: HttpReceiver, once: None) -> None:
-    receiver.answer = lambda _: HttpResponse(status=0)
-    with opened(receiver.url) as sink:
-        write(sink, batch(range(1)))
+def test_a_connection_that_is_lost(receiver: HttpReceiver) -> None:
+    receiver.answer = lambda request: HttpResponse(
+        status=0 if request.id == message_id(0).decode() else 200
+    )
+    with opened(receiver.url, retry=ONCE) as sink:
+        write(sink, batch(range(2), keys=2))
         [(_, outcome)] = sink.flush().failures
     assert (outcome.verdict, outcome.code) == (Verdict.RETRY, "CONNECTION_LOST")
 

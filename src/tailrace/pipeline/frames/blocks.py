@@ -50,11 +50,13 @@ SCHEMA = StructType(
         StructField("messages", BinaryType()),
         StructField("open", LongType()),
         StructField("page", LongType()),
+        StructField("release", LongType()),
     ]
 )
 """`after` is where the micro-batch starts; `lsn` and `ordinal` are of the first message. An open
 batch is one row without messages: `open` is its number, and `page` the last delivered page of a
-backfill. The task that delivers then reads the log by itself."""
+backfill. The task that delivers then reads the log by itself, or the parked messages of a
+`release`."""
 _PACKING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
@@ -104,6 +106,12 @@ class BlockFrame:
 def open_block(batch: OpenBatch, page: int) -> pa.RecordBatch:
     """The row of an open batch."""
     row = {"after": str(batch.after), "lane": 0, "open": batch.number, "page": page}
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema(SCHEMA))
+
+
+def released_block(after: str, number: int) -> pa.RecordBatch:
+    """The row of a release of parked messages."""
+    row = {"after": after, "lane": 0, "release": number}
     return pa.RecordBatch.from_pylist([row], schema=arrow_schema(SCHEMA))
 
 
@@ -163,6 +171,7 @@ def _block(
                 1,
                 [None, pa.py_buffer(np.array([0, len(body)], np.int32)), body],
             ),
+            pa.nulls(1, pa.int64()),
             pa.nulls(1, pa.int64()),
             pa.nulls(1, pa.int64()),
         ],

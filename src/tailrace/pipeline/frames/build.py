@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.pipeline.source.options import Options
     from tailrace.position import Position
 
-__all__ = ["build", "follow", "open_log", "read", "schema_of"]
+__all__ = ["build", "follow", "open_log", "read", "released", "schema_of"]
 
 _logs: dict[Path, Log] = {}
 """Logs that this worker has open: an open log continues where the last range ended."""
@@ -83,6 +83,13 @@ def read(
     freeze_gc()
 
 
+def released(options: Options, after: str, number: int) -> pa.RecordBatch:
+    """The row of a batch that delivers parked messages again: the task reads them by itself."""
+    if options.frame == "blocks":
+        return blocks.released_block(after, number)
+    return cells.released_row(after, number)
+
+
 def follow(options: Options, batch: OpenBatch, page: int) -> Iterator[pa.RecordBatch]:
     """The rows of an open batch: of blocks one, and the task that delivers follows the log."""
     if options.frame == "blocks":
@@ -98,6 +105,7 @@ def follow(options: Options, batch: OpenBatch, page: int) -> Iterator[pa.RecordB
         spec=spec,
         max_rows=options.max_rows,
         max_s=options.max_open_s,
+        parked=options.parked,
     )
     log = open_log(options.log)
     following = source.follow(log, batch, page=page, versions=PlannedVersions.of(spec))

@@ -72,7 +72,7 @@ SCHEMA = StructType(
     ]
 )
 """`start` is the position where the micro-batch begins. `open_batch` is null but for marks."""
-_REACHED, _CLOSED = "reached", "closed"
+_REACHED, _CLOSED, _RELEASED = "reached", "closed", "released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,19 @@ class OpenMark:
             Position.parse(rows.field("start")[at].as_py()),
             rows.field("op")[at].as_py() == _CLOSED,
         )
+
+
+def released_row(after: str, number: int) -> pa.RecordBatch:
+    """The row of a release of parked messages: a mark, which expressions do not see."""
+    row = {"start": after, "lane": 0, "op": _RELEASED, "open_batch": str(number)}
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema(SCHEMA))
+
+
+def release_of(rows: pa.StructArray) -> int | None:
+    """The number of the release that a row of the frame stands for."""
+    if len(rows) != 1 or rows.field("op")[0].as_py() != _RELEASED:
+        return None
+    return int(rows.field("open_batch")[0].as_py())
 
 
 @cache

@@ -2,8 +2,8 @@
 
 Spark stores offsets as JSON in its checkpoint, so the keys are a format on disk: `position`,
 `history` (what the position belongs to, see `tailrace.checkpoint`), `chunk` (the last delivered
-page), `chunks` (the pages of this batch), `beat`, `opened`, `open` and `timeline`. Spark starts a
-batch when the text of the offset changes.
+page), `chunks` (the pages of this batch), `beat`, `opened`, `open`, `timeline` and `release`. Spark
+starts a batch when the text of the offset changes.
 
 The offset of an open batch (`tailrace.open_batch`) has `open`: its position is where the batch
 begins, and with the number `opened` names the batch.
@@ -42,6 +42,10 @@ class Offset:
     """The timeline of the log, if the position is after the last change: that of a backfill's page.
     WAL up to there, which has no change, may be missing on a standby that is promoted."""
 
+    release: int = 0
+    """The number of the last release of parked messages. A batch with a new one delivers nothing
+    else; its position is that of the last message of the release."""
+
     @property
     def open_batch(self) -> OpenBatch:
         """The identity of this open batch."""
@@ -62,6 +66,7 @@ class Offset:
             opened=int(str(offset.get("opened", 0))),
             open=bool(offset.get("open", False)),
             timeline=int(str(offset.get("timeline", 0))),
+            release=int(str(offset.get("release", 0))),
         )
 
     def dump(self) -> dict[str, object]:
@@ -81,4 +86,6 @@ class Offset:
             offset["open"] = True
         if self.timeline:
             offset["timeline"] = self.timeline
+        if self.release:
+            offset["release"] = self.release
         return offset

@@ -39,6 +39,8 @@ HELP = {
     "frame": "changes, table, blocks or cells; the last two are for pipelines.",
     "pipeline": "For pipelines: their settings.",
     "spool": "For pipelines: the folder with the rows of backfills.",
+    "parked": "For pipelines: the folder with parked messages. Empty: nothing is parked.",
+    "parkedTogether": "For pipelines: whether the parked messages of a key are retried together.",
     "openBatches": "For pipelines: the folder with the records of open batches.",
     "maxOpenSeconds": "For pipelines: how many seconds a batch may stay open.",
     "openFar": "For pipelines: true if batches may be open far from the end of the log, too.",
@@ -74,6 +76,8 @@ class Options:
     frame: str = "changes"
     pipeline: str = ""
     spool: Path | None = None
+    parked: Path | None = None
+    parked_together: bool = True
     open_batches: Path | None = None
     max_open_s: float = 0.0
     open_far: bool = False
@@ -127,6 +131,8 @@ class Options:
             frame=frame,
             pipeline=values.get("pipeline", ""),
             spool=Path(values["spool"]) if "spool" in values else None,
+            parked=Path(values["parked"]) if values.get("parked") else None,
+            parked_together=values.get("parkedTogether", "true").lower() == "true",
             open_batches=Path(values["openBatches"]) if "openBatches" in values else None,
             max_open_s=float(values.get("maxOpenSeconds", "0")),
             open_far=values.get("openFar", "false").lower() == "true",

@@ -24,3 +24,11 @@ class OpenRange(InputPartition):
     def __init__(self, batch: OpenBatch, page: int) -> None:
         super().__init__((str(batch), page))
         self.batch, self.page = batch, page
+
+
+class ReleasePartition(InputPartition):
+    """Parked messages that are delivered again, after a position."""
+
+    def __init__(self, after: str, number: int) -> None:
+        super().__init__((after, number))
+        self.after, self.number = after, number

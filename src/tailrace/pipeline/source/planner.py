@@ -5,6 +5,7 @@ planner decides in this order:
 
 | question                                            | answer                                    |
 |-----------------------------------------------------|-------------------------------------------|
+| Are parked messages to be delivered again?          | a batch of these only; then one of the log|
 | May batches be open everywhere, and no page waits?  | an open batch: its task follows the log   |
 | Are there changes after `start`?                    | the log's end, at most the limits         |
 | Does a change need a table version without a plan?  | end before it; `ReplanError` if it is the |
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tailrace.backfill.spool import Page
     from tailrace.log.format.mark import Mark
     from tailrace.log.reader import Extent
+    from tailrace.parking.parking import Release
     from tailrace.pipeline.spec import Spec
     from tailrace.position import Position
     from tailrace.schema import Relation, TypeName
@@ -109,7 +111,8 @@ class PlannedVersions:
 class Planner:
     """Plans the micro-batches of one query.
 
-    `history` is what positions of this log belong to. `pages` returns the pages of backfills after
+    `history` is what positions of this log belong to. `release` prepares the batch after an offset,
+    and returns the parked messages that it delivers. `pages` returns the pages of backfills after
     a number, in order. `versions` is None for frames that read any version of a table. `opens`
     tells whether batches may be open, `opens_far` whether far from the end of the log, too. `now`
     and the `now` of `next_end` are of one monotonic clock.
@@ -123,6 +126,7 @@ class Planner:
         max_page_rows: int = UNLIMITED,
         pages: Callable[[int], Iterable[Page]] = lambda _: (),
         versions: PlannedVersions | None = None,
+        release: Callable[[Offset], Release | None] = lambda _: None,
         opens: bool = False,
         opens_far: bool = False,
     ) -> None:
@@ -131,9 +135,12 @@ class Planner:
         self._max_page_rows = max_page_rows
         self._pages = pages
         self._versions = versions
+        self._next_release = release
         self._opens = opens
         self._opens_far = opens_far
         self._checked_versions_in_force = False
+        self._released = False
+        """Whether the last batch was a release: the log is next."""
 
     def next_end(
         self, log: PlannedLog, start: Offset, *, limits: Limits, target: Position | None, now: float
@@ -142,6 +149,14 @@ class Planner:
 
         With a `target` (`Trigger.AvailableNow`) no batch goes beyond it and no heartbeat is sent.
         """
+        release = self._next_release(start)
+        if release is not None and target is None and not self._released:
+            self._released, self._last_batch_s = True, now
+            return replace(
+                start, position=release.last, history=self._history, pages=(), open=False,
+                release=release.number,
+            )  # fmt: skip
+        self._released = False
         # A task that follows the log does not check whether its timeline ended before `start`.
         may_open = self._opens and target is None and not start.timeline
         if may_open and self._opens_far and not any(True for _ in self._pages(start.page)):
@@ -152,7 +167,11 @@ class Planner:
         mark = log.end()
         pages = self._next_pages(mark, start.page, position, alone=position == start.position)
         following = Offset(
-            position=position, history=self._history, page=start.page, opened=start.opened
+            position=position,
+            history=self._history,
+            page=start.page,
+            opened=start.opened,
+            release=start.release,
         )
         if pages:
             # The decoder, which a query without a backfill does not plan with.
@@ -186,6 +205,7 @@ class Planner:
             page=start.page,
             opened=start.opened + 1,
             open=True,
+            release=start.release,
         )
 
     def _end_in_log(

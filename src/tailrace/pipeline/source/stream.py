@@ -51,9 +51,10 @@ from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.open_batch import OpenBatches
+from tailrace.parking.parking import Parking
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
-from tailrace.pipeline.source.partitions import OpenRange, Range
+from tailrace.pipeline.source.partitions import OpenRange, Range, ReleasePartition
 from tailrace.pipeline.source.planner import UNLIMITED, Limits, PlannedVersions, Planner, split
 from tailrace.pipeline.spec import Spec
 from tailrace.position import Position
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
     from tailrace.backfill.spool import Page
     from tailrace.open_batch import OpenBatch
+    from tailrace.parking.parking import Release
     from tailrace.pipeline.source.inline import InlineCapture
 
 _WAIT_S = 0.05
@@ -278,9 +280,22 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_page_rows=options.max_rows,
             pages=self._pages_after,
             versions=self._planned_versions(),
+            release=self._plan_release,
             opens=self._opens,
             opens_far=options.open_far,
         )
+
+    @cached_property
+    def _parking(self) -> Parking | None:
+        options = self._options
+        if options.parked is None:
+            return None
+        return Parking(options.parked, history=self._history, together=options.parked_together)
+
+    def _plan_release(self, start: Offset) -> Release | None:
+        if self._parking is None:
+            return None
+        return self._parking.plan(start.position, page=start.page, released=start.release)
 
     def _pages_after(self, number: int) -> Iterable[Page]:
         if self._options.spool is None:
@@ -315,6 +330,8 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self._parse_offset(start)
         if planned.open:
             return [self._open_partition(planned.open_batch, planned.page)]
+        if planned.release > first.release:
+            return [ReleasePartition(str(first.position), planned.release)]
         last = self._parse_offset(end)
         # A heartbeat repeats the pages of the offset that it follows: they are delivered already.
         pages = last.pages if last.page > first.page else ()
@@ -340,6 +357,9 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a range, the same ones on every call."""
         from tailrace.pipeline.frames import build as frames  # noqa: PLC0415 - see above
 
+        if isinstance(partition, ReleasePartition):
+            yield frames.released(self._options, partition.after, partition.number)
+            return
         if isinstance(partition, OpenRange):
             yield from frames.follow(self._options, partition.batch, partition.page)
             return

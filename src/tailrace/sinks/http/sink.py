@@ -4,8 +4,7 @@ Messages of one key are never in two requests at a time (`tailrace.sinks.request
 does not arrive leaves open whether the receiver has the message: it is sent again, with the same
 `webhook-id`, by which a receiver recognises it.
 
-A request that may succeed later is tried again by the thread that sent it, which holds up its own
-keys and one of `concurrency` requests.
+Requests are sent again as `retry` of the pipeline describes.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tailrace import __version__
-from tailrace.backoff import Backoff
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
-from tailrace.sinks.http.answers import EXCERPT_BYTES, outcome_of
+from tailrace.sinks.http.answers import outcomes_of
 from tailrace.sinks.http.connections import Connections
 from tailrace.sinks.http.destination import is_path
 from tailrace.sinks.http.signature import Signer
@@ -37,20 +35,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.position import Position
-    from tailrace.sinks.contract import Receipt
+    from tailrace.sinks.contract import Lane, Receipt
     from tailrace.sinks.http.settings import HttpSink
 
-_ATTEMPTS = 5
+_BODY_BYTES = 1 << 20
+"""An answer may have a result for each of some thousand messages."""
 
 
 class Http:
     """Sends messages to one receiver. `name` is the pipeline's."""
 
     def __init__(
-        self, settings: HttpSink, *, name: str, clock: Callable[[], float] = time.time
+        self, settings: HttpSink, lane: Lane, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._settings = settings
-        self._name = name
+        self._lane = lane
+        self._name = lane.pipeline
         self._clock = clock
         self._url = urlsplit(settings.url.get_secret_value())
         secret = settings.secret.get_secret_value()
@@ -73,7 +73,13 @@ class Http:
             return
         self.close()
         self._connections = Connections(self._settings)
-        self._requests = Requests(partial(self._send, self._connections), self._settings.limits)
+        self._requests = Requests(
+            partial(self._send, self._connections),
+            self._settings.limits,
+            self._lane.retry,
+            ordered=self._lane.ordered,
+            blocks=self._lane.blocks,
+        )
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
         """The rows that are too large, and those whose path is invalid."""
@@ -107,11 +113,10 @@ class Http:
             raise
 
     def flush(self, *, end: bool = True) -> Receipt:
-        """Wait for every answer."""
-        del end
+        """Wait for every answer, without `end` only for those that come soon."""
         requests = self._require_open()
         try:
-            return requests.wait()
+            return requests.flush(end=end)
         except BaseException:
             self.close()
             raise
@@ -131,20 +136,12 @@ class Http:
         return self._requests
 
     def _send(self, connections: Connections, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
-        """One request, tried again a few times. Called by several threads."""
+        """One request. Called by several threads."""
         payloads = rows.column("payload").to_pylist()
         body = payloads[0] if self._settings.body == "message" else array_of(payloads)
         name = request_id(rows.column("id").to_pylist())
         url = self._url_of(rows.column("destination")[0].as_py())
-        outcome = self._post(connections, url, name, body)
-        backoff = Backoff(first_s=0.2, max_s=5.0, jitter=0.5)
-        while outcome is not None and outcome.verdict is not Verdict.REFUSED:
-            pause_s = max(backoff.next_s(), outcome.retry_after_s or 0)
-            last = backoff.failures == _ATTEMPTS or pause_s > self._settings.timeout_s
-            if last or connections.closed.wait(pause_s):
-                break
-            outcome = self._post(connections, url, name, body)
-        return {} if outcome is None else dict.fromkeys(range(rows.num_rows), outcome)
+        return self._post(connections, url, name, body, count=rows.num_rows)
 
     def _url_of(self, path: bytes) -> httpcore.URL:
         """`url` with a path appended, as it is: nothing is decoded or normalised."""
@@ -157,9 +154,9 @@ class Http:
         )
 
     def _post(
-        self, connections: Connections, url: httpcore.URL, name: str, body: bytes
-    ) -> Outcome | None:
-        """The outcome of a request; None if its messages were accepted."""
+        self, connections: Connections, url: httpcore.URL, name: str, body: bytes, *, count: int
+    ) -> Mapping[int, Outcome]:
+        """Send a request of `count` messages. Returns those that were not accepted, and why."""
         moment_s = int(self._clock())
         headers = [*self._headers, ("webhook-id", name), ("webhook-timestamp", str(moment_s))]
         if self._signer is not None:
@@ -169,11 +166,9 @@ class Http:
         timeout_s = self._settings.timeout_s
         try:
             with connections.stream(self._settings.method, url, headers, body) as response:
-                if 200 <= response.status < 300:
-                    _read(response, timeout_s)
-                    return None
-                return outcome_of(
+                return outcomes_of(
                     response.status,
+                    count=count,
                     retry_after=_header(response, b"retry-after"),
                     body=_read(response, timeout_s),
                 )
@@ -185,9 +180,10 @@ class Http:
                 "the request is not valid HTTP", hint="Check `headers` and `url` of the sink."
             ) from error
         except httpcore.TimeoutException:
-            return _lost("TIMEOUT", f"the receiver has not answered within {timeout_s:g} s")
+            lost = _lost("TIMEOUT", f"the receiver has not answered within {timeout_s:g} s")
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-            return _lost("CONNECTION_LOST", f"the connection to the receiver was lost: {error}")
+            lost = _lost("CONNECTION_LOST", f"the connection to the receiver was lost: {error}")
+        return dict.fromkeys(range(count), lost)
 
 
 def array_of(payloads: list[bytes]) -> bytes:
@@ -217,17 +213,17 @@ def _header(response: httpcore.Response, name: bytes) -> str:
 
 
 def _read(response: httpcore.Response, timeout_s: float) -> bytes:
-    """The beginning of the body. A long or slow one is not read, which costs its connection; so
-    does one that breaks off, and the status counts."""
+    """The beginning of the body. The rest of a long or slow one is not read, which costs its
+    connection; so does one that breaks off, and the status counts."""
     found, end_s = b"", time.monotonic() + timeout_s
     try:
         for piece in response.iter_stream():
             found += piece
-            if len(found) > 16 * EXCERPT_BYTES or time.monotonic() > end_s:
+            if len(found) > _BODY_BYTES or time.monotonic() > end_s:
                 break
     except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
         pass
-    return found[:EXCERPT_BYTES]
+    return found
 
 
 def _lost(code: str, reason: str) -> Outcome:

@@ -24,10 +24,10 @@ class HttpType(SinkType[HttpSink]):
         delivery="at least once",
         order="per key: a key has one request at a time",
         duplicates=(
-            "`webhook-id` is the event id. A message comes again if its answer was lost, and with "
-            "its batch if the pipeline was interrupted or a message was not accepted."
+            "`webhook-id` is the event id. A message is sent again if its answer was lost, and "
+            "with its batch if the pipeline was interrupted."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is POISONED",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is refused",
         batch="`batch_rows` messages in a request, `concurrency` requests at a time",
     )
 
@@ -39,7 +39,7 @@ class HttpType(SinkType[HttpSink]):
         """A pool of connections."""
         from tailrace.sinks.http.sink import Http
 
-        return Http(settings, name=lane.pipeline)
+        return Http(settings, lane)
 
     def probe(self, settings: HttpSink, *, name: str) -> None:
         """The receiver must answer."""

@@ -26,13 +26,13 @@ import numpy as np
 
 from tailrace.checkpoint import RESET
 from tailrace.errors import DivergedError, SinkRefusedError
-from tailrace.position import ORIGIN, Lsn, Position
+from tailrace.message import last_of, rows_up_to
+from tailrace.position import ORIGIN, Position
 from tailrace.sinks.kafka.positions import LanePosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
     import pyarrow as pa
 
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
@@ -160,17 +160,3 @@ class Ledger:
             count=self._batch.count,
             digest=self._batch.digest,
         )
-
-
-def rows_up_to(batch: pa.RecordBatch, position: Position) -> int:
-    """How many rows of a batch, which is in order, are at or before a position."""
-    lsn: npt.NDArray[np.uint64] = batch.column("lsn").to_numpy()
-    ordinal: npt.NDArray[np.uint64] = batch.column("ordinal").to_numpy()
-    same = lsn == np.uint64(position.lsn)
-    beyond = (lsn > np.uint64(position.lsn)) | (same & (ordinal > np.uint64(position.ordinal)))
-    return len(beyond) - int(np.count_nonzero(beyond))
-
-
-def last_of(batch: pa.RecordBatch) -> Position:
-    """The position of the last row."""
-    return Position(Lsn(batch.column("lsn")[-1].as_py()), batch.column("ordinal")[-1].as_py())

@@ -1,37 +1,50 @@
 """Several requests at a time, and never two of one key.
 
 A batch of messages is cut into requests for one destination each. A request waits for every
-earlier one that has a message of one of its groups (`tailrace.sinks.groups`). So a slow request
-holds up its own keys and no others. If a message is not accepted, no later message of its groups is
-sent.
+earlier one that has a message of one of its groups (`tailrace.sinks.groups`). So a slow request, or
+one that is tried again, holds up its own keys and no others.
 
-The thread of the caller plans everything. The threads of the pool only send.
+| answer for a message | what happens                                                              |
+|----------------------|---------------------------------------------------------------------------|
+| accepted             | it counts in the next receipt                                             |
+| refused              | a failure; if the receiver refused several messages together, they are    |
+|                      | sent one by one first                                                     |
+| try again            | sent again after a delay, as `Retry` describes; then a failure. If no     |
+|                      | other message was accepted meanwhile, the destination is unreachable      |
+| throttled            | every request waits as long as the destination asks; no attempt is counted|
+
+The thread of the caller plans everything, whenever it calls. The threads of the pool only send.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import queue
-from collections import defaultdict
+import random
+import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import SinkUnreachableError
-from tailrace.message import MESSAGES
+from tailrace.position import Lsn, Position
+from tailrace.sinks.blocked import BlockedGroups
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.groups import groups_of
 from tailrace.sinks.outcome import Failure, Outcome, Verdict
+from tailrace.sinks.requests.request import Order, Request, cut
+from tailrace.sinks.retry import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tailrace.sinks.groups import Groups
+    from tailrace.sinks.requests.request import Limits
 
     Answer = Mapping[int, Outcome]
     """The rows of a request that were not accepted, and why."""
@@ -41,251 +54,310 @@ UNSENT = Outcome(
     verdict=Verdict.UNSENT,
     code="UNSENT",
     reason="an earlier message of its key was not accepted",
+    attempts=0,
 )
 _UNDECIDED_ROWS = 2048
 """Messages in requests without an answer, beyond which `take` waits."""
-_FAILING_KEYS = 3
-_FORGET_EVERY = 10_000
-_NO_ROWS = pa.RecordBatch.from_pylist([], schema=MESSAGES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How large requests are, and how many are sent at a time."""
-
-    rows: int = 1
-    bytes: int = 1 << 20
-    """Of payloads. A larger message has a request of its own."""
-    concurrency: int = 16
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class _Request:
-    """Messages of one destination, in order."""
-
-    rows: pa.RecordBatch
-    groups: Groups
-    waits_for: set[_Request] = field(default_factory=set)
-    followers: list[_Request] = field(default_factory=list)
-    done: bool = False
-
-    def keys(self) -> set[int]:
-        return {*self.groups.own.tolist(), *self.groups.former.tolist()}
-
-    def scopes(self) -> set[int]:
-        return set(self.groups.scope.tolist())
-
-    def whole_scopes(self) -> set[int]:
-        return set(self.groups.scope[self.groups.whole].tolist())
-
-    def release(self) -> list[_Request]:
-        """It is done; those that no longer wait for anything."""
-        self.done, self.rows = True, _NO_ROWS
-        followers, self.followers = self.followers, []
-        for each in followers:
-            each.waits_for.discard(self)
-        return [each for each in followers if not each.waits_for]
+_PATIENCE_S = 0.05
+"""How long a flush in the middle of a batch waits for answers."""
+_DECIDE_S = 0.05
+"""How long a last outcome waits for those of other requests."""
+_THROTTLED_S = 1.0
+"""How long to wait if the destination does not say."""
 
 
 class Requests:
-    """Sends messages. `send` is called by several threads."""
+    """Sends messages. `send` is called by several threads.
 
-    def __init__(self, send: Send, limits: Limits) -> None:
+    With `ordered` a key has at most one request. With `blocks` nothing of a key is sent after a
+    message of it that was not accepted.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        limits: Limits,
+        retry: Retry | None = None,
+        *,
+        ordered: bool = True,
+        blocks: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self._send = send
         self._limits = limits
+        self._retry = retry or Retry()
+        self._ordered, self._blocks = ordered, blocks
+        self._clock, self._chance = clock, chance
         self._pool = ThreadPoolExecutor(limits.concurrency, thread_name_prefix="requests")
-        self._answers: queue.SimpleQueue[tuple[_Request, Answer | BaseException]] = (
+        self._answers: queue.SimpleQueue[tuple[Request, Answer | BaseException | None]] = (
             queue.SimpleQueue()
         )
-        self._order = _Order()
+        """None for a request that was not sent, because the destination asked for a pause."""
+        self._order = Order()
         self._unaccepted = _Unaccepted()
+        self._requests: set[Request] = set()
+        """Those without a final answer."""
+        self._sent = 0
+        """Those without an answer to their last attempt."""
+        self._delayed: list[tuple[float, int, Request]] = []
+        """A heap of those that are sent later: when, and a number that keeps their order."""
+        self._numbers = itertools.count()
+        self._paused_until_s = self._paused_since_s = 0.0
         self._undecided = 0
         self._most_undecided = max(_UNDECIDED_ROWS, 2 * limits.concurrency * limits.rows)
-        self._failing: set[int] = set()
-        """Keys whose requests failed since one was accepted."""
-        self._messages = self._bytes = 0
+        self._messages = self._bytes = self._accepted = 0
 
     @property
     def idle(self) -> bool:
         """Whether everything that was sent has been counted in a receipt."""
-        return not (self._undecided or self._messages or self._unaccepted.failures())
+        return not (self._undecided or self._messages or self._unaccepted.failures)
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Send messages. Waits while too many have no answer."""
         for rows, groups in cut(batch, self._limits):
-            request = _Request(rows=rows, groups=groups)
+            request = Request(rows=rows, groups=groups)
             self._undecided += rows.num_rows
-            self._order.add(request)
+            self._requests.add(request)
+            if self._ordered:
+                self._order.add(request)
             if not request.waits_for:
                 self._start(request)
-            while not self._answers.empty() or self._undecided > self._most_undecided:
-                self._finish(*self._answers.get())
+            self._advance()
+            while self._undecided > self._most_undecided:
+                self._await_answer(None)
 
-    def wait(self) -> Receipt:
-        """Wait for every answer."""
-        while self._undecided:
-            self._finish(*self._answers.get())
+    def flush(self, *, end: bool = True) -> Receipt:
+        """Wait for every answer; without `end` only for those that come soon."""
+        deadline_s = None if end else self._clock() + _PATIENCE_S
+        self._advance()
+        while self._undecided and (end or (self._sent and self._clock() < deadline_s)):  # type: ignore[operator]
+            self._await_answer(deadline_s)
+        failures, self._unaccepted.failures = self._unaccepted.in_order(), []
         receipt = Receipt(
-            messages=self._messages, bytes=self._bytes, failures=self._unaccepted.failures()
+            messages=self._messages, bytes=self._bytes, failures=failures, upto=self._decided_upto()
         )
         self._messages = self._bytes = 0
-        self._order, self._unaccepted = _Order(), _Unaccepted()
+        if not self._undecided:
+            self._order, self._unaccepted = Order(), _Unaccepted()
         return receipt
 
     def close(self) -> None:
         """Send nothing more. Answers to what was sent are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, request: _Request) -> None:
+    def _decided_upto(self) -> Position | None:
+        """The last position before every message without a final answer."""
+        if not self._requests:
+            return None
+        lsn, ordinal = min(request.first_place() for request in self._requests)
+        return Position(Lsn(lsn), ordinal - 1) if ordinal else Position(Lsn(lsn - 1), 1 << 63)
+
+    def _await_answer(self, deadline_s: float | None) -> None:
+        """Wait for an answer, until the next delayed request is due, or until a deadline."""
+        times = [self._delayed[0][0]] if self._delayed else []
+        times += [] if deadline_s is None else [deadline_s]
+        timeout_s = max(min(times) - self._clock(), 0) if times else None
+        try:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            pass
+        else:
+            self._finish(*answer)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Take the answers that there are, and send what is due."""
+        while not self._answers.empty():
+            self._finish(*self._answers.get())
+        now = self._clock()
+        while self._delayed and self._delayed[0][0] <= now:
+            request = heapq.heappop(self._delayed)[2]
+            if request.final:
+                self._decide(request)
+            else:
+                self._start(request)
+
+    def _start(self, request: Request) -> None:
         """Send a request that waits for no other, and those that it held up if it is empty."""
         ready = [request]
         while ready:
             each = ready.pop()
-            before = each.rows.num_rows
-            each.rows, each.groups = self._unaccepted.hold_back(each.rows, each.groups)
-            self._undecided -= before - each.rows.num_rows
+            if self._blocks:
+                self._undecided -= self._unaccepted.hold_back(each)
             if each.rows.num_rows:
-                self._pool.submit(self._run, each)
+                self._submit(each)
+            elif each.advance():
+                ready.append(each)
             else:
+                self._requests.discard(each)
                 ready += each.release()
 
-    def _run(self, request: _Request) -> None:
+    def _submit(self, request: Request) -> None:
+        now = self._clock()
+        if now < self._paused_until_s:
+            self._delay(request, self._paused_until_s)
+            return
+        if not request.attempts:
+            request.began_s, request.accepted_before = now, self._accepted
+        request.attempts += 1
+        self._sent += 1
+        self._pool.submit(self._run, request)
+
+    def _delay(self, request: Request, until_s: float) -> None:
+        heapq.heappush(self._delayed, (until_s, next(self._numbers), request))
+
+    def _run(self, request: Request) -> None:
         """In a thread of the pool."""
+        if self._clock() < self._paused_until_s:
+            self._answers.put((request, None))
+            return
         try:
-            self._answers.put((request, self._send(request.rows)))
+            answer = self._send(request.rows)
+            throttled = [each for each in answer.values() if each.verdict is Verdict.THROTTLED]
+            if throttled:
+                self._pause(throttled[0])
+            self._answers.put((request, answer))
         except BaseException as error:
             # Whatever it is: without an answer the caller would wait for ever.
             self._answers.put((request, error))
 
-    def _finish(self, request: _Request, answer: Answer | BaseException) -> None:
+    def _pause(self, outcome: Outcome) -> None:
+        """Send nothing for as long as the destination asks. At once: other requests are ready."""
+        now = self._clock()
+        self._paused_since_s = self._paused_since_s or now
+        asked_s = outcome.retry_after_s or _THROTTLED_S * self._chance()
+        self._paused_until_s = max(self._paused_until_s, now + asked_s)
+
+    def _finish(self, request: Request, answer: Answer | BaseException | None) -> None:
+        self._sent -= 1
+        if answer is None:
+            request.attempts -= 1
+            self._delay(request, self._paused_until_s)
+            return
         if isinstance(answer, BaseException):
             raise answer
+        self._count_accepted(request, answer)
+        if not answer:
+            self._end(request)
+            return
+        rows = np.zeros(request.rows.num_rows, np.bool_)
+        rows[list(answer)] = True
+        outcomes = [answer[row] for row in sorted(answer)]
+        request.keep(rows)
+        if all(each.verdict is Verdict.REFUSED for each in outcomes) and _together(outcomes):
+            request.divide()
+            self._start(request)
+            return
+        self._fail(request, outcomes)
+
+    def _count_accepted(self, request: Request, answer: Answer) -> None:
         rows = request.rows
-        self._undecided -= rows.num_rows
-        self._messages += rows.num_rows - len(answer)
+        accepted = rows.num_rows - len(answer)
+        self._undecided -= accepted
+        self._messages += accepted
+        self._accepted += accepted
         self._bytes += _size(rows) - sum(_size(rows.slice(row, 1)) for row in answer)
-        for row, outcome in sorted(answer.items()):
-            self._unaccepted.add(rows.slice(row, 1), request.groups.slice(row, 1), outcome)
-        self._check_destination(request, answer)
+        if accepted:
+            self._paused_since_s = 0.0
+
+    def _fail(self, request: Request, outcomes: list[Outcome]) -> None:
+        """Go on with a request whose messages were not accepted: one outcome for each."""
+        again = np.array([each.verdict is not Verdict.REFUSED for each in outcomes])
+        self._give_up(request, outcomes, ~again)
+        if not again.any():
+            self._end(request)
+            return
+        outcomes = [outcomes[row] for row in np.flatnonzero(again).tolist()]
+        until_s = self._next_attempt_s(request, outcomes)
+        if until_s is not None:
+            self._delay(request, until_s)
+        else:
+            request.final = outcomes
+            self._decide(request)
+
+    def _decide(self, request: Request) -> None:
+        """Give a request up after its last attempt, if the destination accepts others."""
+        if self._accepted > request.accepted_before:
+            self._give_up(request, request.final, np.ones(len(request.final), np.bool_))
+            request.final = []
+            self._end(request)
+        elif self._sent:
+            self._delay(request, self._clock() + _DECIDE_S)
+        else:
+            # No other message was accepted either: it is the destination that fails.
+            raise SinkUnreachableError(f"no message is accepted: {request.final[0].reason}")
+
+    def _give_up(self, request: Request, outcomes: list[Outcome], rows: NDArray[np.bool_]) -> None:
+        """Report some of a request's messages as failures."""
+        for row in np.flatnonzero(rows).tolist():
+            self._unaccepted.add(request, row, replace(outcomes[row], attempts=request.attempts))
+        self._undecided -= int(np.count_nonzero(rows))
+        request.keep(~rows)
+
+    def _next_attempt_s(self, request: Request, outcomes: list[Outcome]) -> float | None:
+        """When to send a request again; None if never."""
+        now, retry = self._clock(), self._retry
+        throttled = [each for each in outcomes if each.verdict is Verdict.THROTTLED]
+        if throttled:
+            request.attempts -= 1
+            if self._paused_until_s - self._paused_since_s > retry.max_elapsed_s:
+                raise SinkUnreachableError(
+                    f"the destination accepts no more messages: {throttled[0].reason}"
+                )
+            return self._paused_until_s
+        asked_s = max(each.retry_after_s or 0.0 for each in outcomes)
+        delay_s = max(retry.delay_s(request.attempts, self._chance()), asked_s)
+        over = now - request.began_s + delay_s > retry.max_elapsed_s
+        return now + delay_s if request.attempts < retry.attempts and not over else None
+
+    def _end(self, request: Request) -> None:
+        """A request has its final answer; start those that it held up."""
+        if request.advance():
+            self._start(request)
+            return
+        self._requests.discard(request)
         for follower in request.release():
             self._start(follower)
 
-    def _check_destination(self, request: _Request, answer: Answer) -> None:
-        """Raise if requests of several keys in a row were to be tried again, and none accepted: it
-        is the destination that fails, not a message."""
-        failed = [each for each in answer.values() if each.verdict is not Verdict.REFUSED]
-        self._failing = self._failing | request.keys() if failed else set()
-        if len(self._failing) >= _FAILING_KEYS:
-            raise SinkUnreachableError(f"no message is accepted: {failed[0].reason}")
 
-
-class _Order:
-    """The last request of each group, for which the next one waits."""
-
-    def __init__(self) -> None:
-        self._of_key: dict[int, _Request] = {}
-        self._of_scope: defaultdict[int, list[_Request]] = defaultdict(list)
-        self._of_whole_scope: dict[int, _Request] = {}
-        self._added = 0
-
-    def add(self, request: _Request) -> None:
-        """Let a request wait for the earlier ones that it must follow."""
-        keys, scopes, whole = request.keys(), request.scopes(), request.whole_scopes()
-        earlier = {self._of_key[key] for key in keys if key in self._of_key}
-        earlier |= {self._of_whole_scope[each] for each in scopes if each in self._of_whole_scope}
-        for scope in whole:
-            earlier.update(self._of_scope.pop(scope, ()))
-            self._of_whole_scope[scope] = request
-        request.waits_for = {each for each in earlier if not each.done}
-        for each in request.waits_for:
-            each.followers.append(request)
-        self._of_key.update(dict.fromkeys(keys, request))
-        for scope in scopes:
-            self._of_scope[scope].append(request)
-        self._added += 1
-        if self._added % _FORGET_EVERY == 0:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Forget requests that have their answers: nothing waits for them."""
-        self._of_key = {key: each for key, each in self._of_key.items() if not each.done}
-        for scope, requests in self._of_scope.items():
-            self._of_scope[scope] = [each for each in requests if not each.done]
+def _together(outcomes: list[Outcome]) -> bool:
+    """Whether several messages were refused for one reason, which may be that of one of them."""
+    return len(outcomes) > 1 and all(each is outcomes[0] for each in outcomes)
 
 
 class _Unaccepted:
     """Messages that were not accepted. Later ones of their groups are not sent."""
 
     def __init__(self) -> None:
-        self._failures: list[Failure] = []
-        self._keys: set[int] = set()
-        self._scopes: set[int] = set()
-        """Tables with such a message."""
-        self._whole_scopes: set[int] = set()
-        """Tables of which nothing more is sent."""
+        self.failures: list[Failure] = []
+        """Since the last receipt."""
+        self._blocked = BlockedGroups()
 
-    def add(self, message: pa.RecordBatch, groups: Groups, outcome: Outcome) -> None:
-        """Add a message, which is one row, with its groups."""
-        self._failures.append(Failure(message, outcome))
-        scope = int(groups.scope[0])
-        self._keys |= {int(groups.own[0]), int(groups.former[0])}
-        self._scopes.add(scope)
-        if groups.whole[0]:
-            self._whole_scopes.add(scope)
+    def add(self, request: Request, row: int, outcome: Outcome) -> None:
+        """Add a message of a request."""
+        self.failures.append(Failure(request.rows.slice(row, 1), outcome))
+        self._blocked.add(request.groups.slice(row, 1))
 
-    def hold_back(self, rows: pa.RecordBatch, groups: Groups) -> tuple[pa.RecordBatch, Groups]:
-        """The messages that may be sent, and their groups. The others are not accepted."""
-        if not self._failures:
-            return rows, groups
-        sent = []
-        for row in range(rows.num_rows):
-            if self._holds_back(groups, row):
-                self.add(rows.slice(row, 1), groups.slice(row, 1), UNSENT)
-            else:
-                sent.append(row)
-        chosen = np.array(sent, np.int64)
-        return rows.take(pa.array(chosen)), groups.take(chosen)
+    def hold_back(self, request: Request) -> int:
+        """Remove from a request the messages that may not be sent; how many."""
+        if not self._blocked:
+            return 0
+        waiting = self._blocked.hold_back(request.groups)
+        for row in np.flatnonzero(waiting).tolist():
+            self.failures.append(Failure(request.rows.slice(row, 1), UNSENT))
+        request.keep(~waiting)
+        return int(np.count_nonzero(waiting))
 
-    def _holds_back(self, groups: Groups, row: int) -> bool:
-        scope = int(groups.scope[row])
-        return (
-            int(groups.own[row]) in self._keys
-            or int(groups.former[row]) in self._keys
-            or scope in self._whole_scopes
-            or (bool(groups.whole[row]) and scope in self._scopes)
-        )
-
-    def failures(self) -> tuple[Failure, ...]:
-        """In order of position."""
-        return tuple(sorted(self._failures, key=_position))
+    def in_order(self) -> tuple[Failure, ...]:
+        """The failures since the last receipt, in order of position."""
+        return tuple(sorted(self.failures, key=_place))
 
 
-def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[tuple[pa.RecordBatch, Groups]]:
-    """The requests of a batch, each with messages of one destination."""
-    if not batch.num_rows:
-        return
-    groups = groups_of(batch)
-    sizes = np.cumsum(pc.binary_length(batch.column("payload")).to_numpy(), dtype=np.int64)
-    at = 0
-    for end in _ends_of_runs(batch.column("destination")):
-        while at < end:
-            sent = int(sizes[at - 1]) if at else 0
-            fits = int(np.searchsorted(sizes, sent + limits.bytes, side="right"))
-            count = min(end, at + limits.rows, max(fits, at + 1)) - at
-            yield batch.slice(at, count), groups.slice(at, count)
-            at += count
-
-
-def _ends_of_runs(destinations: pa.BinaryArray) -> list[int]:
-    """Where another destination follows, and the end."""
-    codes: NDArray[np.int32] = destinations.dictionary_encode().indices.to_numpy()
-    return [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+def _place(failure: Failure) -> tuple[int, int]:
+    message = failure.message
+    return message["lsn"][0].as_py(), message["ordinal"][0].as_py()
 
 
 def _size(rows: pa.RecordBatch) -> int:
     return int(pc.sum(pc.binary_length(rows.column("payload"))).as_py() or 0)
-
-
-def _position(failure: Failure) -> tuple[int, int]:
-    message = failure.message
-    return message.column("lsn")[0].as_py(), message.column("ordinal")[0].as_py()

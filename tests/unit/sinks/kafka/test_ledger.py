@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import DivergedError, SinkRefusedError
+from tailrace.message import last_of, rows_up_to
 from tailrace.position import ORIGIN, READS, Lsn, Position
-from tailrace.sinks.kafka.ledger import LaneId, Ledger, Tally, last_of, rows_up_to
+from tailrace.sinks.kafka.ledger import LaneId, Ledger, Tally
 from tailrace.sinks.kafka.positions import LanePosition
 from tests.unit.sinks.rows import position, rows
 

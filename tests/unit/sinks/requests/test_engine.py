@@ -16,7 +16,9 @@ from tailrace.errors import SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.outcome import Outcome, Verdict
-from tailrace.sinks.requests.engine import UNSENT, Limits, Requests, cut
+from tailrace.sinks.requests.engine import UNSENT, Requests
+from tailrace.sinks.requests.request import Limits, cut
+from tailrace.sinks.retry import Retry
 from tests.unit.sinks.rows import payload, rows
 from tests.waiting import wait_for
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 FAILED = Outcome(verdict=Verdict.REFUSED, code="HTTP_422", reason="the receiver answers 422")
+SOON = Retry(first_s=0.001, max_s=0.01)
 BUSY = Outcome(verdict=Verdict.RETRY, code="HTTP_503", reason="the receiver answers 503")
 
 
@@ -49,8 +52,9 @@ def numbers(batch: pa.RecordBatch) -> list[int]:
 def engine() -> Iterator[Callable[..., Requests]]:
     made: list[Requests] = []
 
-    def make(send: Any, **limits: int) -> Requests:
-        made.append(Requests(send, Limits(**limits)))
+    def make(send: Any, retry: Retry = SOON, **limits: Any) -> Requests:
+        options = {name: limits.pop(name) for name in ("ordered", "blocks") if name in limits}
+        made.append(Requests(send, Limits(**limits), retry, **options))
         return made[-1]
 
     yield make
@@ -72,8 +76,8 @@ def test_a_receipt_counts_what_was_accepted(engine: Callable[..., Requests]) -> 
     requests = engine(lambda _: {}, rows=3)
     requests.take(batch_of(b"1", b"2", b"3", b"4"))
     size = sum(len(payload(number)) for number in range(4))
-    assert requests.wait() == Receipt(messages=4, bytes=size)
-    assert requests.wait() == Receipt()
+    assert requests.flush() == Receipt(messages=4, bytes=size)
+    assert requests.flush() == Receipt()
 
 
 def test_a_slow_request_holds_up_its_own_key_only(engine: Callable[..., Requests]) -> None:
@@ -90,7 +94,7 @@ def test_a_slow_request_holds_up_its_own_key_only(engine: Callable[..., Requests
     requests.take(batch_of(b"slow", b"a", b"slow", b"b", b"c"))
     wait_for(lambda: sorted(sent) == [0, 1, 3, 4], lambda: sent)
     proceed.set()
-    assert requests.wait().messages == 5
+    assert requests.flush().messages == 5
     assert sent[-1] == 2
 
 
@@ -104,13 +108,13 @@ def test_nothing_of_a_key_is_sent_after_a_failure(engine: Callable[..., Requests
     requests = engine(send)
     # The update at 3 moves key b to c: what follows of c is held back too.
     requests.take(batch_of(b"a", b"b", b"b", b"c", b"c", b"a", former={3: b"b"}))
-    receipt = requests.wait()
+    receipt = requests.flush()
     assert sorted(sent) == [0, 1, 5]
     found = [(*numbers(message), outcome) for message, outcome in receipt.failures]
     assert found == [(1, FAILED), (2, UNSENT), (3, UNSENT), (4, UNSENT)]
     assert receipt.messages == 2
     requests.take(batch_of(b"b"))
-    assert requests.wait().messages == 1
+    assert requests.flush().messages == 1
 
 
 def test_a_message_without_a_key_follows_and_precedes_its_table(
@@ -124,7 +128,7 @@ def test_a_message_without_a_key_follows_and_precedes_its_table(
 
     requests = engine(send)
     requests.take(batch_of(b"a", b"b", None, b"b", b"a", None, b"c"))
-    receipt = requests.wait()
+    receipt = requests.flush()
     assert set(sent[:2]) == {0, 1}
     assert sent[2] == 2
     assert set(sent[3:]) == {3, 4}
@@ -139,7 +143,7 @@ def test_an_error_of_a_request_is_raised(engine: Callable[..., Requests], ordina
     requests = engine(send)
     with pytest.raises(ConnectionError if ordinary else KeyboardInterrupt):  # noqa: PT012 - by whichever call gets the answer
         requests.take(batch_of(b"a"))
-        requests.wait()
+        requests.flush()
 
 
 def test_take_waits_while_many_answers_are_missing(engine: Callable[..., Requests]) -> None:
@@ -153,7 +157,7 @@ def test_take_waits_while_many_answers_are_missing(engine: Callable[..., Request
     for number in range(1, 6):
         requests.take(batch_of(*[b"%d" % key for key in range(1000)]))
         assert sum(sent) >= number * 1000 - 2048
-    assert requests.wait().messages == 5000
+    assert requests.flush().messages == 5000
 
 
 def test_a_long_chain_of_a_failed_key_is_held_back(engine: Callable[..., Requests]) -> None:
@@ -166,22 +170,64 @@ def test_a_long_chain_of_a_failed_key_is_held_back(engine: Callable[..., Request
     requests = engine(send)
     requests.take(batch_of(*[b"hot"] * 2000))
     proceed.set()
-    receipt = requests.wait()
+    receipt = requests.flush()
     assert [outcome for _, outcome in receipt.failures] == [FAILED, *[UNSENT] * 1999]
 
 
-def test_a_destination_that_fails_for_several_keys_is_unreachable(
+def test_a_message_is_sent_as_often_as_allowed(engine: Callable[..., Requests]) -> None:
+    """Others are accepted meanwhile, so that it is the message that fails."""
+    sent: list[int] = []
+
+    def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.extend(numbers(part))
+        return {0: BUSY} if 1 in numbers(part) else {}
+
+    requests = engine(send, Retry(attempts=4, first_s=0.001), concurrency=1)
+    requests.take(batch_of(b"a", b"b", b"c", b"b", b"d"))
+    receipt = requests.flush()
+    assert [outcome.attempts for _, outcome in receipt.failures] == [4, 0]
+    assert sorted(sent) == [0, 1, 1, 1, 1, 2, 4]
+    assert sent[-1] == 1
+
+
+def test_a_message_that_is_accepted_at_last_precedes_the_next_of_its_key(
     engine: Callable[..., Requests],
 ) -> None:
-    """GIVEN answers to try again THEN one or two keys wait; a third one in a row means that it is
-    the destination."""
-    failing = {1, 2, 5, 6, 7}
-    requests = engine(lambda part: {0: BUSY} if set(numbers(part)) & failing else {}, concurrency=1)
-    requests.take(batch_of(b"a", b"b", b"c", b"d", b"e"))
-    assert len(requests.wait().failures) == 2
-    with pytest.raises(SinkUnreachableError, match=r"no message is accepted: .* 503"):  # noqa: PT012
-        requests.take(batch_of(*[b"%d" % key for key in range(9)]).slice(3))
-        requests.wait()
+    sent: list[int] = []
+
+    def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.extend(numbers(part))
+        return {0: BUSY} if 1 in numbers(part) and sent.count(1) < 3 else {}
+
+    requests = engine(send)
+    requests.take(batch_of(b"a", b"b", b"b", b"c"))
+    assert requests.flush().messages == 4
+    assert [each for each in sent if each in {1, 2}] == [1, 1, 1, 2]
+
+
+def test_without_order_nothing_waits_and_nothing_is_held_back(
+    engine: Callable[..., Requests],
+) -> None:
+    sent: list[int] = []
+
+    def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.extend(numbers(part))
+        return {0: FAILED} if 0 in numbers(part) else {}
+
+    requests = engine(send, ordered=False, blocks=False)
+    requests.take(batch_of(b"a", b"a", b"a"))
+    receipt = requests.flush()
+    assert (receipt.messages, len(receipt.failures)) == (2, 1)
+    assert sorted(sent) == [0, 1, 2]
+
+
+def test_a_destination_that_accepts_nothing_is_unreachable(
+    engine: Callable[..., Requests],
+) -> None:
+    requests = engine(lambda _: {0: BUSY}, concurrency=1)
+    requests.take(batch_of(b"a", b"b", b"c"))
+    with pytest.raises(SinkUnreachableError, match=r"no message is accepted: .* 503"):
+        requests.flush()
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"a/x", b"b/x", None])
@@ -200,7 +246,7 @@ def test_any_messages_keep_their_order(
 ) -> None:
     former = {row: old for row, (_, old) in enumerate(changes) if old is not None}
     batch = batch_of(*[key for key, _ in changes], former=former)
-    sent: list[int] = []
+    accepted: list[int] = []
     rng = random.Random(seed)
     running: set[int] = set()
     lock = threading.Lock()
@@ -216,29 +262,27 @@ def test_any_messages_keep_their_order(
         with lock:
             assert not any(conflict(one, other) for one in own for other in running)
             running.update(own)
-            sent.extend(own)
             fails = rng.random() < failing
         time.sleep(rng.choice([0, 0, 0.001]))
         with lock:
             running.difference_update(own)
+            accepted.extend([] if fails else own)
         return dict.fromkeys(range(len(own)), FAILED) if fails else {}
 
     requests = Requests(send, Limits(rows=size, concurrency=4))
     try:
         requests.take(batch)
-        receipt = requests.wait()
+        receipt = requests.flush()
     finally:
         requests.close()
     failures = {numbers(message)[0]: outcome for message, outcome in receipt.failures}
     assert receipt.messages + len(failures) == len(changes)
-    order = {number: at for at, number in enumerate(sent)}
+    order = {number: at for at, number in enumerate(accepted)}
+    assert len(order) == len(accepted) == receipt.messages
     for later in range(len(changes)):
         earlier = [number for number in range(later) if conflict(number, later)]
-        failed = [number for number in earlier if number in failures]
         if later in order:
             assert all(order[number] < order[later] for number in earlier)
-            # Only messages of the same request may precede it and fail.
-            assert all(failures[number] is failures[later] is FAILED for number in failed)
         else:
-            assert failures[later] is UNSENT
-            assert failed
+            failed = any(number in failures for number in earlier)
+            assert failures[later] == (UNSENT if failed else FAILED)

@@ -1,0 +1,142 @@
+"""What commands and the HTTP endpoints read of parked messages, a page at a time."""
+
+# ruff: noqa: S608 - values are parameters, and everything else is text of this package
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tailrace.parking.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tailrace.parking.selection import Selection
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedMessage:
+    """A parked message without its payload. Times are in microseconds since 1970 UTC."""
+
+    seq: int
+    destination: str
+    id: str
+    key: bytes | None
+    bytes: int
+    committed_at: int
+    held: int
+    """1 if it was not sent, because an earlier message of its key is parked."""
+    attempts: int
+    parked_at: int
+    last_at: int
+    """When it was last parked or retried."""
+    first_code: str
+    first_reason: str
+    code: str
+    reason: str
+    hint: str
+    response: str
+    wanted: str | None
+    """The order that it is to be retried for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """How much is parked."""
+
+    messages: int = 0
+    held: int = 0
+    """Those that wait for others."""
+    bytes: int = 0
+    """Of payloads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderProgress:
+    """What has become of the messages of an order."""
+
+    id: str
+    action: str
+    matched: int
+    delivered: int
+    failed: int
+    waiting: int
+    """Messages that are still to be retried."""
+
+
+_COLUMNS = ", ".join(field.name for field in fields(ParkedMessage))
+
+
+class Listing(Database):
+    """The parked messages of a pipeline, for reading. Empty if nothing was ever parked."""
+
+    def __init__(self, path: Path) -> None:
+        self._exists = path.exists() and path.stat().st_size > 0
+        if self._exists:
+            super().__init__(path)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._exists:
+            super().close()
+
+    def totals(self) -> Totals:
+        """How much is parked."""
+        found = self._read(Totals, "SELECT messages, held, bytes FROM totals", {})
+        return found[0] if found else Totals()
+
+    def last(self) -> int:
+        """The number of the last parked message; 0 if there is none."""
+        if not self._exists:
+            return 0
+        with self.translated():
+            row = self.connection.execute("SELECT max(seq) FROM parked").fetchone()
+        return int(row[0] or 0)
+
+    def count(self, selection: Selection) -> int:
+        """How many messages are selected."""
+        if not self._exists:
+            return 0
+        where, values = selection.condition()
+        with self.translated():
+            row = self.connection.execute(f"SELECT count(*) FROM parked WHERE {where}", values)
+            return int(row.fetchone()[0])
+
+    def page(self, selection: Selection, *, after: int = 0, limit: int) -> list[ParkedMessage]:
+        """The selected messages with numbers after `after`, in the order of parking."""
+        where, values = selection.condition()
+        query = (
+            f"SELECT {_COLUMNS} FROM parked WHERE seq > :after AND {where} "
+            "ORDER BY seq LIMIT :limit"
+        )
+        return self._read(ParkedMessage, query, values | {"after": after, "limit": limit})
+
+    def payload(self, seq: int) -> bytes | None:
+        """The payload of a message; None if it is no longer parked."""
+        if not self._exists:
+            return None
+        with self.translated():
+            query = "SELECT payload FROM payloads WHERE seq = ?"
+            found = self.connection.execute(query, (seq,)).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def orders(self) -> list[OrderProgress]:
+        """The orders that were carried out, and what has become of their messages."""
+        query = (
+            "SELECT id, action, matched, delivered, failed, "
+            "(SELECT count(*) FROM parked WHERE wanted = orders.id) AS waiting "
+            "FROM orders ORDER BY id"
+        )
+        return self._read(OrderProgress, query, {})
+
+    def _read(self, kind: type[T], query: str, values: Mapping[str, Any]) -> list[T]:
+        if not self._exists:
+            return []
+        with self.translated():
+            found = self.connection.execute(query, values)
+            names = [column[0] for column in found.description]
+            return [kind(**dict(zip(names, row, strict=True))) for row in found]

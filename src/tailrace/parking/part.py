@@ -1,0 +1,107 @@
+"""Parts: what tasks have parked, in files, until their micro-batch is committed.
+
+    00000000016B3748-4611686018427387904-7b1d….part     the last position, then a unique name
+
+A part counts as far as its micro-batch does: rows up to the position that the checkpoint knows to
+be delivered. Rows beyond it are of an attempt that was interrupted, and are decided again. So a
+query that starts removes them (`recover`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailrace.errors import CorruptError
+from tailrace.log.store import LocalStore
+from tailrace.message import last_of, rows_up_to
+from tailrace.position import Lsn, Position
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SUFFIX = ".part"
+_HISTORY = b"history"
+_PACKING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """One file."""
+
+    last: Position
+    """The position of its last row."""
+    name: str
+
+    @classmethod
+    def parse(cls, name: str) -> Part:
+        """From the name of the file."""
+        lsn, ordinal, _ = name.removesuffix(_SUFFIX).split("-")
+        return cls(Position(Lsn(int(lsn, 16)), int(ordinal)), name)
+
+
+class Parts:
+    """The parts of one pipeline, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, rows: pa.RecordBatch, *, history: str) -> None:
+        """Write rows of PARKED, in order of position, durably."""
+        last = last_of(rows)
+        name = f"{last.lsn:016X}-{last.ordinal}-{uuid.uuid4().hex}{_SUFFIX}"
+        LocalStore(self._folder, create=True).write_atomic(name, pack(rows, history=history))
+
+    def all(self) -> list[Part]:
+        """All parts, in order of their last position."""
+        names = LocalStore(self._folder).names()
+        return sorted(Part.parse(name) for name in names if name.endswith(_SUFFIX))
+
+    def read(self, part: Part) -> tuple[pa.RecordBatch, str]:
+        """The rows of a part, and the history of their positions."""
+        return unpack(self._folder / part.name)
+
+    def remove(self, part: Part) -> None:
+        """Remove a part, durably."""
+        LocalStore(self._folder).remove(part.name)
+
+    def recover(self, delivered: Position, *, history: str) -> None:
+        """Remove what interrupted attempts parked beyond a position."""
+        for part in self.all():
+            if part.last <= delivered:
+                continue
+            rows, own_history = self.read(part)
+            if own_history != history:
+                # From before a reset. It stays: whether its batch was committed is not known.
+                continue
+            kept = rows.slice(0, rows_up_to(rows, delivered))
+            if kept.num_rows:
+                self.write(kept, history=history)
+            self.remove(part)
+
+
+def pack(rows: pa.RecordBatch, *, history: str = "") -> bytes:
+    """The content of a file with rows."""
+    content = pa.BufferOutputStream()
+    schema = rows.schema.with_metadata({_HISTORY: history})
+    with pa.ipc.new_stream(content, schema, options=_PACKING) as stream:
+        stream.write_batch(rows.replace_schema_metadata(schema.metadata))
+    packed: bytes = content.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(path: Path) -> tuple[pa.RecordBatch, str]:
+    """The rows of a file, and the history of their positions."""
+    try:
+        with pa.ipc.open_stream(path.read_bytes()) as stream:
+            rows = stream.read_next_batch()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CorruptError(
+            f"cannot read the parked messages in {path}: {error}",
+            hint="Restore the data folder from a backup; its files must not be edited.",
+        ) from error
+    history = (rows.schema.metadata or {}).get(_HISTORY, b"").decode()
+    return rows.replace_schema_metadata(None), history

@@ -1,0 +1,228 @@
+"""The store of parked messages, as the planner of the pipeline's query changes it."""
+
+# ruff: noqa: S608 - values are parameters, and everything else is text of this package
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.message import MESSAGES, rows_up_to
+from tailrace.parking.database import Database
+from tailrace.parking.message import RELEASED, Fate
+from tailrace.sinks.groups import groups_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tailrace.decode.hashes import Hashes
+    from tailrace.parking.part import Part, Parts
+    from tailrace.parking.selection import Selection
+    from tailrace.position import Position
+
+_ROWS = 5000
+_PLACE = "history = :history AND first_lsn = :first_lsn AND first_ordinal = :first_ordinal"
+_INSERT = """
+INSERT INTO parked (
+  history, first_lsn, first_ordinal, destination, id, key, former, scope, own_group, former_group,
+  whole, bytes, committed_at, held, attempts, parked_at, last_at, first_code, first_reason, code,
+  reason, hint, response
+) VALUES (
+  :history, :first_lsn, :first_ordinal, :destination, :id, :key, :former, :scope, :own_group,
+  :former_group, :whole, :bytes, :committed_at, :held, :attempts, :at_us, :at_us, :code, :reason,
+  :code, :reason, :hint, :response
+)"""
+_FAILED_AGAIN = """
+UPDATE parked SET
+  first_code = CASE held WHEN 1 THEN :code ELSE first_code END,
+  first_reason = CASE held WHEN 1 THEN :reason ELSE first_reason END,
+  held = 0, attempts = :attempts, last_at = :at_us, code = :code, reason = :reason, hint = :hint,
+  response = :response
+WHERE seq = :seq"""
+
+
+class Store(Database):
+    """Parked messages, open for their only writer. `history` is what new positions belong to."""
+
+    def __init__(self, path: Path, *, history: str) -> None:
+        super().__init__(path, write=True)
+        self._history = history
+        for table in ("ties", "chosen"):
+            self.connection.execute(f"CREATE TEMP TABLE {table} (value INTEGER PRIMARY KEY)")
+
+    def take(self, parts: Parts, found: Sequence[Part], *, upto: Position) -> bool:
+        """Add what tasks have parked, up to a position, and remove their parts.
+
+        Returns whether anything changed.
+        """
+        changed = False
+        for part in found:
+            rows, history = parts.read(part)
+            # Positions of another history cannot be compared: it has ended.
+            everything = history != self._history
+            known = rows if everything else rows.slice(0, rows_up_to(rows, upto))
+            if known.num_rows:
+                changed = True
+                with self.transaction():
+                    for first in range(0, known.num_rows, _ROWS):
+                        self._add(known.slice(first, _ROWS), history)
+            if known.num_rows == rows.num_rows:
+                parts.remove(part)
+        return changed
+
+    def _add(self, rows: pa.RecordBatch, history: str) -> None:
+        for row in _with_groups(rows, history):
+            if row["fate"] == Fate.DELIVERED:
+                self._remove_delivered(row)
+            elif not self._note_failure(row):
+                held = int(row["fate"] == Fate.HELD)
+                seq = self.connection.execute(_INSERT, row | {"held": held}).lastrowid
+                self.connection.execute("INSERT INTO payloads VALUES (?, ?)", (seq, row["payload"]))
+
+    def _remove_delivered(self, row: dict[str, Any]) -> None:
+        execute = self.connection.execute
+        order = f"(SELECT wanted FROM parked WHERE {_PLACE})"
+        execute(f"UPDATE orders SET delivered = delivered + 1 WHERE id = {order}", row)
+        execute(f"DELETE FROM parked WHERE {_PLACE}", row)
+
+    def _note_failure(self, row: dict[str, Any]) -> bool:
+        """Note that a message was not accepted once more; False if it is not parked yet."""
+        execute = self.connection.execute
+        found = execute(f"SELECT seq, wanted, attempts FROM parked WHERE {_PLACE}", row).fetchone()
+        if found is None:
+            return False
+        seq, order, attempts = found
+        if row["fate"] == Fate.PARKED and row["attempts"] > attempts:
+            execute(_FAILED_AGAIN, row | {"seq": seq})
+            execute("UPDATE orders SET failed = failed + 1 WHERE id = ?", (order,))
+        # What has to wait for this message is not retried either.
+        execute("DELETE FROM chosen")
+        execute("INSERT INTO chosen VALUES (?)", (seq,))
+        execute("UPDATE parked SET wanted = NULL WHERE seq = ?", (seq,))
+        self._extend("wanted = NULL", "wanted IS NOT NULL", {})
+        return True
+
+    def want(self, order: str, selection: Selection, *, together: bool) -> int:
+        """Have the selected messages retried. Returns how many.
+
+        With `together` the other messages of their groups are retried with them, in order.
+        """
+        where, values = selection.condition()
+        values |= {"order": order, "history": self._history}
+        known = "wanted IS NULL AND history = :history"
+        with self.transaction() as database:
+            database.execute(f"UPDATE parked SET wanted = :order WHERE {known} AND {where}", values)
+            if together:
+                database.execute("DELETE FROM chosen")
+                database.execute(
+                    "INSERT INTO chosen SELECT seq FROM parked WHERE wanted = :order", values
+                )
+                self._extend("wanted = :order", known, values)
+            matched = database.execute(
+                "SELECT count(*) FROM parked WHERE wanted = :order", values
+            ).fetchone()[0]
+            self._record(order, "retry", matched)
+        return int(matched)
+
+    def drop(self, order: str, selection: Selection) -> int:
+        """Remove the selected messages. Returns how many."""
+        where, values = selection.condition()
+        with self.transaction() as database:
+            dropped = database.execute(f"DELETE FROM parked WHERE {where}", values).rowcount
+            self._record(order, "drop", dropped)
+        return dropped
+
+    def _record(self, order: str, action: str, matched: int) -> None:
+        self.connection.execute(
+            "INSERT OR REPLACE INTO orders (id, action, matched) VALUES (?, ?, ?)",
+            (order, action, matched),
+        )
+
+    def _extend(self, change: str, where: str, values: dict[str, Any]) -> None:
+        """Change also the messages that share a group with the chosen ones, and so on."""
+        execute = self.connection.execute
+        execute("DELETE FROM ties")
+        chosen = "FROM parked WHERE seq IN (SELECT value FROM chosen)"
+        tied = "(own_group IN (SELECT value FROM ties) OR former_group IN (SELECT value FROM ties))"
+        while True:
+            execute(f"INSERT OR IGNORE INTO ties SELECT own_group {chosen}")
+            execute(f"INSERT OR IGNORE INTO ties SELECT former_group {chosen}")
+            # A message without a key has its table as its group, and ties the whole table.
+            whole = f"SELECT scope {chosen} INTERSECT SELECT scope FROM parked WHERE whole"
+            execute(f"INSERT OR IGNORE INTO ties {whole}")
+            execute(
+                f"INSERT OR IGNORE INTO ties SELECT own_group FROM parked WHERE scope IN ({whole})"
+            )
+            execute("DELETE FROM chosen")
+            execute(f"INSERT INTO chosen SELECT seq FROM parked WHERE {where} AND {tied}", values)
+            if not execute("SELECT 1 FROM chosen LIMIT 1").fetchone():
+                return
+            execute(f"UPDATE parked SET {change} WHERE seq IN (SELECT value FROM chosen)", values)
+
+    def wanted(self, *, rows: int, size: int) -> pa.RecordBatch:
+        """The next messages to retry, in order of their first position, as RELEASED."""
+        chosen: list[dict[str, Any]] = []
+        with self.translated():
+            found = self.connection.execute(
+                "SELECT parked.*, payload FROM parked JOIN payloads USING (seq) "
+                "WHERE wanted IS NOT NULL AND history = ? "
+                "ORDER BY first_lsn, first_ordinal LIMIT ?",
+                (self._history, rows),
+            )
+            names = [column[0] for column in found.description]
+            for values in found:
+                row = dict(zip(names, values, strict=True))
+                size -= row["bytes"]
+                if chosen and size < 0:
+                    break
+                chosen.append(row)
+        return _released(chosen)
+
+    def blocked(self) -> tuple[Hashes, Hashes, Hashes]:
+        """The groups of parked messages, their tables, and the tables blocked as a whole."""
+        with self.translated():
+            own = self._hashes("own_group", "TRUE")
+            former = self._hashes("former_group", "former_group <> own_group")
+            keys = np.union1d(own, former)
+            return keys, self._hashes("scope", "TRUE"), self._hashes("scope", "whole")
+
+    def _hashes(self, column: str, where: str) -> Hashes:
+        found = self.connection.execute(
+            f"SELECT DISTINCT {column} FROM parked WHERE {where} AND history = ?", (self._history,)
+        )
+        return np.fromiter((value for (value,) in found), np.int64).view(np.uint64)
+
+
+def _with_groups(rows: pa.RecordBatch, history: str) -> list[dict[str, Any]]:
+    """Rows of PARKED as parameters of SQL."""
+    groups = groups_of(rows.select(MESSAGES.names))
+    columns = [each.view(np.int64).tolist() for each in (groups.scope, groups.own, groups.former)]
+    found: list[dict[str, Any]] = rows.to_pylist()
+    for row, scope, own, former, whole in zip(found, *columns, groups.whole.tolist(), strict=True):
+        row |= {
+            "history": history,
+            "destination": row["destination"].decode("utf-8", "replace"),
+            "id": row["id"].decode("utf-8", "replace"),
+            "scope": scope,
+            "own_group": own,
+            "former_group": former,
+            "whole": int(whole),
+            "bytes": len(row["payload"]),
+        }
+    return found
+
+
+def _released(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows of SQL as RELEASED, without positions."""
+    for row in rows:
+        row |= {
+            "destination": row["destination"].encode(),
+            "id": row["id"].encode(),
+            "scope": row["scope"] % (1 << 64),
+            "lsn": 0,
+            "ordinal": 0,
+        }
+    return pa.RecordBatch.from_pylist(rows, schema=RELEASED)

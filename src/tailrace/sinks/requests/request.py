@@ -1,0 +1,158 @@
+"""Requests: messages of one destination, and which requests must follow which."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.message import MESSAGES
+from tailrace.sinks.groups import groups_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tailrace.sinks.groups import Groups
+    from tailrace.sinks.outcome import Outcome
+
+_FORGET_EVERY = 10_000
+_NO_ROWS = pa.RecordBatch.from_pylist([], schema=MESSAGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How large requests are, and how many are sent at a time."""
+
+    rows: int = 1
+    bytes: int = 1 << 20
+    """Of payloads. A larger message has a request of its own."""
+    concurrency: int = 16
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Request:
+    """Messages of one destination, in order."""
+
+    rows: pa.RecordBatch
+    """Those to send: fewer after an attempt that accepted some."""
+    groups: Groups
+    rest: tuple[pa.RecordBatch, Groups] | None = None
+    """Messages that follow one by one, since the receiver refused them together."""
+    waits_for: set[Request] = field(default_factory=set)
+    followers: list[Request] = field(default_factory=list)
+    done: bool = False
+    attempts: int = 0
+    began_s: float = 0.0
+    """When it was first sent."""
+    accepted_before: int = 0
+    """How many messages of all requests had been accepted then."""
+    final: list[Outcome] = field(default_factory=list)
+    """The outcomes of its messages after the last attempt."""
+
+    def keys(self) -> set[int]:
+        """The groups of its messages."""
+        return {*self.groups.own.tolist(), *self.groups.former.tolist()}
+
+    def scopes(self) -> set[int]:
+        """Their tables."""
+        return set(self.groups.scope.tolist())
+
+    def whole_scopes(self) -> set[int]:
+        """The tables for which it has a message without a key."""
+        return set(self.groups.scope[self.groups.whole].tolist())
+
+    def first_place(self) -> tuple[int, int]:
+        """The position of its first message."""
+        return self.rows["lsn"][0].as_py(), self.rows["ordinal"][0].as_py()
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Go on with some of its messages."""
+        self.rows, self.groups = (
+            self.rows.filter(pa.array(rows)),
+            self.groups.take(np.flatnonzero(rows)),
+        )
+
+    def divide(self) -> None:
+        """Send its messages one by one from now on."""
+        count = self.rows.num_rows
+        self.rest = self.rows.slice(1), self.groups.slice(1, count - 1)
+        self.rows, self.groups = self.rows.slice(0, 1), self.groups.slice(0, 1)
+        self.attempts = 0
+
+    def advance(self) -> bool:
+        """Continue with the next one; False if there is none."""
+        if self.rest is None or not self.rest[0].num_rows:
+            return False
+        self.rows, self.groups = self.rest
+        self.divide()
+        return True
+
+    def release(self) -> list[Request]:
+        """It is done; those that no longer wait for anything."""
+        self.done, self.rows = True, _NO_ROWS
+        followers, self.followers = self.followers, []
+        for each in followers:
+            each.waits_for.discard(self)
+        return [each for each in followers if not each.waits_for]
+
+
+class Order:
+    """The last request of each group, for which the next one waits."""
+
+    def __init__(self) -> None:
+        self._of_key: dict[int, Request] = {}
+        self._of_scope: defaultdict[int, list[Request]] = defaultdict(list)
+        self._of_whole_scope: dict[int, Request] = {}
+        self._added = 0
+
+    def add(self, request: Request) -> None:
+        """Let a request wait for the earlier ones that it must follow."""
+        keys, scopes, whole = request.keys(), request.scopes(), request.whole_scopes()
+        earlier = {self._of_key[key] for key in keys if key in self._of_key}
+        earlier |= {self._of_whole_scope[each] for each in scopes if each in self._of_whole_scope}
+        for scope in whole:
+            earlier.update(self._of_scope.pop(scope, ()))
+            self._of_whole_scope[scope] = request
+        request.waits_for = {each for each in earlier if not each.done}
+        for each in request.waits_for:
+            each.followers.append(request)
+        self._of_key.update(dict.fromkeys(keys, request))
+        for scope in scopes:
+            self._of_scope[scope].append(request)
+        self._added += 1
+        if self._added % _FORGET_EVERY == 0:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget requests that have their answers: nothing waits for them."""
+        self._of_key = {key: each for key, each in self._of_key.items() if not each.done}
+        for scope, requests in self._of_scope.items():
+            self._of_scope[scope] = [each for each in requests if not each.done]
+
+
+def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[tuple[pa.RecordBatch, Groups]]:
+    """The requests of a batch, each with messages of one destination."""
+    if not batch.num_rows:
+        return
+    groups = groups_of(batch)
+    sizes = np.cumsum(pc.binary_length(batch.column("payload")).to_numpy(), dtype=np.int64)
+    at = 0
+    for end in _ends_of_runs(batch.column("destination")):
+        while at < end:
+            sent = int(sizes[at - 1]) if at else 0
+            fits = int(np.searchsorted(sizes, sent + limits.bytes, side="right"))
+            count = min(end, at + limits.rows, max(fits, at + 1)) - at
+            yield batch.slice(at, count), groups.slice(at, count)
+            at += count
+
+
+def _ends_of_runs(destinations: pa.BinaryArray) -> list[int]:
+    """Where another destination follows, and the end."""
+    codes: NDArray[np.int32] = destinations.dictionary_encode().indices.to_numpy()
+    return [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]

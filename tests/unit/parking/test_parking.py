@@ -1,0 +1,311 @@
+"""Parking over micro-batches, as the planner and tasks use it; a dictionary is the sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from tailrace.errors import SinkFencedError
+from tailrace.message import MESSAGES
+from tailrace.parking.listing import Listing
+from tailrace.parking.order import Orders
+from tailrace.parking.parking import Parking, TaskParking, orders_wait, store_of
+from tailrace.parking.selection import Selection
+from tailrace.pipeline.guard import Flushes, ParkingGuard
+from tailrace.position import ORIGIN, READS, Lsn, Position
+from tailrace.sinks.contract import Receipt
+from tailrace.sinks.outcome import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+HISTORY = "5f0c2a9e"
+Message = tuple[str, str | None]
+"""An id, and the key."""
+BAD = Outcome(verdict=Verdict.REFUSED, code="HTTP_422", reason="the receiver answers 422")
+
+
+def end_of(lsn: int) -> Position:
+    """The end of a transaction of at most ten messages."""
+    return Position(Lsn(lsn), 9)
+
+
+def messages(found: Iterable[Message], *, lsn: int) -> pa.RecordBatch:
+    rows = [
+        {
+            "destination": b"/orders",
+            "id": name.encode(),
+            "key": None if key is None else key.encode(),
+            "payload": b"payload of " + name.encode(),
+            "lsn": lsn,
+            "ordinal": number,
+            "committed_at": 7,
+            "scope": 1,
+            "former": None,
+        }
+        for number, (name, key) in enumerate(found)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
+
+
+class Receiver:
+    """A sink that refuses the messages with certain ids."""
+
+    def __init__(self) -> None:
+        self.bad: set[str] = set()
+        self.received: list[str] = []
+        self.positions: list[Position] = []
+        self._written: list[pa.RecordBatch] = []
+
+    def open(self, after: Position) -> None:
+        pass
+
+    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        ids = batch["id"].to_pylist()
+        return {row: BAD for row, name in enumerate(ids) if name.decode() in self.bad}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._written.append(batch)
+
+    def flush(self, *, end: bool = True) -> Receipt:
+        count = 0
+        for batch in self._written:
+            count += batch.num_rows
+            self.received += [name.decode() for name in batch["id"].to_pylist()]
+            places = zip(batch["lsn"].to_pylist(), batch["ordinal"].to_pylist(), strict=True)
+            self.positions += [Position(Lsn(lsn), ordinal) for lsn, ordinal in places]
+        self._written = []
+        return Receipt(messages=count)
+
+    def close(self) -> None:
+        pass
+
+
+class System:
+    """A pipeline without Spark."""
+
+    def __init__(self, folder: Path, *, together: bool = True) -> None:
+        self.folder, self.together = folder, together
+        self.sink = Receiver()
+        self.position, self.released = ORIGIN, 0
+        self.restart()
+
+    def restart(self, history: str = HISTORY) -> None:
+        parking = Parking(self.folder, history=history, together=self.together)
+        self.run = parking.start_query(self.position)
+        self.planner = Parking(self.folder, history=history, together=self.together)
+        self.history = history
+
+    def guard(self, begin: Position | None = None) -> ParkingGuard:
+        task = TaskParking(self.folder, history=self.history, run=self.run)
+        guard = ParkingGuard(self.sink, Flushes(), task, blocks=self.together, now_us=lambda: 9)
+        guard.begin(begin or self.position)
+        return guard
+
+    def release(self) -> bool:
+        """A batch of parked messages, if there are any to deliver."""
+        release = self.planner.plan(self.position, page=0, released=self.released)
+        if release is None:
+            return False
+        task = TaskParking(self.folder, history=self.history, run=self.run)
+        self.guard().release(task.release(release.number))
+        self.position, self.released = release.last, release.number
+        return True
+
+    def deliver(self, found: Iterable[Message], *, lsn: int) -> Receipt:
+        """A batch of the log, after those of parked messages."""
+        while self.release():
+            pass
+        guard = self.guard()
+        guard.write(messages(found, lsn=lsn))
+        receipt = guard.flush()
+        self.position = end_of(lsn)
+        return receipt
+
+    def order(self, action: str, **selection: object) -> None:
+        Orders(self.folder / "orders").submit(action, Selection(**selection))  # type: ignore[arg-type]
+
+    def plan(self) -> None:
+        assert self.planner.plan(self.position, page=0, released=self.released) is None
+
+    def parked(self) -> list[tuple[str, str, int]]:
+        """Ids, codes and attempts."""
+        self.planner.plan(self.position, page=0, released=self.released)
+        with Listing(store_of(self.folder)) as listing:
+            found = listing.page(Selection(), limit=100)
+            assert listing.totals().messages == len(found)
+            assert listing.totals().held == sum(each.held for each in found)
+            return [(each.id, each.code, each.attempts) for each in found]
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    return System(tmp_path)
+
+
+def test_a_refused_message_blocks_its_key_and_no_other(system: System) -> None:
+    system.sink.bad = {"a1"}
+    receipt = system.deliver([("a1", "a"), ("b1", "b"), ("a2", "a")], lsn=100)
+    assert receipt == Receipt(messages=1, parked=2)
+    system.deliver([("a3", "a"), ("b2", "b")], lsn=200)
+    assert system.sink.received == ["b1", "b2"]
+    assert system.parked() == [("a1", "HTTP_422", 1), ("a2", "HELD", 0), ("a3", "HELD", 0)]
+
+
+def test_a_retry_delivers_a_key_in_order_and_frees_it(system: System) -> None:
+    system.sink.bad = {"a1"}
+    system.deliver([("a1", "a"), ("b1", "b"), ("a2", "a")], lsn=100)
+    system.sink.bad = set()
+    system.order("retry", ids=("a1",))
+    assert orders_wait(system.folder)
+    system.deliver([("a3", "a")], lsn=200)
+    assert system.sink.received == ["b1", "a1", "a2", "a3"]
+    assert system.parked() == []
+    assert not orders_wait(system.folder)
+    # Positions grow: sinks rely on it.
+    assert system.sink.positions == sorted(system.sink.positions)
+    assert system.sink.positions[1].lsn == 100
+    assert system.sink.positions[1].ordinal > READS
+
+
+def test_a_message_that_is_refused_again_keeps_its_key_blocked(system: System) -> None:
+    system.sink.bad = {"a1"}
+    system.deliver([("a1", "a"), ("a2", "a"), ("c1", "c")], lsn=100)
+    system.sink.bad = {"a1", "c2"}
+    system.order("retry")
+    system.deliver([("a3", "a"), ("c2", "c")], lsn=200)
+    assert system.sink.received == ["c1"]
+    assert system.parked() == [
+        ("a1", "HTTP_422", 2),
+        ("a2", "HELD", 0),
+        ("a3", "HELD", 0),
+        ("c2", "HTTP_422", 1),
+    ]
+    with Listing(store_of(system.folder)) as listing:
+        (order,) = listing.orders()
+    assert (order.matched, order.delivered, order.failed, order.waiting) == (2, 0, 1, 0)
+
+
+def test_dropped_messages_are_gone_and_the_rest_of_the_key_waits(system: System) -> None:
+    system.sink.bad = {"a1"}
+    system.deliver([("a1", "a"), ("a2", "a")], lsn=100)
+    system.order("drop", ids=("a1",))
+    system.deliver([("a3", "a")], lsn=200)
+    assert system.parked() == [("a2", "HELD", 0), ("a3", "HELD", 0)]
+    system.order("retry", key="a")
+    system.deliver([("a4", "a")], lsn=300)
+    assert system.sink.received == ["a2", "a3", "a4"]
+
+
+def test_a_message_alone(tmp_path: Path) -> None:
+    system = System(tmp_path, together=False)
+    system.sink.bad = {"a1", "a3"}
+    system.deliver([("a1", "a"), ("a2", "a"), ("a3", "a")], lsn=100)
+    assert system.sink.received == ["a2"]
+    system.sink.bad = {"a1"}
+    system.order("retry", ids=("a3",))
+    system.deliver([("a4", "a")], lsn=200)
+    assert system.sink.received == ["a2", "a3", "a4"]
+    assert [name for name, _, _ in system.parked()] == ["a1"]
+
+
+def test_a_batch_that_is_interrupted_parks_nothing(system: System) -> None:
+    system.sink.bad = {"a1"}
+    guard = system.guard()
+    guard.write(messages([("a1", "a"), ("b1", "b")], lsn=100))
+    guard.flush()
+    system.sink.bad = set()
+    system.restart()
+    system.deliver([("a1", "a"), ("b1", "b")], lsn=100)
+    assert system.parked() == []
+    assert system.sink.received == ["b1", "a1", "b1"]
+
+
+def test_a_replay_from_the_middle_of_a_batch_holds_back_what_its_beginning_parked(
+    system: System,
+) -> None:
+    system.sink.bad = {"a1"}
+    guard = system.guard()
+    guard.write(messages([("a1", "a"), ("b1", "b")], lsn=100))
+    guard.flush()
+    guard.write(messages([("c1", "c"), ("a2", "a")], lsn=200))
+    guard.flush()
+    # The task had noted its progress after the first flush.
+    system.position = end_of(100)
+    system.restart()
+    system.deliver([("c1", "c"), ("a2", "a")], lsn=200)
+    assert system.sink.received == ["b1", "c1", "c1"]
+    assert [name for name, _, _ in system.parked()] == ["a1", "a2"]
+
+
+def test_a_release_that_is_interrupted_is_delivered_again(system: System) -> None:
+    system.sink.bad = {"a1"}
+    system.deliver([("a1", "a"), ("a2", "a")], lsn=100)
+    system.order("retry")
+    release = system.planner.plan(system.position, page=0, released=0)
+    assert release is not None
+    system.sink.bad = set()
+    task = TaskParking(system.folder, history=HISTORY, run=system.run)
+    system.guard().release(task.release(release.number))
+    system.restart()
+    system.guard().release(
+        TaskParking(system.folder, history=HISTORY, run=system.run).release(release.number)
+    )
+    system.position, system.released = release.last, release.number
+    assert system.parked() == []
+    assert system.sink.received == ["a1", "a2", "a1", "a2"]
+
+
+def test_a_replaced_task_parks_nothing(system: System) -> None:
+    system.sink.bad = {"a1"}
+    guard = system.guard()
+    guard.write(messages([("a1", "a")], lsn=100))
+    system.restart()
+    with pytest.raises(SinkFencedError):
+        guard.flush()
+
+
+def test_messages_without_a_key_hold_back_their_table(system: System) -> None:
+    system.sink.bad = {"t1"}
+    system.deliver([("a1", "a"), ("t1", None), ("b1", "b")], lsn=100)
+    assert system.sink.received == ["a1"]
+    system.sink.bad = set()
+    system.order("retry", ids=("b1",))
+    system.deliver([("b2", "b")], lsn=200)
+    assert system.sink.received == ["a1", "t1", "b1", "b2"]
+
+
+def test_after_a_reset_parked_messages_of_the_earlier_history_block_nothing(
+    system: System,
+) -> None:
+    system.sink.bad = {"a1"}
+    system.deliver([("a1", "a")], lsn=100)
+    system.position, system.released = ORIGIN, 0
+    system.restart(history="5f0c2a9e+1")
+    system.deliver([("a1", "a"), ("a2", "a")], lsn=100)
+    assert len(system.parked()) == 3
+    system.sink.bad = set()
+    system.order("retry")
+    system.deliver([], lsn=200)
+    assert system.sink.received == ["a1", "a2"]
+    # The one of the earlier history stays until it is dropped.
+    assert [name for name, _, _ in system.parked()] == ["a1"]
+
+
+def test_many_messages_are_released_in_pages(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.parking.parking.RELEASE_ROWS", 3)
+    system.sink.bad = {"a0"}
+    names = [(f"a{number}", "a") for number in range(8)]
+    system.deliver(names, lsn=100)
+    system.sink.bad = {"a4"}
+    system.order("retry")
+    assert system.release()
+    assert system.release()
+    assert not system.release()
+    assert system.sink.received == ["a0", "a1", "a2", "a3"]
+    assert [name for name, _, _ in system.parked()] == ["a4", "a5", "a6", "a7"]
