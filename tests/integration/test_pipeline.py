@@ -244,7 +244,9 @@ def test_a_message_that_is_too_large_does_not_tear_its_transaction(
     name = database.name
     stream = {"name": f"S{name}", "subjects": [f"{name}.>"], "atomic": atomic}
     delivery = deliver(
-        captured, sink={"stream": stream, "atomic": "transaction" if atomic else "none"}
+        captured,
+        sink={"stream": stream, "atomic": "transaction" if atomic else "none"},
+        park="never",
     )
     stopped = delivery.run()
     assert (stopped.state, stopped.code) == ("failed", "POISONED")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from tailrace.parking.selection import Selection
-from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tailrace.state_file import StateFile
 
 Action = Literal["retry", "drop"]
 _SUFFIX = ".json"
@@ -65,6 +66,9 @@ class Orders:
         return sorted(names, key=lambda name: int(name.rpartition("-")[2]))
 
     def _file(self, name: str) -> StateFile[Order]:
+        # The planner of a query loads pydantic only when there is an order.
+        from tailrace.state_file import StateFile  # noqa: PLC0415
+
         return StateFile(self._folder / f"{name}{_SUFFIX}", Order)
 
 

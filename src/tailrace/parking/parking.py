@@ -29,12 +29,12 @@ from tailrace.parking.order import Orders
 from tailrace.parking.part import Parts, pack, unpack
 from tailrace.parking.store import Store
 from tailrace.position import PAGE_BITS, READS, RELEASED, Position
-from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.sinks.blocked import BlockedGroups
+    from tailrace.state_file import StateFile
 
 RELEASE_ROWS = 10_000
 RELEASE_BYTES = 16 << 20
@@ -192,4 +192,7 @@ def orders_wait(folder: Path) -> bool:
 
 
 def _state_file(folder: Path) -> StateFile[_State]:
+    # Not for the planner of a query, which does without pydantic.
+    from tailrace.state_file import StateFile  # noqa: PLC0415
+
     return StateFile(folder / "state", _State)

@@ -41,6 +41,8 @@ class Delivery:
         self._last = (-1, -1)
         self._written = False
         """Whether something is written and not decided."""
+        self._upto: Position | None = None
+        """Up to where it is decided; None: all of it is."""
         self._reached: deque[Position] = deque()
         """Positions up to which everything was written, while something of it is not decided."""
 
@@ -88,7 +90,9 @@ class Delivery:
         """Flush; an open batch has delivered everything up to a position, or ends there."""
         assert self._record is not None
         self._reached.append(reached)
-        settled = self._flush(end=closed, then="open.after-flush")
+        if self._flush(end=closed):
+            failpoint.hit("open.after-flush")
+        settled = self._settled()
         if closed:
             self._record.close(reached)
         elif settled is not None:
@@ -96,22 +100,26 @@ class Delivery:
 
     def receipt(self) -> pa.Array:
         """Flush; the sum of the sink's receipts, null if there was nothing to deliver."""
-        self._flush(end=True, then="pipeline.after-flush")
+        if self._flush(end=True):
+            failpoint.hit("pipeline.after-flush")
         return self._tally.row() if self._guard is not None else pa.nulls(1, ROW)
 
-    def _flush(self, *, end: bool, then: str) -> Position | None:
-        """Wait for the sink. Returns the last of the reached positions up to which all is decided.
+    def _flush(self, *, end: bool) -> bool:
+        """Wait until what was written is decided; without `end` some of it may stay undecided.
 
-        Without `end` the sink may leave messages undecided for which it would have to wait.
+        Returns whether there was anything to wait for.
         """
-        upto = None
-        if self._written and self._guard is not None:
-            receipt = self._guard.flush(end=end)
-            self._tally.add(receipt)
-            upto, self._written = receipt.upto, receipt.upto is not None
-            failpoint.hit(then)
+        if not self._written or self._guard is None:
+            return False
+        receipt = self._guard.flush(end=end)
+        self._tally.add(receipt)
+        self._upto, self._written = receipt.upto, receipt.upto is not None
+        return True
+
+    def _settled(self) -> Position | None:
+        """The last of the reached positions up to which everything is decided, if there is one."""
         settled = None
-        while self._reached and (upto is None or self._reached[0] <= upto):
+        while self._reached and (self._upto is None or self._reached[0] <= self._upto):
             settled = self._reached.popleft()
         return settled
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +12,14 @@ from tailrace.sinks.blocked import BlockedGroups
 from tailrace.sinks.groups import groups_of
 from tests.unit.sinks.test_groups import Key, batch_of
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 Message = tuple[int, Key, Key]
 
 
-def waiting(messages: list[Message], failed: set[int], blocked: BlockedGroups) -> list[int]:
-    found = blocked.hold_back(groups_of(batch_of(messages)), failed)
+def waiting(messages: Sequence[Message], failed: set[int], blocked: BlockedGroups) -> list[int]:
+    found = blocked.hold_back(groups_of(batch_of(list(messages))), failed)
     return np.flatnonzero(found).tolist()
 
 

@@ -51,7 +51,6 @@ from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.open_batch import OpenBatches
-from tailrace.parking.parking import Parking
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
 from tailrace.pipeline.source.partitions import OpenRange, Range, ReleasePartition
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
 
     from tailrace.backfill.spool import Page
     from tailrace.open_batch import OpenBatch
-    from tailrace.parking.parking import Release
+    from tailrace.parking.parking import Parking, Release
     from tailrace.pipeline.source.inline import InlineCapture
 
 _WAIT_S = 0.05
@@ -290,6 +289,8 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.parked is None:
             return None
+        from tailrace.parking.parking import Parking  # noqa: PLC0415 - see above
+
         return Parking(options.parked, history=self._history, together=options.parked_together)
 
     def _plan_release(self, start: Offset) -> Release | None:
