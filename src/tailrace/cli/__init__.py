@@ -35,6 +35,7 @@ _COMMANDS = {
     "mirror": "mirror:mirror",
     "backfill": "backfill:backfill",
     "backfills": "backfill:backfills_app",
+    "parked": "parked:parked_app",
     "log": "log.command:log_app",
     "table": "table:table_app",
     "demo": "demo.command:demo",
@@ -97,7 +98,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Capture every committed change of a PostgreSQL database and deliver it to NATS or Kafka.
+    """Capture every committed change of a PostgreSQL database and deliver it to its sinks.
 
     Settings come from tailrace.yml, TAILRACE_* environment variables and options; later ones win.
     Every error has a stable code, its own exit code and a hint.

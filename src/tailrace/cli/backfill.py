@@ -63,7 +63,7 @@ def backfill(
     order = queue.submit(settings, pipeline, table, where=where, rate=rate)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{order.id}: {order.table} through {pipeline}")
-    if not _pipelines_run(settings):
+    if not options.pipelines_run(settings):
         console.print("No pipelines run on this data folder. The backfill starts when they do.")
         return
     if wait:
@@ -130,13 +130,6 @@ def _set_desired_state(config: Any, name: str, state: DesiredState) -> None:
 
     order = queue.set_desired_state(options.settings(config), name, state)
     typer.echo(f"{order.id}: {state}")
-
-
-def _pipelines_run(settings: Config) -> bool:
-    from tailrace.run import status
-
-    report = status.read(status.folder(settings.data), "pipelines", status.PipelinesStatus)
-    return report is not None and report.up
 
 
 def _watch(settings: Config, name: str, console: Console) -> int:

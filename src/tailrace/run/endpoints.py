@@ -24,8 +24,10 @@ from tailrace.jetstream.settings import JetStreamSettings
 from tailrace.observe.endpoints import application, read_body, reply
 from tailrace.observe.hosts import AllowedHosts
 from tailrace.observe.metrics import exposition
+from tailrace.run import parked_endpoints
 from tailrace.run.document import problems, status_document
 from tailrace.run.origin import is_same_origin
+from tailrace.run.parked_endpoints import ParkedEndpoints
 from tailrace.run.token import FILE, is_authorised
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ _ENDPOINTS = {
     "GET /backfills": "all backfills",
     "POST /backfills": "request a backfill: {pipeline, table, where, rate}",
     "POST /backfills/ID/pause": "pause, resume or cancel a backfill",
+    **parked_endpoints.ENDPOINTS,
     "POST /shutdown": "stop all processes in order",
 }
 
@@ -97,6 +100,7 @@ class Endpoints:
                 Route("/backfills", self._list_backfills),
                 Route("/backfills", self._request_backfill, methods=["POST"]),
                 Route("/backfills/{id}/{action}", self._control_backfill, methods=["POST"]),
+                *ParkedEndpoints(self._config, self._accept).routes(),
                 Route("/shutdown", self._shutdown, methods=["POST"]),
             ],
             _ENDPOINTS,

@@ -26,6 +26,8 @@ from tailrace.observe.figures import (
     SlotFigures,
     SystemFigures,
 )
+from tailrace.parking import parking
+from tailrace.parking.listing import Listing
 from tailrace.position import Position
 from tailrace.run import status
 from tailrace.run.status import PipelinesStatus, RunStatus
@@ -33,6 +35,7 @@ from tailrace.schemas.drift import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from tailrace.config import Config
     from tailrace.run.status import Report
@@ -170,7 +173,18 @@ def _pipelines(
             figures = replace(figures, state="down")
         position = _position(figures.position)
         lag_bytes = max(end.lsn - position.lsn, 0) if end and position else None
-        yield replace(figures, position=str(position or ""), lag_bytes=lag_bytes)
+        figures = replace(figures, position=str(position or ""), lag_bytes=lag_bytes)
+        yield _with_parked(figures, config.data)
+
+
+def _with_parked(figures: PipelineFigures, data: Path) -> PipelineFigures:
+    try:
+        with Listing(parking.store_of(parking.folder_of(data, figures.name))) as listing:
+            totals = listing.totals()
+    except TailraceError:
+        # `tailrace parked` reports it.
+        return figures
+    return replace(figures, parked_messages=totals.messages, parked_bytes=totals.bytes)
 
 
 def _position(text: str) -> Position | None:

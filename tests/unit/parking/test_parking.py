@@ -1,144 +1,20 @@
-"""Parking over micro-batches, as the planner and tasks use it; a dictionary is the sink."""
+"""Parking over micro-batches, as the planner and tasks use it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from tailrace.errors import SinkFencedError
-from tailrace.message import MESSAGES
 from tailrace.parking.listing import Listing
-from tailrace.parking.order import Orders
-from tailrace.parking.parking import Parking, TaskParking, orders_wait, store_of
-from tailrace.parking.selection import Selection
-from tailrace.pipeline.guard import Flushes, ParkingGuard
-from tailrace.position import ORIGIN, READS, Lsn, Position
+from tailrace.parking.parking import TaskParking, orders_wait, store_of
+from tailrace.position import ORIGIN, READS
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.outcome import Outcome, Verdict
+from tests.unit.parking.system import HISTORY, System, end_of, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from pathlib import Path
-
-HISTORY = "5f0c2a9e"
-Message = tuple[str, str | None]
-"""An id, and the key."""
-BAD = Outcome(verdict=Verdict.REFUSED, code="HTTP_422", reason="the receiver answers 422")
-
-
-def end_of(lsn: int) -> Position:
-    """The end of a transaction of at most ten messages."""
-    return Position(Lsn(lsn), 9)
-
-
-def messages(found: Iterable[Message], *, lsn: int) -> pa.RecordBatch:
-    rows = [
-        {
-            "destination": b"/orders",
-            "id": name.encode(),
-            "key": None if key is None else key.encode(),
-            "payload": b"payload of " + name.encode(),
-            "lsn": lsn,
-            "ordinal": number,
-            "committed_at": 7,
-            "scope": 1,
-            "former": None,
-        }
-        for number, (name, key) in enumerate(found)
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
-
-
-class Receiver:
-    """A sink that refuses the messages with certain ids."""
-
-    def __init__(self) -> None:
-        self.bad: set[str] = set()
-        self.received: list[str] = []
-        self.positions: list[Position] = []
-        self._written: list[pa.RecordBatch] = []
-
-    def open(self, after: Position) -> None:
-        pass
-
-    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
-        ids = batch["id"].to_pylist()
-        return {row: BAD for row, name in enumerate(ids) if name.decode() in self.bad}
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._written.append(batch)
-
-    def flush(self, *, end: bool = True) -> Receipt:
-        count = 0
-        for batch in self._written:
-            count += batch.num_rows
-            self.received += [name.decode() for name in batch["id"].to_pylist()]
-            places = zip(batch["lsn"].to_pylist(), batch["ordinal"].to_pylist(), strict=True)
-            self.positions += [Position(Lsn(lsn), ordinal) for lsn, ordinal in places]
-        self._written = []
-        return Receipt(messages=count)
-
-    def close(self) -> None:
-        pass
-
-
-class System:
-    """A pipeline without Spark."""
-
-    def __init__(self, folder: Path, *, together: bool = True) -> None:
-        self.folder, self.together = folder, together
-        self.sink = Receiver()
-        self.position, self.released = ORIGIN, 0
-        self.restart()
-
-    def restart(self, history: str = HISTORY) -> None:
-        parking = Parking(self.folder, history=history, together=self.together)
-        self.run = parking.start_query(self.position)
-        self.planner = Parking(self.folder, history=history, together=self.together)
-        self.history = history
-
-    def guard(self, begin: Position | None = None) -> ParkingGuard:
-        task = TaskParking(self.folder, history=self.history, run=self.run)
-        guard = ParkingGuard(self.sink, Flushes(), task, blocks=self.together, now_us=lambda: 9)
-        guard.begin(begin or self.position)
-        return guard
-
-    def release(self) -> bool:
-        """A batch of parked messages, if there are any to deliver."""
-        release = self.planner.plan(self.position, page=0, released=self.released)
-        if release is None:
-            return False
-        task = TaskParking(self.folder, history=self.history, run=self.run)
-        self.guard().release(task.release(release.number))
-        self.position, self.released = release.last, release.number
-        return True
-
-    def deliver(self, found: Iterable[Message], *, lsn: int) -> Receipt:
-        """A batch of the log, after those of parked messages."""
-        while self.release():
-            pass
-        guard = self.guard()
-        guard.write(messages(found, lsn=lsn))
-        receipt = guard.flush()
-        self.position = end_of(lsn)
-        return receipt
-
-    def order(self, action: str, **selection: object) -> None:
-        Orders(self.folder / "orders").submit(action, Selection(**selection))  # type: ignore[arg-type]
-
-    def plan(self) -> None:
-        assert self.planner.plan(self.position, page=0, released=self.released) is None
-
-    def parked(self) -> list[tuple[str, str, int]]:
-        """Ids, codes and attempts."""
-        self.planner.plan(self.position, page=0, released=self.released)
-        with Listing(store_of(self.folder)) as listing:
-            found = listing.page(Selection(), limit=100)
-            assert listing.totals().messages == len(found)
-            assert listing.totals().held == sum(each.held for each in found)
-            return [(each.id, each.code, each.attempts) for each in found]
 
 
 @pytest.fixture
