@@ -47,9 +47,6 @@ CREATE INDEX whole_tables ON parked (scope) WHERE whole;
 CREATE INDEX by_wanted ON parked (history, first_lsn, first_ordinal) WHERE wanted IS NOT NULL;
 CREATE TABLE totals (messages INTEGER NOT NULL, held INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO totals VALUES (0, 0, 0);
-CREATE TRIGGER added AFTER INSERT ON parked BEGIN
-  UPDATE totals SET messages = messages + 1, held = held + NEW.held, bytes = bytes + NEW.bytes;
-END;
 CREATE TRIGGER removed AFTER DELETE ON parked BEGIN
   UPDATE totals SET messages = messages - 1, held = held - OLD.held, bytes = bytes - OLD.bytes;
   DELETE FROM payloads WHERE seq = OLD.seq;

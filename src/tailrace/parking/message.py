@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.message import MESSAGES
 
@@ -95,7 +96,7 @@ def with_fate(
     attempts = pa.array([each.attempts for each in every], pa.int32())
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     columns |= {
-        "attempts": pa.compute.add(columns["attempts"], attempts),
+        "attempts": pc.add(columns["attempts"], attempts),
         "fate": pa.repeat(pa.scalar(int(fate), pa.uint8()), rows.num_rows),
         **{
             name: pa.array([getattr(each, name) for each in every], pa.string())

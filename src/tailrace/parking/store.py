@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _ROWS = 5000
 _PLACE = "history = :history AND first_lsn = :first_lsn AND first_ordinal = :first_ordinal"
 _INSERT = """
-INSERT INTO parked (
-  history, first_lsn, first_ordinal, destination, id, key, former, scope, own_group, former_group,
-  whole, bytes, committed_at, held, attempts, parked_at, last_at, first_code, first_reason, code,
-  reason, hint, response
+INSERT OR IGNORE INTO parked (
+  seq, history, first_lsn, first_ordinal, destination, id, key, former, scope, own_group,
+  former_group, whole, bytes, committed_at, held, attempts, parked_at, last_at, first_code,
+  first_reason, code, reason, hint, response
 ) VALUES (
-  :history, :first_lsn, :first_ordinal, :destination, :id, :key, :former, :scope, :own_group,
+  :seq, :history, :first_lsn, :first_ordinal, :destination, :id, :key, :former, :scope, :own_group,
   :former_group, :whole, :bytes, :committed_at, :held, :attempts, :at_us, :at_us, :code, :reason,
   :code, :reason, :hint, :response
 )"""
@@ -74,13 +74,38 @@ class Store(Database):
         return changed
 
     def _add(self, rows: pa.RecordBatch, history: str) -> None:
+        new = []
         for row in _with_groups(rows, history):
-            if row["fate"] == Fate.DELIVERED:
+            if (row["lsn"], row["ordinal"]) == (row["first_lsn"], row["first_ordinal"]):
+                new.append(row)
+            elif row["fate"] == Fate.DELIVERED:
                 self._remove_delivered(row)
-            elif not self._note_failure(row):
-                held = int(row["fate"] == Fate.HELD)
-                seq = self.connection.execute(_INSERT, row | {"held": held}).lastrowid
-                self.connection.execute("INSERT INTO payloads VALUES (?, ?)", (seq, row["payload"]))
+            else:
+                self._note_failure(row)
+        if new:
+            self._insert(new)
+
+    def _insert(self, rows: list[dict[str, Any]]) -> None:
+        """Add messages. Those that an interrupted call has added stay as they are."""
+        execute, executemany = self.connection.execute, self.connection.executemany
+        sequence = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'parked'"
+        last = execute(sequence).fetchone()[0]
+        for seq, row in enumerate(rows, last + 1):
+            row |= {"seq": seq, "held": int(row["fate"] == Fate.HELD)}
+        executemany(_INSERT, rows)
+        executemany(
+            "INSERT INTO payloads SELECT :seq, :payload "
+            "WHERE EXISTS (SELECT 1 FROM parked WHERE seq = :seq)",
+            rows,
+        )
+        added = execute(
+            "SELECT count(*), coalesce(sum(held), 0), coalesce(sum(bytes), 0) FROM parked "
+            "WHERE seq > ?",
+            (last,),
+        ).fetchone()
+        execute(
+            "UPDATE totals SET messages = messages + ?, held = held + ?, bytes = bytes + ?", added
+        )
 
     def _remove_delivered(self, row: dict[str, Any]) -> None:
         execute = self.connection.execute
@@ -88,12 +113,12 @@ class Store(Database):
         execute(f"UPDATE orders SET delivered = delivered + 1 WHERE id = {order}", row)
         execute(f"DELETE FROM parked WHERE {_PLACE}", row)
 
-    def _note_failure(self, row: dict[str, Any]) -> bool:
-        """Note that a message was not accepted once more; False if it is not parked yet."""
+    def _note_failure(self, row: dict[str, Any]) -> None:
+        """Note that a released message was not accepted, or not sent."""
         execute = self.connection.execute
         found = execute(f"SELECT seq, wanted, attempts FROM parked WHERE {_PLACE}", row).fetchone()
         if found is None:
-            return False
+            return
         seq, order, attempts = found
         if row["fate"] == Fate.PARKED and row["attempts"] > attempts:
             execute(_FAILED_AGAIN, row | {"seq": seq})
@@ -103,7 +128,6 @@ class Store(Database):
         execute("INSERT INTO chosen VALUES (?)", (seq,))
         execute("UPDATE parked SET wanted = NULL WHERE seq = ?", (seq,))
         self._extend("wanted = NULL", "wanted IS NOT NULL", {})
-        return True
 
     def want(self, order: str, selection: Selection, *, together: bool) -> int:
         """Have the selected messages retried. Returns how many.
