@@ -79,8 +79,9 @@ class System(Source):
         *,
         log: dict[str, Any] | None = None,
         env: dict[str, str] | None = None,
+        tables: str = TABLES,
     ) -> None:
-        super().__init__(database, TABLES)
+        super().__init__(database, tables)
         self.folder = folder
         self.data = folder / "data"
         self.port = free_port()
@@ -90,7 +91,11 @@ class System(Source):
         )
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
         self._committed: list[str] = []
-        self._consumers = {name: Consumer(name, each) for name, each in pipelines.items()}
+        self._consumers = {
+            name: Consumer(name, each)
+            for name, each in pipelines.items()
+            if each["sink"]["type"] == "nats"
+        }
         self._prepare(log or {})
 
     def _prepare(self, log: dict[str, Any]) -> None:

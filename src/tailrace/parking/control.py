@@ -128,5 +128,8 @@ def export(parked: Listing, selection: Selection) -> Iterator[dict[str, Any]]:
     after = 0
     while page := parked.page(selection, after=after, limit=_PAGE):
         for message in page:
-            yield message_document(message, parked.payload(message.seq) or b"")
+            payload = parked.payload(message.seq)
+            # It may have been delivered since.
+            if payload is not None:
+                yield message_document(message, payload)
         after = page[-1].seq

@@ -86,6 +86,12 @@ class Database:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def created(self) -> bool:
+        """Whether the file has its tables."""
+        with self.translated():
+            return bool(self.connection.execute("PRAGMA user_version").fetchone()[0])
+
     def close(self) -> None:
         """Close the file."""
         self.connection.close()

@@ -78,6 +78,10 @@ class Listing(Database):
         self._exists = path.exists() and path.stat().st_size > 0
         if self._exists:
             super().__init__(path)
+            # The file is there before its tables are.
+            self._exists = self.created
+            if not self._exists:
+                super().close()
 
     def close(self) -> None:
         """Close the file."""

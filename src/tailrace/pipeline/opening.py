@@ -43,6 +43,8 @@ class Target:
     """Where the pipeline began, and the history that its positions belong to."""
     routed: bool = False
     """Whether an expression chooses destinations."""
+    folder: Path | None = None
+    """For what sinks know of their destination."""
     retry: Retry = field(default_factory=Retry)
     ordered: bool = True
     """Whether the messages of a key stay in order."""
@@ -123,6 +125,7 @@ def build(target: Target, lane: int) -> Sink:
             history=target.began.history,
             began=target.began.position,
             routed=target.routed,
+            folder=target.folder,
             retry=target.retry,
             ordered=target.ordered,
             blocks=target.ordered and (target.parking is None or target.parking.blocks),

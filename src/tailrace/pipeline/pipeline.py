@@ -53,6 +53,8 @@ class Folders:
     """Pages of backfills that are not delivered yet."""
     parked: Path
     """Parked messages."""
+    sink: Path
+    """What the sink knows of its destination."""
 
 
 def start(
@@ -82,6 +84,7 @@ def start(
         database=spec.database,
         began=began,
         routed=bool(pipeline.route),
+        folder=folders.sink,
         retry=pipeline.retry,
         ordered=pipeline.order == "key",
         parking=parking,

@@ -181,6 +181,7 @@ class Runner:
             checkpoint=checkpoint.folder_of(self._config.data, self._name),
             spool=spool_of(self._config.data, self._name),
             parked=parking.folder_of(self._config.data, self._name),
+            sink=self._config.data / "sinks" / self._name,
         )
 
     def _prepare(self, log: Log) -> StartRecord:

@@ -23,6 +23,7 @@ from tailrace.sinks.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -83,6 +84,8 @@ class Lane:
     """Where the pipeline began: it has delivered nothing up to there."""
     routed: bool = False
     """Whether an expression chooses destinations, so that any may occur."""
+    folder: Path | None = None
+    """Where the sink may keep what it knows of this pipeline, if there is such a place."""
     retry: Retry = field(default_factory=Retry)
     """How often a message is sent again."""
     ordered: bool = True

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
@@ -27,6 +28,7 @@ from tailrace.sinks.http.connections import Connections
 from tailrace.sinks.http.destination import is_path
 from tailrace.sinks.http.signature import Signer
 from tailrace.sinks.outcome import Outcome, Verdict
+from tailrace.sinks.requests.acknowledged import Acknowledged
 from tailrace.sinks.requests.engine import Requests
 
 if TYPE_CHECKING:
@@ -63,12 +65,16 @@ class Http:
         ]
         if settings.compression == "gzip":
             self._headers.append(("content-encoding", "gzip"))
+        self._acknowledged = Acknowledged(lane.folder, history=lane.history, lane=lane.number)
+        self._skipped = 0
+        """Messages that an earlier attempt has delivered, since the last receipt."""
         self._connections: Connections | None = None
         self._requests: Requests | None = None
 
     def open(self, after: Position) -> None:
         """Forget what was not flushed. Connections are made when they are needed, and kept."""
-        del after
+        self._acknowledged.open(after)
+        self._skipped = 0
         if self._requests is not None and self._requests.idle:
             return
         self.close()
@@ -77,6 +83,7 @@ class Http:
             partial(self._send, self._connections),
             self._settings.limits,
             self._lane.retry,
+            acknowledged=self._acknowledged,
             ordered=self._lane.ordered,
             blocks=self._lane.blocks,
         )
@@ -101,13 +108,21 @@ class Http:
                 f"it has {sizes[row]} bytes, max_message_bytes is {limit}",
                 hint="Raise max_message_bytes, or exclude large columns.",
             )
-        return {row: Outcome.refused(error) for row, error in errors.items()}
+        # The receiver may have a message that would be refused today.
+        known = self._acknowledged.known(batch) if errors else None
+        return {
+            row: Outcome.refused(error)
+            for row, error in errors.items()
+            if known is None or not known[row]
+        }
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send messages."""
         requests = self._require_open()
         try:
-            requests.take(batch)
+            missing = self._acknowledged.missing(batch)
+            self._skipped += batch.num_rows - missing.num_rows
+            requests.take(missing)
         except BaseException:
             self.close()
             raise
@@ -116,15 +131,19 @@ class Http:
         """Wait for every answer, without `end` only for those that come soon."""
         requests = self._require_open()
         try:
-            return requests.flush(end=end)
+            receipt = requests.flush(end=end)
         except BaseException:
             self.close()
             raise
+
+        skipped, self._skipped = self._skipped, 0
+        return replace(receipt, duplicates=skipped)
 
     def close(self) -> None:
         """Close all connections. Messages without an answer may have arrived."""
         requests, self._requests = self._requests, None
         connections, self._connections = self._connections, None
+        self._acknowledged.close()
         if requests is not None:
             requests.close()
         if connections is not None:

@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import SinkUnreachableError
@@ -41,9 +42,9 @@ from tailrace.sinks.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
+    from tailrace.sinks.requests.acknowledged import Acknowledged
     from tailrace.sinks.requests.request import Limits
 
     Answer = Mapping[int, Outcome]
@@ -69,8 +70,8 @@ _THROTTLED_S = 1.0
 class Requests:
     """Sends messages. `send` is called by several threads.
 
-    With `ordered` a key has at most one request. With `blocks` nothing of a key is sent after a
-    message of it that was not accepted.
+    What is accepted is noted in `acknowledged`. With `ordered` a key has at most one request. With
+    `blocks` nothing of a key is sent after a message of it that was not accepted.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class Requests:
         limits: Limits,
         retry: Retry | None = None,
         *,
+        acknowledged: Acknowledged | None = None,
         ordered: bool = True,
         blocks: bool = True,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._send = send
+        self._acknowledged = acknowledged
         self._limits = limits
         self._retry = retry or Retry()
         self._ordered, self._blocks = ordered, blocks
@@ -131,6 +134,7 @@ class Requests:
         """Wait for every answer; without `end` only for those that come soon."""
         deadline_s = None if end else self._clock() + _PATIENCE_S
         self._advance()
+        self._check_destination()
         while self._undecided and (end or (self._sent and self._clock() < deadline_s)):  # type: ignore[operator]
             self._await_answer(deadline_s)
         failures, self._unaccepted.failures = self._unaccepted.in_order(), []
@@ -155,6 +159,7 @@ class Requests:
 
     def _await_answer(self, deadline_s: float | None) -> None:
         """Wait for an answer, until the next delayed request is due, or until a deadline."""
+        self._check_destination()
         times = [self._delayed[0][0]] if self._delayed else []
         times += [] if deadline_s is None else [deadline_s]
         timeout_s = max(min(times) - self._clock(), 0) if times else None
@@ -214,6 +219,7 @@ class Requests:
             return
         try:
             answer = self._send(request.rows)
+            self._note(request.rows, answer)
             throttled = [each for each in answer.values() if each.verdict is Verdict.THROTTLED]
             if throttled:
                 self._pause(throttled[0])
@@ -221,6 +227,14 @@ class Requests:
         except BaseException as error:
             # Whatever it is: without an answer the caller would wait for ever.
             self._answers.put((request, error))
+
+    def _note(self, rows: pa.RecordBatch, answer: Answer) -> None:
+        """Note what was accepted, before anything else may happen."""
+        if self._acknowledged is None:
+            return
+        if answer:
+            rows = rows.filter(pa.array([row not in answer for row in range(rows.num_rows)]))
+        self._acknowledged.note(rows)
 
     def _pause(self, outcome: Outcome) -> None:
         """Send nothing for as long as the destination asks. At once: other requests are ready."""
@@ -282,11 +296,20 @@ class Requests:
             self._give_up(request, request.final, np.ones(len(request.final), np.bool_))
             request.final = []
             self._end(request)
-        elif self._sent:
-            self._delay(request, self._clock() + _DECIDE_S)
         else:
-            # No other message was accepted either: it is the destination that fails.
-            raise SinkUnreachableError(f"no message is accepted: {request.final[0].reason}")
+            self._delay(request, self._clock() + _DECIDE_S)
+
+    def _check_destination(self) -> None:
+        """Raise if nothing is left but requests that were tried often enough.
+
+        No other message was accepted meanwhile, so it is the destination that fails.
+        """
+        if self._sent or not self._delayed:
+            return
+        requests = [request for _, _, request in self._delayed]
+        if all(each.final and each.accepted_before == self._accepted for each in requests):
+            reason = requests[0].final[0].reason
+            raise SinkUnreachableError(f"no message is accepted: {reason}")
 
     def _give_up(self, request: Request, outcomes: list[Outcome], rows: NDArray[np.bool_]) -> None:
         """Report some of a request's messages as failures."""
