@@ -30,6 +30,7 @@ _COMMANDS = {
     "shadow": "shadow:shadow_app",
     "capture": "capture:capture",
     "pipelines": "pipelines:pipelines",
+    "pipeline": "pipeline:pipeline_app",
     "reset": "reset:reset",
     "tail": "log.tail:tail",
     "mirror": "mirror:mirror",

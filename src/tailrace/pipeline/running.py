@@ -1,8 +1,9 @@
 """Running pipelines: one thread per pipeline starts its query, watches it, and restarts it.
 
 A pipeline that fails neither stops nor slows the others. Transient errors are retried with
-back-off. Any other error leaves the pipeline in the state `failed`, with the error's code, until
-the settings or the sink change and the pipelines are restarted.
+back-off. Any other error leaves the pipeline in the state `failed`, with the error's code, until an
+operator restarts it. A paused pipeline has no query, and keeps its place in the log
+(`tailrace.control`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from py4j.protocol import Py4JError
 from tailrace import checkpoint
 from tailrace.backfill.spool import spool_of
 from tailrace.backoff import Backoff
+from tailrace.control import ControlFile
 from tailrace.errors import (
     ConfigError,
     DiskFullError,
@@ -55,6 +57,7 @@ _POLL_S = 0.5
 _CLOSE_S = 5.0
 _CLOSE_POLL_S = 0.02
 _SETTLE_S = 2.0
+_RENEW_S = 30.0
 
 
 class Runner:
@@ -83,6 +86,8 @@ class Runner:
         self._noted: OpenProgress | None = None
         """The progress of an open batch that was last read."""
         self._settle_at = 0.0
+        self._control_file = ControlFile(config.data, name)
+        self._control = self._control_file.read()
         self.progress = Progress(name, clock=clock)
         self.lost: BaseException | None = None
         """Why Spark itself has ended."""
@@ -107,6 +112,8 @@ class Runner:
                 self._run_query()
             except ReplanError as error:
                 self._events.info("pipeline.replanning", reason=str(error))
+            except _ControlledError:
+                self._events.info("pipeline.restarting", user=self._control.user)
             except Exception as error:
                 if not isinstance(error, TailraceError) and not _spark_runs(self._spark):
                     self.lost = error
@@ -123,6 +130,8 @@ class Runner:
         if log is None:
             return
         began = self._prepare(log)
+        if not self._wait_while_paused():
+            return
         # Starting a query takes seconds of a core. While the sink is unreachable, the other
         # pipelines need that core.
         opening.probe(self._pipeline.sink, name=self._name)
@@ -145,6 +154,7 @@ class Runner:
             self.progress.set_state("running")
         try:
             while not self._stopping.wait(_POLL_S):
+                self._check_control()
                 self._read_progress(query)
                 if not query.isActive:
                     raise translate_error(query.exception())
@@ -155,8 +165,47 @@ class Runner:
             with contextlib.suppress(Py4JError, OSError, DiskFullError, StorageError):
                 self._close_batch(query)
             with contextlib.suppress(Py4JError, OSError):
-                self._read_progress(query)
                 query.stop()
+                # The report of the last batch comes a moment after its commit.
+                self._read_progress(query)
+
+    def _check_control(self) -> None:
+        """Raise if the operator wants the query to end."""
+        before, self._control = self._control, self._control_file.read()
+        if self._control.paused or self._control.restarts != before.restarts:
+            raise _ControlledError
+
+    def _wait_while_paused(self) -> bool:
+        """Wait until the pipeline may run; False if it is to stop."""
+        self._control = self._control_file.read()
+        if self._control.paused:
+            self._events.info(
+                "pipeline.paused", user=self._control.user, reason=self._control.reason
+            )
+            self.progress.set_state("paused", "", self._control.reason)
+        renewed_s = self._clock()
+        while self._control.paused and not self._stopping.wait(_POLL_S):
+            self._control = self._control_file.read()
+            if self._clock() - renewed_s > _RENEW_S:
+                renewed_s = self._clock()
+                self._renew_pin()
+        return not self._stopping.is_set()
+
+    def _renew_pin(self) -> None:
+        """Keep what a paused pipeline has not delivered; capture warns of pins that are old."""
+        store = LocalStore(self._config.log.path)
+        pinned = retention.own_pin(store, self._name)
+        if pinned is not None:
+            with contextlib.suppress(DiskFullError):
+                retention.pin(store, self._name, pinned, now=time.time())
+
+    def _wait_for_restart(self) -> bool:
+        """Wait until an operator wants another attempt; False if the pipeline is to stop."""
+        while not self._stopping.wait(_POLL_S):
+            before, self._control = self._control, self._control_file.read()
+            if self._control.restarts != before.restarts:
+                return True
+        return False
 
     @property
     def _open_batches(self) -> OpenBatches:
@@ -249,15 +298,30 @@ class Runner:
         if not error.transient:
             self._events.error("pipeline.failed", code=error.code, reason=str(error))
             self.progress.set_state("failed", error.code, str(error))
-            return False
+            return self._wait_for_restart()
         delay_s = self._backoff.next_s()
         self._events.warning(
             "pipeline.retrying", code=error.code, reason=str(error), retry_in_s=round(delay_s, 1)
         )
         self.progress.set_state("retrying", error.code, str(error))
         self.progress.add(restarts=1, reconnects=isinstance(error, SinkUnreachableError))
-        self._stopping.wait(delay_s)
+        self._wait(delay_s)
         return True
+
+    def _wait(self, delay_s: float) -> None:
+        """Wait before a retry; a pause or a requested restart ends the wait."""
+        until_s = self._clock() + delay_s
+        while self._clock() < until_s and not self._stopping.wait(
+            min(_POLL_S, max(until_s - self._clock(), 0))
+        ):
+            try:
+                self._check_control()
+            except _ControlledError:
+                return
+
+
+class _ControlledError(Exception):
+    """An operator wants the query to end."""
 
 
 def _finished_batches(query: StreamingQuery) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ def problems(system: SystemFigures) -> list[str]:
     if not reasons and not system.capture.connected:
         reasons.append("capture is not streaming")
     for pipeline in system.pipelines:
-        if not pipeline.running:
+        if not pipeline.running and pipeline.state != "paused":
             code = f" ({pipeline.code})" if pipeline.code else ""
             reasons.append(f"pipeline {pipeline.name}: {pipeline.state}{code}")
         reasons += [

@@ -1,0 +1,94 @@
+"""Pausing, resuming and restarting a pipeline while it runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tailrace import audit
+from tailrace.control import ControlFile
+from tailrace.testing import HttpReceiver, HttpResponse
+from tests.waiting import holds, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fix_capture import Captured
+    from tests.fix_pipeline import Delivery
+    from tests.fix_postgres import Database
+
+    Capturing = Callable[..., Captured]
+    Delivering = Callable[..., Delivery]
+
+
+def test_a_paused_pipeline_delivers_nothing_until_it_is_resumed(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured)
+    control = ControlFile(delivery.data, delivery.name)
+
+    def insert(first: int) -> None:
+        database.execute(f"INSERT INTO items SELECT generate_series({first}, {first + 4})")
+        captured.catch_up()
+
+    control.pause(user="ann", reason="maintenance")
+    insert(1)
+    with delivery.running() as progress:
+        wait_for(lambda: progress.figures.state == "paused", progress.current)
+        assert progress.figures.message == "maintenance"
+        control.resume(user="ann")
+        wait_for(lambda: progress.figures.events == 5, progress.current)
+        wait_for(lambda: progress.figures.state == "running", progress.current)
+        control.pause(user="ann")
+        wait_for(lambda: progress.figures.state == "paused", progress.current)
+        insert(6)
+        holds(lambda: progress.figures.events == 5, 1)
+    # It stays paused over restarts.
+    with delivery.running() as progress:
+        wait_for(lambda: progress.figures.state == "paused", progress.current)
+        control.resume(user="ann")
+        wait_for(lambda: progress.figures.events == 5, progress.current)
+    assert len(delivery.received()) == 10
+    entries = map(json.loads, (delivery.data / audit.FILE).read_text().splitlines())
+    found = [(entry["action"], entry["user"], entry["reason"]) for entry in entries]
+    assert found[0] == ("pipeline.pause", "ann", "maintenance")
+    assert [action for action, _, _ in found[1:]] == [
+        "pipeline.resume", "pipeline.pause", "pipeline.resume",
+    ]  # fmt: skip
+
+
+def test_a_pipeline_is_restarted(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured)
+    with delivery.running() as progress:
+        for number in range(1, 4):
+            database.execute(f"INSERT INTO items VALUES ({number})")
+            captured.catch_up()
+            wait_for(lambda number=number: progress.figures.events == number, progress.current)  # type: ignore[misc]
+            ControlFile(delivery.data, delivery.name).restart(user="ann")
+    assert len(delivery.received()) == 3
+
+
+def test_a_failed_pipeline_is_restarted(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    """GIVEN a receiver that refuses a change, and a pipeline that failed at it, WHEN the receiver
+    is mended and the pipeline restarted THEN it delivers."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    with HttpReceiver() as receiver:
+        sink = {"type": "http", "url": receiver.url, "allow_private": True}
+        delivery = deliver(captured, to=sink, park="never")
+        receiver.answer = lambda _: HttpResponse(status=422)
+        database.execute("INSERT INTO items VALUES (1)")
+        captured.catch_up()
+        with delivery.running() as progress:
+            wait_for(lambda: progress.figures.state == "failed", progress.current)
+            receiver.answer = lambda _: HttpResponse()
+            ControlFile(delivery.data, delivery.name).restart(user="ann")
+            wait_for(lambda: progress.figures.events == 1, progress.current)
