@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.fix_spark",
     "tests.fix_pipeline",
     "tests.fix_kafka",
+    "tests.fix_redis",
     "tests.fix_broker",
     "tests.fix_certificates",
 ]

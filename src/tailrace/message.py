@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 
 from tailrace.position import Lsn, Position
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MESSAGES = pa.schema(
     [
@@ -26,6 +31,16 @@ microseconds since 1970 UTC. The rows of one transaction (one `lsn`) are consecu
 Messages with the same `scope` and `key` must stay in order. The scope is a hash of the table's
 name. `former` is the old key of an update that changed it, which must follow the messages of both
 keys. A message without a key must stay in order with all messages of its scope."""
+
+PLACE = np.dtype([("lsn", "<u8"), ("ordinal", "<u8")])
+"""A position, as an element of a column."""
+
+
+def places_of(messages: pa.RecordBatch) -> NDArray[np.void]:
+    """The positions of messages as one column."""
+    places = np.empty(messages.num_rows, PLACE)
+    places["lsn"], places["ordinal"] = messages["lsn"].to_numpy(), messages["ordinal"].to_numpy()
+    return places
 
 
 def rows_up_to(messages: pa.RecordBatch, position: Position) -> int:

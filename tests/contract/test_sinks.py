@@ -10,11 +10,12 @@ import asyncio
 import uuid
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import nats
 import pyarrow as pa
 import pytest
+import redis
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
@@ -29,6 +30,8 @@ from tailrace.sinks.kafka.sink import Kafka
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.sinks.outcome import Verdict
+from tailrace.sinks.redis.settings import RedisSink
+from tailrace.sinks.redis.sink import Redis
 from tailrace.sinks.registry import SINKS
 from tailrace.testing import EmbeddedNats, HttpReceiver
 from tests.integration.kafka.reading import Bench as Topic
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tailrace.sinks.contract import Sink
-    from tailrace.testing import EmbeddedKafka
+    from tailrace.testing import EmbeddedKafka, EmbeddedRedis, EmbeddedRedisCluster
 
 TOO_LARGE = 8_000_000
 """The size of a payload that no sink accepts with its default settings."""
@@ -133,6 +136,30 @@ class HttpBench:
         return [(each.path.encode(), each.id.encode(), each.body) for each in requests]
 
 
+class RedisBench:
+    def __init__(self, url: str, servers: list[EmbeddedRedis], **keys: Any) -> None:
+        self.prefix = f"r{uuid.uuid4().hex[:8]}"
+        self._url = url
+        self._servers = servers
+        self._keys = keys
+
+    def make(self) -> Sink:
+        given = {"type": "redis", "url": self._url, "timeout_s": LONG_S, **self._keys}
+        return Redis(RedisSink.model_validate(given), Lane(pipeline=self.prefix))
+
+    def delivered(self) -> list[Delivered]:
+        found: dict[bytes, list[tuple[bytes, dict[bytes, bytes]]]] = {}
+        for server in self._servers:
+            with redis.Redis(port=server.port) as client:
+                for key in client.keys(f"{self.prefix}.*"):
+                    found[key] = client.xrange(key)
+        return [
+            (stream, fields[b"id"], fields[b"payload"])
+            for stream, entries in sorted(found.items())
+            for _, fields in entries
+        ]
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -153,11 +180,26 @@ def http_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         yield HttpBench(receiver)
 
 
+@contextmanager
+def redis_bench(request: pytest.FixtureRequest, **keys: Any) -> Iterator[Bench]:
+    server: EmbeddedRedis = request.getfixturevalue("redis_server")
+    yield RedisBench(server.url, [server], **keys)
+
+
+@contextmanager
+def redis_cluster_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    cluster: EmbeddedRedisCluster = request.getfixturevalue("redis_cluster")
+    yield RedisBench(cluster.url, cluster.servers, cluster=True)
+
+
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
     "nats": nats_bench,
     "kafka": partial(kafka_bench, transactional=False),
     "kafka-transactional": partial(kafka_bench, transactional=True),
     "http": http_bench,
+    "redis": redis_bench,
+    "redis-position": partial(redis_bench, ids="position"),
+    "redis-cluster": redis_cluster_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""
 

@@ -33,6 +33,8 @@ from tailrace.position import PAGE_BITS, READS, RELEASED, Position
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from tailrace.sinks.blocked import BlockedGroups
     from tailrace.state_file import StateFile
 
@@ -88,7 +90,7 @@ class Parking:
         return store_of(self._folder).exists()
 
     def start_query(self, delivered: Position) -> str:
-        """Forget what interrupted batches parked. Returns the name of the run that may park."""
+        """Bring everything up to what is delivered. Returns the name of the run that may park."""
         file = _state_file(self._folder)
         known = file.read_or(_State())
         run = uuid.uuid4().hex
@@ -97,7 +99,6 @@ class Parking:
             self._blocked.remove_all()
             for path in (self._folder / "releases").glob("*"):
                 path.unlink()
-        self._parts.recover(delivered, history=self._history)
         self._take(delivered)
         if self._used:
             self._blocked.write(delivered, self._store.blocked())
@@ -168,6 +169,10 @@ class TaskParking:
     def blocked(self, begin: Position) -> BlockedGroups:
         """The groups that are blocked where the task begins."""
         return BlockedFiles(self._folder / "blocked").at(begin)
+
+    def decided(self, begin: Position) -> NDArray[np.void]:
+        """The messages after a position that an earlier attempt has parked, or released."""
+        return Parts(self._folder / "parts").places(begin, history=self._history)
 
     def park(self, rows: pa.RecordBatch) -> None:
         """Keep rows of PARKED, durably. Raises SinkFencedError if the query was restarted."""

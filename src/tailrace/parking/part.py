@@ -2,9 +2,8 @@
 
     00000000016B3748-4611686018427387904-7b1d….part     the last position, then a unique name
 
-A part counts as far as its micro-batch does: rows up to the position that the checkpoint knows to
-be delivered. Rows beyond it are of an attempt that was interrupted, and are decided again. So a
-query that starts removes them (`recover`).
+What is in a part is parked, also if its micro-batch is interrupted: the replay finds it there
+(`places`), and neither sends it nor parks it again. A sink may have stored its position after it.
 """
 
 from __future__ import annotations
@@ -13,15 +12,18 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import CorruptError
 from tailrace.log.store import LocalStore
-from tailrace.message import last_of, rows_up_to
+from tailrace.message import PLACE, last_of, places_of, rows_up_to
 from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 _SUFFIX = ".part"
 _HISTORY = b"history"
@@ -68,19 +70,15 @@ class Parts:
         """Remove a part, durably."""
         LocalStore(self._folder).remove(part.name)
 
-    def recover(self, delivered: Position, *, history: str) -> None:
-        """Remove what interrupted attempts parked beyond a position."""
+    def places(self, after: Position, *, history: str) -> NDArray[np.void]:
+        """The positions of all rows after a position."""
+        found = [np.empty(0, PLACE)]
         for part in self.all():
-            if part.last <= delivered:
-                continue
-            rows, own_history = self.read(part)
-            if own_history != history:
-                # From before a reset. It stays: whether its batch was committed is not known.
-                continue
-            kept = rows.slice(0, rows_up_to(rows, delivered))
-            if kept.num_rows:
-                self.write(kept, history=history)
-            self.remove(part)
+            if part.last > after:
+                rows, own_history = self.read(part)
+                if own_history == history:
+                    found.append(places_of(rows.slice(rows_up_to(rows, after))))
+        return np.concatenate(found)
 
 
 def pack(rows: pa.RecordBatch, *, history: str = "") -> bytes:

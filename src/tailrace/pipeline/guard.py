@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import PoisonedError, SinkError, SinkRefusedError, SinkUnreachableError
-from tailrace.message import MESSAGES
+from tailrace.message import MESSAGES, PLACE, places_of
 from tailrace.parking.message import Fate, Reason, with_fate
 from tailrace.sinks.blocked import BlockedGroups
 from tailrace.sinks.groups import groups_of
@@ -39,7 +39,6 @@ Park = Literal["key", "message", "never"]
 
 _HELD = Reason(code="HELD", reason="an earlier message of its key is parked")
 _PART_BYTES = 8 << 20
-_PLACE = np.dtype([("lsn", np.uint64), ("ordinal", np.uint64)])
 
 
 class Guard(Protocol):
@@ -126,6 +125,8 @@ class ParkingGuard:
         self._blocks = blocks
         self._now_us = now_us
         self._blocked = BlockedGroups()
+        self._decided = np.empty(0, PLACE)
+        """Messages of this batch that an earlier attempt has parked, or delivered in a release."""
         self._unflushed: list[pa.RecordBatch] = []
         """What the sink would forget if it refuses a message."""
         self._rows: list[pa.RecordBatch] = []
@@ -137,15 +138,18 @@ class ParkingGuard:
 
     def begin(self, position: Position) -> None:
         """Load the groups that are blocked from a position on."""
+        self._decided = self._parking.decided(position)
         if self._blocks:
             self._blocked = self._parking.blocked(position)
 
     def write(self, messages: pa.RecordBatch) -> None:
         """Write the messages that the sink takes, and park the others."""
         accepted = self._inspected(messages)
+        if self._flushes.stores_position:
+            # The sink may store the position now, and a replay would then pass over what is parked.
+            self._write_part()
+            self._unflushed.append(accepted)
         if accepted.num_rows:
-            if self._flushes.stores_position:
-                self._unflushed.append(accepted)
             self._sink.write(accepted)
 
     def release(self, messages: pa.RecordBatch) -> Receipt:
@@ -178,12 +182,13 @@ class ParkingGuard:
     def _inspected(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """The messages to send; the others are parked."""
         refused = self._sink.inspect(messages)
-        if not refused and not self._blocked:
+        if not refused and not self._blocked and not len(self._decided):
             return messages
-        failed = np.zeros(messages.num_rows, np.bool_)
+        decided = np.isin(places_of(messages), self._decided)
+        failed = decided.copy()
         failed[list(refused)] = True
         waiting = self._waiting(messages, failed)
-        self._park(messages, failed & ~waiting, waiting, refused)
+        self._park(messages, failed & ~waiting & ~decided, waiting & ~decided, refused)
         return messages.filter(pa.array(~(failed | waiting)))
 
     def _settle(self, failures: Sequence[Failure]) -> list[pa.RecordBatch]:
@@ -208,9 +213,9 @@ class ParkingGuard:
 
     def _forget(self, parked: pa.RecordBatch) -> None:
         """Remove parked messages from those that are written again."""
-        places = _places(parked)
+        places = places_of(parked)
         self._unflushed = [
-            messages.filter(pa.array(~np.isin(_places(messages), places)))
+            messages.filter(pa.array(~np.isin(places_of(messages), places)))
             for messages in self._unflushed
         ]
 
@@ -231,8 +236,8 @@ class ParkingGuard:
         if not messages.num_rows:
             return
         if self._released is not None:
-            self._returned.append(_places(messages))
-            rows = np.isin(_places(self._released), self._returned[-1])
+            self._returned.append(places_of(messages))
+            rows = np.isin(places_of(self._released), self._returned[-1])
             messages = self._released.filter(pa.array(rows))
         self._rows.append(with_fate(messages, fate, reasons, at_us=self._now_us()))
         if sum(rows.nbytes for rows in self._rows) > _PART_BYTES:
@@ -243,8 +248,8 @@ class ParkingGuard:
         if self._released is None:
             return
         rows = self._released
-        for places in self._returned:
-            rows = rows.filter(pa.array(~np.isin(_places(rows), places)))
+        for places in (*self._returned, self._decided):
+            rows = rows.filter(pa.array(~np.isin(places_of(rows), places)))
         if rows.num_rows:
             empty = pa.repeat(pa.scalar(b"", pa.binary()), rows.num_rows)
             at = rows.schema.get_field_index("payload")
@@ -280,10 +285,3 @@ def _sum(first: Receipt, second: Receipt) -> Receipt:
         bytes=first.bytes + second.bytes,
         duplicates=first.duplicates + second.duplicates,
     )
-
-
-def _places(rows: pa.RecordBatch) -> NDArray[np.void]:
-    """Positions as one column."""
-    places = np.empty(rows.num_rows, _PLACE)
-    places["lsn"], places["ordinal"] = rows["lsn"].to_numpy(), rows["ordinal"].to_numpy()
-    return places

@@ -5,6 +5,7 @@ from tailrace.testing.nats import EmbeddedNats, EmbeddedNatsCluster
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
 from tailrace.testing.receiver import HttpReceiver, HttpRequest, HttpResponse
+from tailrace.testing.redis import EmbeddedRedis, EmbeddedRedisCluster
 from tailrace.testing.shop import SampleShop
 from tailrace.testing.store import MemoryStore, PowerCutError
 
@@ -13,6 +14,8 @@ __all__ = [
     "EmbeddedNats",
     "EmbeddedNatsCluster",
     "EmbeddedPostgres",
+    "EmbeddedRedis",
+    "EmbeddedRedisCluster",
     "HttpReceiver",
     "HttpRequest",
     "HttpResponse",

@@ -14,7 +14,8 @@ from tailrace.parking.selection import Selection
 from tailrace.pipeline.guard import Flushes, ParkingGuard
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.outcome import Outcome, Verdict
+from tailrace.sinks.outcome import Failure, Outcome, Verdict
+from tailrace.sinks.requests.engine import UNSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,6 +81,29 @@ class Receiver:
 
     def close(self) -> None:
         pass
+
+
+class AllOrNothing(Receiver):
+    """A sink that finds messages with certain ids at a flush, and stores nothing then."""
+
+    def __init__(self, refused: set[str]) -> None:
+        super().__init__()
+        self._refused = refused
+
+    def flush(self, *, end: bool = True) -> Receipt:
+        rows = [batch.slice(row, 1) for batch in self._written for row in range(batch.num_rows)]
+        failures = []
+        for row in rows:
+            name, key = row["id"][0].as_py().decode(), row["key"][0].as_py()
+            earlier = {each.message["key"][0].as_py() for each in failures}
+            if name in self._refused:
+                failures.append(Failure(row, BAD))
+            elif key in earlier:
+                failures.append(Failure(row, UNSENT))
+        if not failures:
+            return super().flush(end=end)
+        self._written = []
+        return Receipt(failures=tuple(failures))
 
 
 class System:

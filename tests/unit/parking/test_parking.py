@@ -9,9 +9,11 @@ import pytest
 from tailrace.errors import SinkFencedError
 from tailrace.parking.listing import Listing
 from tailrace.parking.parking import TaskParking, orders_wait, store_of
-from tailrace.position import ORIGIN, READS
+from tailrace.parking.part import Parts
+from tailrace.pipeline.guard import Flushes, ParkingGuard
+from tailrace.position import ORIGIN, READS, Lsn, Position
 from tailrace.sinks.contract import Receipt
-from tests.unit.parking.system import HISTORY, System, end_of, messages
+from tests.unit.parking.system import HISTORY, AllOrNothing, System, end_of, messages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,16 +90,17 @@ def test_a_message_alone(tmp_path: Path) -> None:
     assert [name for name, _, _ in system.parked()] == ["a1"]
 
 
-def test_a_batch_that_is_interrupted_parks_nothing(system: System) -> None:
+def test_what_an_interrupted_batch_has_parked_stays_parked(system: System) -> None:
+    """A sink may have stored its position after the message: it would not take it any more."""
     system.sink.bad = {"a1"}
     guard = system.guard()
-    guard.write(messages([("a1", "a"), ("b1", "b")], lsn=100))
+    guard.write(messages([("a1", "a"), ("b1", "b"), ("a2", "a")], lsn=100))
     guard.flush()
     system.sink.bad = set()
     system.restart()
-    system.deliver([("a1", "a"), ("b1", "b")], lsn=100)
-    assert system.parked() == []
-    assert system.sink.received == ["b1", "a1", "b1"]
+    system.deliver([("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a")], lsn=100)
+    assert system.parked() == [("a1", "HTTP_422", 1), ("a2", "HELD", 0), ("a3", "HELD", 0)]
+    assert system.sink.received == ["b1", "b1"]
 
 
 def test_a_replay_from_the_middle_of_a_batch_holds_back_what_its_beginning_parked(
@@ -117,7 +120,9 @@ def test_a_replay_from_the_middle_of_a_batch_holds_back_what_its_beginning_parke
     assert [name for name, _, _ in system.parked()] == ["a1", "a2"]
 
 
-def test_a_release_that_is_interrupted_is_delivered_again(system: System) -> None:
+def test_a_release_that_is_interrupted_after_its_flush_is_not_delivered_again(
+    system: System,
+) -> None:
     system.sink.bad = {"a1"}
     system.deliver([("a1", "a"), ("a2", "a")], lsn=100)
     system.order("retry")
@@ -132,7 +137,7 @@ def test_a_release_that_is_interrupted_is_delivered_again(system: System) -> Non
     )
     system.position, system.released = release.last, release.number
     assert system.parked() == []
-    assert system.sink.received == ["a1", "a2", "a1", "a2"]
+    assert system.sink.received == ["a1", "a2"]
 
 
 def test_a_replaced_task_parks_nothing(system: System) -> None:
@@ -185,3 +190,32 @@ def test_many_messages_are_released_in_pages(
     assert not system.release()
     assert system.sink.received == ["a0", "a1", "a2", "a3"]
     assert [name for name, _, _ in system.parked()] == ["a4", "a5", "a6", "a7"]
+
+
+def test_what_is_parked_is_durable_before_the_sink_may_store_the_position(system: System) -> None:
+    """GIVEN a sink that stores the position with the messages WHEN the task dies after that THEN
+    the refused message before it is parked."""
+    system.sink.bad = {"a1"}
+    task = TaskParking(system.folder, history=HISTORY, run=system.run)
+    flushes = Flushes(stores_position=True)
+    guard = ParkingGuard(system.sink, flushes, task, blocks=True, now_us=lambda: 9)
+    guard.begin(system.position)
+    guard.write(messages([("a1", "a"), ("b1", "b"), ("a2", "a")], lsn=100))
+    [part] = Parts(system.folder / "parts").all()
+    assert part.last == Position(Lsn(100), 2)
+
+
+def test_a_sink_that_stores_nothing_after_a_refusal_gets_the_rest_again(system: System) -> None:
+    """GIVEN a sink whose flush stores all or nothing, and a message that only the server refuses
+    THEN the guard parks it and writes the others again."""
+    sink = AllOrNothing({"b1"})
+    task = TaskParking(system.folder, history=HISTORY, run=system.run)
+    flushes = Flushes(stores_position=True)
+    guard = ParkingGuard(sink, flushes, task, blocks=True, now_us=lambda: 9)
+    guard.begin(system.position)
+    guard.write(messages([("a1", "a"), ("b1", "b")], lsn=100))
+    guard.write(messages([("b2", "b"), ("a2", "a")], lsn=200))
+    assert guard.flush() == Receipt(messages=2, parked=2)
+    assert sink.received == ["a1", "a2"]
+    system.position = end_of(200)
+    assert [name for name, _, _ in system.parked()] == ["b1", "b2"]

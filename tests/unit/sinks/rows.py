@@ -57,6 +57,12 @@ def rows(
     return pa.record_batch(columns, schema=MESSAGES)
 
 
+def with_column(batch: pa.RecordBatch, name: str, values: list[bytes | None]) -> pa.RecordBatch:
+    """A batch with other values in a column of bytes."""
+    at = MESSAGES.get_field_index(name)
+    return batch.set_column(at, MESSAGES.field(at), pa.array(values, pa.binary()))
+
+
 def write(sink: Sink, batch: pa.RecordBatch) -> None:
     """Write a batch as a pipeline does; none of its rows is refused."""
     assert sink.inspect(batch) == {}

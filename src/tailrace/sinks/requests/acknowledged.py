@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace import private
+from tailrace.message import PLACE, places_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from tailrace.position import Position
 
-_PLACE = np.dtype([("lsn", "<u8"), ("ordinal", "<u8")])
 _SUFFIX = ".accepted"
 
 
@@ -38,7 +38,7 @@ class Acknowledged:
         self._history = history
         self._name = f"{history}-{lane}{_SUFFIX}"
         self._file = -1
-        self._known = np.empty(0, _PLACE)
+        self._known = np.empty(0, PLACE)
 
     def open(self, after: Position) -> None:
         """Begin a micro-batch after a position: load what earlier attempts have noted of it."""
@@ -59,7 +59,7 @@ class Acknowledged:
         )
         self._known = np.unique(places[beyond])
         own = self._folder / self._name
-        kept = _read(own) if len(self._known) and own.exists() else np.empty(0, _PLACE)
+        kept = _read(own) if len(self._known) and own.exists() else np.empty(0, PLACE)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._file = os.open(own, flags, private.FILE_MODE)
         if not len(kept):
@@ -74,13 +74,13 @@ class Acknowledged:
         """Which messages are known to be accepted; None if none is."""
         if not len(self._known) or not messages.num_rows:
             return None
-        found: NDArray[np.bool_] = np.isin(_places(messages), self._known)
+        found: NDArray[np.bool_] = np.isin(places_of(messages), self._known)
         return found if found.any() else None
 
     def note(self, messages: pa.RecordBatch) -> None:
         """Note that messages were accepted. Called by several threads."""
         if self._file >= 0 and messages.num_rows:
-            os.write(self._file, _places(messages).tobytes())
+            os.write(self._file, places_of(messages).tobytes())
 
     def close(self) -> None:
         """Close the file."""
@@ -89,13 +89,7 @@ class Acknowledged:
             os.close(file)
 
 
-def _places(messages: pa.RecordBatch) -> NDArray[np.void]:
-    places = np.empty(messages.num_rows, _PLACE)
-    places["lsn"], places["ordinal"] = messages["lsn"].to_numpy(), messages["ordinal"].to_numpy()
-    return places
-
-
 def _read(path: Path) -> NDArray[np.void]:
     """The places in a file; the last one may be incomplete."""
     content = path.read_bytes()
-    return np.frombuffer(content[: len(content) // _PLACE.itemsize * _PLACE.itemsize], _PLACE)
+    return np.frombuffer(content[: len(content) // PLACE.itemsize * PLACE.itemsize], PLACE)

@@ -1,6 +1,7 @@
-"""Exactly once: what a lane has committed to Kafka, and which rows of a replayed batch are left.
+"""Exactly once: what a lane has committed to a sink, and which rows of a replayed batch are left.
 
-With one lane a position is enough: Kafka holds everything up to it. With several lanes a position
+For sinks that store a position with the messages, in one transaction. With one lane a position is
+enough: the sink holds everything up to it. With several lanes a position
 covers the lane's own messages only, and which messages those are depends on the micro-batch: an
 update that changes a key joins two lanes (`tailrace.pipeline.lanes`). Therefore the position is
 stored with a count and a digest of the messages it covers. The ledger skips rows only if they are
@@ -19,6 +20,7 @@ its checkpoint. Spark replays the batch.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,6 @@ from tailrace.checkpoint import RESET
 from tailrace.errors import DivergedError, SinkRefusedError
 from tailrace.message import last_of, rows_up_to
 from tailrace.position import ORIGIN, Position
-from tailrace.sinks.kafka.positions import LanePosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,50 @@ class LaneId:
     source: str = ""
     reset: bool = False
     """Whether the pipeline was reset, so that positions of other sources do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanePosition:
+    """A lane has committed all its messages up to `position`.
+
+    `count` and `digest` cover the messages after `after`, the start of the micro-batch.
+    """
+
+    position: Position
+    after: Position
+    source: str
+    lane: int
+    lanes: int
+    count: int
+    digest: int
+
+    def dump(self) -> bytes:
+        """The text that a sink stores."""
+        return json.dumps(
+            {
+                "position": str(self.position),
+                "after": str(self.after),
+                "source": self.source,
+                "lane": self.lane,
+                "lanes": self.lanes,
+                "count": self.count,
+                "digest": f"{self.digest:016x}",
+            }
+        ).encode()
+
+    @classmethod
+    def load(cls, value: bytes) -> LanePosition:
+        """Read what a sink has stored."""
+        fields = json.loads(value)
+        return cls(
+            position=Position.parse(fields["position"]),
+            after=Position.parse(fields["after"]),
+            source=fields["source"],
+            lane=fields["lane"],
+            lanes=fields["lanes"],
+            count=fields["count"],
+            digest=int(fields["digest"], 16),
+        )
 
 
 @dataclass(slots=True)
@@ -71,14 +116,20 @@ class Tally:
 
 
 class Ledger:
-    """One lane's account. `stored` is the lane's position as Kafka holds it."""
+    """One lane's account. `stored` is the position of each lane as the sink holds it.
 
-    def __init__(self, lane: LaneId, stored: Mapping[int, LanePosition]) -> None:
+    `system` is the sink's name in errors, and `guide` its page.
+    """
+
+    def __init__(
+        self, lane: LaneId, stored: Mapping[int, LanePosition], *, system: str, guide: str
+    ) -> None:
         self._lane = lane
+        self._guide = guide
         foreign = [position for position in stored.values() if position.source != lane.source]
         if foreign and not lane.reset:
             raise DivergedError(
-                f"Kafka holds the position of lane {foreign[0].lane} in the log "
+                f"{system} holds the position of lane {foreign[0].lane} in the log "
                 f"{foreign[0].source}, but this log is {lane.source or 'without an id'}",
                 hint=RESET,
             )
@@ -111,15 +162,15 @@ class Ledger:
 
     @property
     def ahead(self) -> bool:
-        """Whether Kafka holds more than the checkpoint."""
+        """Whether the sink holds more than the checkpoint."""
         return self.stored is not None and self.stored.position > self._after
 
     def held(self, batch: pa.RecordBatch) -> int:
-        """How many of the first rows Kafka holds."""
+        """How many of the first rows the sink holds."""
         return 0 if self.stored is None else rows_up_to(batch, self.stored.position)
 
     def missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that Kafka does not hold. All rows count for the position to commit."""
+        """The rows that the sink does not hold. All rows count for the position to commit."""
         known = self.held(batch)
         if self.stored is not None and known:
             rows = batch.slice(0, known)
@@ -141,12 +192,12 @@ class Ledger:
             raise SinkRefusedError(
                 f"lane {self._lane.number} has committed {stored.count} messages up to "
                 f"{stored.position}, and the replayed batch has other messages",
-                hint="The pipeline has changed within a batch. See docs/guides/kafka.md, Lanes.",
+                hint=f"The pipeline has changed within a batch. See {self._guide}, Lanes.",
             )
         self._verified = True
 
     def to_commit(self) -> LanePosition | None:
-        """The position to store with this batch; None if Kafka already holds all of it."""
+        """The position to store with this batch; None if the sink already holds it all."""
         if not self._batch.count:
             return None
         if self.stored is not None and self._last <= self.stored.position:

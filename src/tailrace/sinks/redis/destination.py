@@ -1,0 +1,65 @@
+r"""Names of streams, channels and keys: templates filled with escaped names.
+
+A key of Redis may be any bytes. What separates names or has a meaning in patterns of Redis (`.`,
+`:`, `{}`, `*?[]^\`, blanks) is written as `%XX` per UTF-8 byte, and so is `%`. No two names share a
+destination.
+
+In mode `string` a message either sets a key or deletes it, and the destination says which: `DEL `
+before the name deletes. Templates fill it in for deletes, and a `route` may do the same.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+
+from tailrace.change import Op
+from tailrace.sinks.destination import Template
+
+LATEST_STATE = "SET "
+"""What the template of mode `string` begins with. No name contains a blank."""
+DELETE = "DEL "
+_STRUCTURAL = frozenset(".:{}*?[]^\\%")
+
+
+@lru_cache(maxsize=65536)
+def token(name: str) -> str:
+    """A name as one part of a destination.
+
+    >>> token("order_items"), token("odd.name *"), token("a%b"), token("")
+    ('order_items', 'odd%2Ename%20%2A', 'a%25b', '%')
+    """
+    if not name:
+        return "%"
+    return "".join(_escaped(letter) if _special(letter) else letter for letter in name)
+
+
+def _special(letter: str) -> bool:
+    return letter in _STRUCTURAL or letter.isspace() or unicodedata.category(letter) == "Cc"
+
+
+def _escaped(letter: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in letter.encode())
+
+
+class KeyTemplate(Template):
+    """A template such as `cdc:{schema}.{table}`.
+
+    >>> KeyTemplate("cdc:{table}", database="shop").fill("a", "orders", Op.DELETE)
+    'cdc:a.orders'
+    >>> state = KeyTemplate("SET cdc:{table}", database="shop")
+    >>> state.fill("a", "orders", Op.UPDATE), state.fill("a", "orders", Op.DELETE)
+    ('cdc:a.orders', 'DEL cdc:a.orders')
+    """
+
+    kind = "name"
+    token = staticmethod(token)
+
+    def __init__(self, template: str, *, database: str) -> None:
+        super().__init__(template.removeprefix(LATEST_STATE), database=database)
+        self._latest_state = template.startswith(LATEST_STATE)
+
+    def fill(self, schema: str, table: str, op: Op) -> str:
+        """The destination of changes of one table."""
+        deletes = self._latest_state and op is Op.DELETE
+        return (DELETE if deletes else "") + super().fill(schema, table, op)
