@@ -8,7 +8,6 @@
     topics        topics: checked once, created if missing, never altered
     publisher     the bulk path: rows out, delivery reports in
     positions     the position of each lane, in a compacted topic of the pipeline
-    ledger        which rows of a replayed batch are left to deliver
     producing     what sinks into Kafka share
     sink          `Kafka`, which implements the contract of `tailrace.sinks.contract`
 

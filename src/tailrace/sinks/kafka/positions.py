@@ -11,18 +11,16 @@ commit (`offsets.retention.minutes`) and together with the topic they belong to.
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace.errors import SinkRefusedError, SinkUnreachableError
-from tailrace.position import Position
 from tailrace.sinks.kafka.client import client_config, create_client
 from tailrace.sinks.kafka.failures import Events, cause
 from tailrace.sinks.kafka.topics import Cluster
+from tailrace.sinks.ledger import LanePosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,50 +33,6 @@ _FIRST_STRIDE = 16
 _STRIDE_FACTOR = 8
 _POLL_S = 0.2
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 * 2**20)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanePosition:
-    """A lane has committed all its messages up to `position`.
-
-    `count` and `digest` cover the messages after `after`, the start of the micro-batch.
-    """
-
-    position: Position
-    after: Position
-    source: str
-    lane: int
-    lanes: int
-    count: int
-    digest: int
-
-    def dump(self) -> bytes:
-        """The value of the record that holds it."""
-        return json.dumps(
-            {
-                "position": str(self.position),
-                "after": str(self.after),
-                "source": self.source,
-                "lane": self.lane,
-                "lanes": self.lanes,
-                "count": self.count,
-                "digest": f"{self.digest:016x}",
-            }
-        ).encode()
-
-    @classmethod
-    def load(cls, value: bytes) -> LanePosition:
-        """Read the value of a record."""
-        fields = json.loads(value)
-        return cls(
-            position=Position.parse(fields["position"]),
-            after=Position.parse(fields["after"]),
-            source=fields["source"],
-            lane=fields["lane"],
-            lanes=fields["lanes"],
-            count=fields["count"],
-            digest=int(fields["digest"], 16),
-        )
 
 
 def topic_of(settings: Kafka, name: str) -> str:

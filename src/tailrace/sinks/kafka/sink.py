@@ -23,11 +23,11 @@ import structlog
 
 from tailrace.errors import PoisonedError, TailraceError
 from tailrace.sinks.kafka import positions
-from tailrace.sinks.kafka.ledger import LaneId, Ledger
 from tailrace.sinks.kafka.names import Destination, parse_destination
 from tailrace.sinks.kafka.producing import ProducerSink
 from tailrace.sinks.kafka.publisher import Publisher
 from tailrace.sinks.kafka.topics import Topics
+from tailrace.sinks.ledger import LaneId, Ledger
 from tailrace.sinks.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from tailrace.position import Position
     from tailrace.sinks.contract import Lane, Receipt
-    from tailrace.sinks.kafka.positions import LanePosition
     from tailrace.sinks.kafka.publisher import Outgoing
     from tailrace.sinks.kafka.settings import Kafka as Settings
     from tailrace.sinks.kafka.settings import KafkaSink
+    from tailrace.sinks.ledger import LanePosition
 
 ID_HEADER = "tailrace-id"
 _RECORD_BYTES = 36

@@ -9,8 +9,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.errors import SinkUnreachableError
 from tailrace.position import ORIGIN
-from tailrace.sinks.kafka.positions import LanePosition, _LastRecords
+from tailrace.sinks.kafka.positions import _LastRecords
 from tailrace.sinks.kafka.settings import KafkaSink
+from tailrace.sinks.ledger import LanePosition
 from tests.unit.sinks.rows import position
 
 if TYPE_CHECKING:

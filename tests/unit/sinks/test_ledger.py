@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import DivergedError, SinkRefusedError
 from tailrace.position import ORIGIN, READS, Lsn, Position
-from tailrace.sinks.kafka.ledger import LaneId, Ledger, Tally, last_of, rows_up_to
-from tailrace.sinks.kafka.positions import LanePosition
+from tailrace.sinks.ledger import LaneId, LanePosition, Ledger, Tally, last_of, rows_up_to
 from tests.unit.sinks.rows import position, rows
 
 LANE = LaneId(number=0, lanes=1, source="one")

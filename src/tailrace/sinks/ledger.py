@@ -19,6 +19,7 @@ its checkpoint. Spark replays the batch.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ import numpy as np
 from tailrace.checkpoint import RESET
 from tailrace.errors import DivergedError, SinkRefusedError
 from tailrace.position import ORIGIN, Lsn, Position
-from tailrace.sinks.kafka.positions import LanePosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,50 @@ if TYPE_CHECKING:
 
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _WRAP = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanePosition:
+    """A lane has committed all its messages up to `position`.
+
+    `count` and `digest` cover the messages after `after`, the start of the micro-batch.
+    """
+
+    position: Position
+    after: Position
+    source: str
+    lane: int
+    lanes: int
+    count: int
+    digest: int
+
+    def dump(self) -> bytes:
+        """The value of the record that holds it."""
+        return json.dumps(
+            {
+                "position": str(self.position),
+                "after": str(self.after),
+                "source": self.source,
+                "lane": self.lane,
+                "lanes": self.lanes,
+                "count": self.count,
+                "digest": f"{self.digest:016x}",
+            }
+        ).encode()
+
+    @classmethod
+    def load(cls, value: bytes) -> LanePosition:
+        """Read the value of a record."""
+        fields = json.loads(value)
+        return cls(
+            position=Position.parse(fields["position"]),
+            after=Position.parse(fields["after"]),
+            source=fields["source"],
+            lane=fields["lane"],
+            lanes=fields["lanes"],
+            count=fields["count"],
+            digest=int(fields["digest"], 16),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
