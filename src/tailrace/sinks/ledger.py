@@ -1,11 +1,11 @@
-"""Exactly once: what a lane has committed to Kafka, and which rows of a replayed batch are left.
+"""Exactly once: what a lane has committed, and which rows of a replayed batch are left.
 
-With one lane a position is enough: Kafka holds everything up to it. With several lanes a position
-covers the lane's own messages only, and which messages those are depends on the micro-batch: an
-update that changes a key joins two lanes (`tailrace.pipeline.lanes`). Therefore the position is
-stored with a count and a digest of the messages it covers. The ledger skips rows only if they are
-exactly those messages. Otherwise it refuses the batch and nothing is sent: a message would be lost
-or delivered twice.
+With one lane a position is enough: the sink holds everything up to it. With several lanes a
+position covers the lane's own messages only, and which messages those are depends on the
+micro-batch: an update that changes a key joins two lanes (`tailrace.pipeline.lanes`). Therefore the
+position is stored with a count and a digest of the messages it covers. The ledger skips rows only
+if they are exactly those messages. Otherwise it refuses the batch and nothing is sent: a message
+would be lost or delivered twice.
 
 Example: lane 0 of 2 has committed the messages 2, 4 and 6 and the process dies before Spark writes
 its checkpoint. Spark replays the batch.
@@ -20,7 +20,7 @@ its checkpoint. Spark replays the batch.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,14 +115,17 @@ class Tally:
 
 
 class Ledger:
-    """One lane's account. `stored` is the lane's position as Kafka holds it."""
+    """One lane's account. `stored` is the lane's position as the sink holds it."""
 
-    def __init__(self, lane: LaneId, stored: Mapping[int, LanePosition]) -> None:
+    def __init__(
+        self, lane: LaneId, stored: Mapping[int, LanePosition], *, holder: str = "Kafka"
+    ) -> None:
+        """`holder` is what holds the positions, for errors."""
         self._lane = lane
         foreign = [position for position in stored.values() if position.source != lane.source]
         if foreign and not lane.reset:
             raise DivergedError(
-                f"Kafka holds the position of lane {foreign[0].lane} in the log "
+                f"{holder} holds the position of lane {foreign[0].lane} in the log "
                 f"{foreign[0].source}, but this log is {lane.source or 'without an id'}",
                 hint=RESET,
             )
@@ -139,6 +142,7 @@ class Ledger:
         self._batch = Tally()
         self._skipped = Tally()
         self._verified = True
+        self.mark()
 
     def open(self, after: Position) -> None:
         """Begin a micro-batch that starts after this position."""
@@ -152,18 +156,28 @@ class Ledger:
         self._after = self._last = after
         self._batch, self._skipped = Tally(), Tally()
         self._verified = self._lane.lanes == 1 or not self.ahead
+        self.mark()
+
+    def mark(self) -> None:
+        """Note the rows up to here as decided."""
+        self._marked = (replace(self._batch), replace(self._skipped), self._last, self._verified)
+
+    def rewind(self) -> None:
+        """Forget the rows since the last mark: they are written again, or some of them."""
+        batch, skipped, self._last, self._verified = self._marked
+        self._batch, self._skipped = replace(batch), replace(skipped)
 
     @property
     def ahead(self) -> bool:
-        """Whether Kafka holds more than the checkpoint."""
+        """Whether the sink holds more than the checkpoint."""
         return self.stored is not None and self.stored.position > self._after
 
     def held(self, batch: pa.RecordBatch) -> int:
-        """How many of the first rows Kafka holds."""
+        """How many of the first rows the sink holds."""
         return 0 if self.stored is None else rows_up_to(batch, self.stored.position)
 
     def missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that Kafka does not hold. All rows count for the position to commit."""
+        """The rows that the sink does not hold. All rows count for the position to commit."""
         known = self.held(batch)
         if self.stored is not None and known:
             rows = batch.slice(0, known)
@@ -185,12 +199,12 @@ class Ledger:
             raise SinkRefusedError(
                 f"lane {self._lane.number} has committed {stored.count} messages up to "
                 f"{stored.position}, and the replayed batch has other messages",
-                hint="The pipeline has changed within a batch. See docs/guides/kafka.md, Lanes.",
+                hint="The pipeline has changed within a batch. See Lanes in the guide of the sink.",
             )
         self._verified = True
 
     def to_commit(self) -> LanePosition | None:
-        """The position to store with this batch; None if Kafka already holds all of it."""
+        """The position to store with this batch; None if the sink already holds all of it."""
         if not self._batch.count:
             return None
         if self.stored is not None and self._last <= self.stored.position:

@@ -24,7 +24,8 @@ from tailrace.errors import SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.groups import groups_of
-from tailrace.sinks.outcome import Failure, Outcome, Verdict
+from tailrace.sinks.outcome import Verdict
+from tailrace.sinks.unaccepted import Unaccepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,16 +33,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.sinks.groups import Groups
+    from tailrace.sinks.outcome import Outcome
 
     Answer = Mapping[int, Outcome]
     """The rows of a request that were not accepted, and why."""
     Send = Callable[[pa.RecordBatch], Answer]
 
-UNSENT = Outcome(
-    verdict=Verdict.UNSENT,
-    code="UNSENT",
-    reason="an earlier message of its key was not accepted",
-)
 _UNDECIDED_ROWS = 2048
 """Messages in requests without an answer, beyond which `take` waits."""
 _FAILING_KEYS = 3
@@ -98,7 +95,7 @@ class Requests:
             queue.SimpleQueue()
         )
         self._order = _Order()
-        self._unaccepted = _Unaccepted()
+        self._unaccepted = Unaccepted()
         self._undecided = 0
         self._most_undecided = max(_UNDECIDED_ROWS, 2 * limits.concurrency * limits.rows)
         self._failing: set[int] = set()
@@ -129,7 +126,7 @@ class Requests:
             messages=self._messages, bytes=self._bytes, failures=self._unaccepted.failures()
         )
         self._messages = self._bytes = 0
-        self._order, self._unaccepted = _Order(), _Unaccepted()
+        self._order, self._unaccepted = _Order(), Unaccepted()
         return receipt
 
     def close(self) -> None:
@@ -213,53 +210,6 @@ class _Order:
             self._of_scope[scope] = [each for each in requests if not each.done]
 
 
-class _Unaccepted:
-    """Messages that were not accepted. Later ones of their groups are not sent."""
-
-    def __init__(self) -> None:
-        self._failures: list[Failure] = []
-        self._keys: set[int] = set()
-        self._scopes: set[int] = set()
-        """Tables with such a message."""
-        self._whole_scopes: set[int] = set()
-        """Tables of which nothing more is sent."""
-
-    def add(self, message: pa.RecordBatch, groups: Groups, outcome: Outcome) -> None:
-        """Add a message, which is one row, with its groups."""
-        self._failures.append(Failure(message, outcome))
-        scope = int(groups.scope[0])
-        self._keys |= {int(groups.own[0]), int(groups.former[0])}
-        self._scopes.add(scope)
-        if groups.whole[0]:
-            self._whole_scopes.add(scope)
-
-    def hold_back(self, rows: pa.RecordBatch, groups: Groups) -> tuple[pa.RecordBatch, Groups]:
-        """The messages that may be sent, and their groups. The others are not accepted."""
-        if not self._failures:
-            return rows, groups
-        sent = []
-        for row in range(rows.num_rows):
-            if self._holds_back(groups, row):
-                self.add(rows.slice(row, 1), groups.slice(row, 1), UNSENT)
-            else:
-                sent.append(row)
-        chosen = np.array(sent, np.int64)
-        return rows.take(pa.array(chosen)), groups.take(chosen)
-
-    def _holds_back(self, groups: Groups, row: int) -> bool:
-        scope = int(groups.scope[row])
-        return (
-            int(groups.own[row]) in self._keys
-            or int(groups.former[row]) in self._keys
-            or scope in self._whole_scopes
-            or (bool(groups.whole[row]) and scope in self._scopes)
-        )
-
-    def failures(self) -> tuple[Failure, ...]:
-        """In order of position."""
-        return tuple(sorted(self._failures, key=_position))
-
-
 def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[tuple[pa.RecordBatch, Groups]]:
     """The requests of a batch, each with messages of one destination."""
     if not batch.num_rows:
@@ -284,8 +234,3 @@ def _ends_of_runs(destinations: pa.BinaryArray) -> list[int]:
 
 def _size(rows: pa.RecordBatch) -> int:
     return int(pc.sum(pc.binary_length(rows.column("payload"))).as_py() or 0)
-
-
-def _position(failure: Failure) -> tuple[int, int]:
-    message = failure.message
-    return message.column("lsn")[0].as_py(), message.column("ordinal")[0].as_py()

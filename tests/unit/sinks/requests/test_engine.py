@@ -16,7 +16,8 @@ from tailrace.errors import SinkUnreachableError
 from tailrace.message import MESSAGES
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.outcome import Outcome, Verdict
-from tailrace.sinks.requests.engine import UNSENT, Limits, Requests, cut
+from tailrace.sinks.requests.engine import Limits, Requests, cut
+from tailrace.sinks.unaccepted import UNSENT
 from tests.unit.sinks.rows import payload, rows
 from tests.waiting import wait_for
 
