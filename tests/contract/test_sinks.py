@@ -29,6 +29,8 @@ from tailrace.sinks.kafka.sink import Kafka
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.sinks.outcome import Verdict
+from tailrace.sinks.postgres.settings import PostgresSink
+from tailrace.sinks.postgres.sink import Postgres
 from tailrace.sinks.registry import SINKS
 from tailrace.testing import EmbeddedNats, HttpReceiver
 from tests.integration.kafka.reading import Bench as Topic
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.contract import Sink
     from tailrace.testing import EmbeddedKafka
+    from tests.fix_postgres import Database
 
 TOO_LARGE = 8_000_000
 """The size of a payload that no sink accepts with its default settings."""
@@ -133,6 +136,26 @@ class HttpBench:
         return [(each.path.encode(), each.id.encode(), each.body) for each in requests]
 
 
+class PostgresBench:
+    prefix = "cdc"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def make(self) -> Sink:
+        # JSON types refuse what is not JSON.
+        settings = {"type": "postgres", "dsn": self._database.dsn, "payload": "bytea"}
+        return Postgres(PostgresSink.model_validate(settings), Lane(pipeline="contract"))
+
+    def delivered(self) -> list[Delivered]:
+        if self._database.query("SELECT to_regclass('wal_events')") == [(None,)]:
+            return []
+        rows = self._database.query(
+            "SELECT destination, id, payload FROM wal_events ORDER BY commit_lsn, commit_idx"
+        )
+        return [(destination.encode(), name.encode(), body) for destination, name, body in rows]
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -153,11 +176,17 @@ def http_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         yield HttpBench(receiver)
 
 
+@contextmanager
+def postgres_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield PostgresBench(request.getfixturevalue("copy"))
+
+
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
     "nats": nats_bench,
     "kafka": partial(kafka_bench, transactional=False),
     "kafka-transactional": partial(kafka_bench, transactional=True),
     "http": http_bench,
+    "postgres": postgres_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""
 

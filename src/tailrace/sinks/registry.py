@@ -16,6 +16,7 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "nats": "tailrace.sinks.nats.sink_type:SINK",
         "kafka": "tailrace.sinks.kafka.sink_type:SINK",
         "http": "tailrace.sinks.http.sink_type:SINK",
+        "postgres": "tailrace.sinks.postgres.sink_type:SINK",
         "shadow": "tailrace.shadow.sink_type:SINK",
     },
 )
