@@ -30,6 +30,8 @@ from tailrace.sinks.kafka.sink import Kafka
 from tailrace.sinks.nats.settings import NatsSink
 from tailrace.sinks.nats.sink import JetStream
 from tailrace.sinks.outcome import Verdict
+from tailrace.sinks.postgres.settings import PostgresSink
+from tailrace.sinks.postgres.sink import Postgres
 from tailrace.sinks.redis.settings import RedisSink
 from tailrace.sinks.redis.sink import Redis
 from tailrace.sinks.registry import SINKS
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.contract import Sink
     from tailrace.testing import EmbeddedKafka, EmbeddedRedis, EmbeddedRedisCluster
+    from tests.fix_postgres import Database
 
 TOO_LARGE = 8_000_000
 """The size of a payload that no sink accepts with its default settings."""
@@ -160,6 +163,26 @@ class RedisBench:
         ]
 
 
+class PostgresBench:
+    prefix = "cdc"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def make(self) -> Sink:
+        # JSON types refuse what is not JSON.
+        settings = {"type": "postgres", "dsn": self._database.dsn, "payload": "bytea"}
+        return Postgres(PostgresSink.model_validate(settings), Lane(pipeline="contract"))
+
+    def delivered(self) -> list[Delivered]:
+        if self._database.query("SELECT to_regclass('wal_events')") == [(None,)]:
+            return []
+        rows = self._database.query(
+            "SELECT destination, id, payload FROM wal_events ORDER BY commit_lsn, commit_idx"
+        )
+        return [(destination.encode(), name.encode(), body) for destination, name, body in rows]
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -192,6 +215,11 @@ def redis_cluster_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield RedisBench(cluster.url, cluster.servers, cluster=True)
 
 
+@contextmanager
+def postgres_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield PostgresBench(request.getfixturevalue("copy"))
+
+
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
     "nats": nats_bench,
     "kafka": partial(kafka_bench, transactional=False),
@@ -200,6 +228,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Benc
     "redis": redis_bench,
     "redis-position": partial(redis_bench, ids="position"),
     "redis-cluster": redis_cluster_bench,
+    "postgres": postgres_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""
 

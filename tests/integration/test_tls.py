@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.config import load
-from tailrace.errors import PostgresRefusedError, TailraceError
+from tailrace.errors import PostgresRefusedError, SinkRefusedError, TailraceError
 from tailrace.postgres.connection import connect
 from tailrace.postgres.preflight.facts import gather
+from tailrace.sinks.postgres.settings import PostgresSink
+from tailrace.sinks.postgres.sink_type import SINK
 from tailrace.snapshot.copy import copy, lines
 from tailrace.snapshot.receive import possible
 
@@ -136,3 +138,19 @@ def test_a_server_without_tls_is_refused(postgres: EmbeddedPostgres) -> None:
     error = refusal(dsn(postgres.port, sslmode="require"))
     assert isinstance(error, PostgresRefusedError)
     assert "server does not support SSL" in str(error)
+
+
+def test_the_sink_connects_with_tls_and_verifies_the_server(
+    tls_port: int, certificates: Path
+) -> None:
+    def probe(root: str) -> None:
+        text = dsn(tls_port, sslmode="verify-full", sslrootcert=certificates / root)
+        settings = PostgresSink.model_validate(
+            {"type": "postgres", "dsn": text, "password": "ignored"}
+        )
+        SINK.probe(settings, name="p")
+
+    probe("ca.crt")
+    with pytest.raises(SinkRefusedError, match="certificate verify failed") as caught:
+        probe("other.crt")
+    assert "sslrootcert in `dsn` of the sink" in caught.value.hint

@@ -282,6 +282,8 @@ class Pipeline(Section):
                 f"shape {shape.name} has no encoding {self.encoding}: use "
                 f"{' or '.join(shape.encodings)}, or leave `encoding` out"
             )
+        if reason := sink.misfit(self.sink, shape=shape.name, encoding=self.format):
+            raise ValueError(reason)
         if shape.whole_rows and (self.messages or self.select):
             raise ValueError(
                 f"shape {shape.name} delivers whole rows: remove `messages` and `select`"

@@ -21,7 +21,7 @@ its checkpoint. Spark replays the batch.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -146,6 +146,7 @@ class Ledger:
         self._batch = Tally()
         self._skipped = Tally()
         self._verified = True
+        self.mark()
 
     def open(self, after: Position) -> None:
         """Begin a micro-batch that starts after this position."""
@@ -159,6 +160,16 @@ class Ledger:
         self._after = self._last = after
         self._batch, self._skipped = Tally(), Tally()
         self._verified = self._lane.lanes == 1 or not self.ahead
+        self.mark()
+
+    def mark(self) -> None:
+        """Note the rows up to here as decided."""
+        self._marked = (replace(self._batch), replace(self._skipped), self._last, self._verified)
+
+    def rewind(self) -> None:
+        """Forget the rows since the last mark: they are written again, or some of them."""
+        batch, skipped, self._last, self._verified = self._marked
+        self._batch, self._skipped = replace(batch), replace(skipped)
 
     @property
     def ahead(self) -> bool:

@@ -69,6 +69,11 @@ class SinkType(ABC, Generic[S]):
     def destination(self, template: str, *, database: str) -> Template:
         """Fills the template of destinations, with names escaped as this sink needs it."""
 
+    def misfit(self, settings: S, *, shape: str, encoding: str) -> str:
+        """Why it cannot take messages of a shape in an encoding; empty if it can."""
+        del settings, shape, encoding
+        return ""
+
     def atomic(self, settings: S) -> bool:
         """Whether a flush stores the messages of a transaction together."""
         del settings

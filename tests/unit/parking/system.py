@@ -15,7 +15,7 @@ from tailrace.pipeline.guard import Flushes, ParkingGuard
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.outcome import Failure, Outcome, Verdict
-from tailrace.sinks.requests.engine import UNSENT
+from tailrace.sinks.unaccepted import UNSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -122,6 +122,23 @@ def test_a_reset_ignores_positions_of_another_history() -> None:
     assert sent(ledger, range(5)) == [0, 1, 2, 3, 4]
 
 
+def test_rows_that_are_rewound_are_written_again() -> None:
+    ledger = Ledger(
+        LaneId(number=0, lanes=2, source="one"), {}, system="Kafka", guide="docs/guides/kafka.md"
+    )
+    ledger.open(ORIGIN)
+    sent(ledger, range(3))
+    ledger.mark()
+    sent(ledger, range(3, 9))
+    ledger.rewind()
+    assert sent(ledger, range(3, 5)) == [3, 4]
+    whole = Tally()
+    whole.add(rows(range(5)))
+    found = ledger.to_commit()
+    assert found is not None
+    assert (found.position, found.count, found.digest) == (position(4), whole.count, whole.digest)
+
+
 def test_an_empty_batch_commits_no_position() -> None:
     ledger = ledger_of(LANE, {})
     ledger.open(ORIGIN)

@@ -33,17 +33,18 @@ import pyarrow.compute as pc
 
 from tailrace.errors import SinkUnreachableError
 from tailrace.position import Lsn, Position
-from tailrace.sinks.blocked import BlockedGroups
 from tailrace.sinks.contract import Receipt
-from tailrace.sinks.outcome import Failure, Outcome, Verdict
+from tailrace.sinks.outcome import Verdict
 from tailrace.sinks.requests.request import Order, Request, cut
 from tailrace.sinks.retry import Retry
+from tailrace.sinks.unaccepted import Unaccepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
+    from tailrace.sinks.outcome import Outcome
     from tailrace.sinks.requests.acknowledged import Acknowledged
     from tailrace.sinks.requests.request import Limits
 
@@ -51,12 +52,6 @@ if TYPE_CHECKING:
     """The rows of a request that were not accepted, and why."""
     Send = Callable[[pa.RecordBatch], Answer]
 
-UNSENT = Outcome(
-    verdict=Verdict.UNSENT,
-    code="UNSENT",
-    reason="an earlier message of its key was not accepted",
-    attempts=0,
-)
 _UNDECIDED_ROWS = 2048
 """Messages in requests without an answer, beyond which `take` waits."""
 _PATIENCE_S = 0.05
@@ -98,7 +93,7 @@ class Requests:
         )
         """None for a request that was not sent, because the destination asked for a pause."""
         self._order = Order()
-        self._unaccepted = _Unaccepted()
+        self._unaccepted = Unaccepted()
         self._requests: set[Request] = set()
         """Those without a final answer."""
         self._sent = 0
@@ -114,7 +109,7 @@ class Requests:
     @property
     def idle(self) -> bool:
         """Whether everything that was sent has been counted in a receipt."""
-        return not (self._undecided or self._messages or self._unaccepted.failures)
+        return not (self._undecided or self._messages or self._unaccepted)
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Send messages. Waits while too many have no answer."""
@@ -137,13 +132,13 @@ class Requests:
         self._check_destination()
         while self._undecided and (end or (self._sent and self._clock() < deadline_s)):  # type: ignore[operator]
             self._await_answer(deadline_s)
-        failures, self._unaccepted.failures = self._unaccepted.in_order(), []
+        failures = self._unaccepted.report()
         receipt = Receipt(
             messages=self._messages, bytes=self._bytes, failures=failures, upto=self._decided_upto()
         )
         self._messages = self._bytes = 0
         if not self._undecided:
-            self._order, self._unaccepted = Order(), _Unaccepted()
+            self._order, self._unaccepted = Order(), Unaccepted()
         return receipt
 
     def close(self) -> None:
@@ -189,7 +184,9 @@ class Requests:
         while ready:
             each = ready.pop()
             if self._blocks:
-                self._undecided -= self._unaccepted.hold_back(each)
+                before = each.rows.num_rows
+                each.rows, each.groups = self._unaccepted.hold_back(each.rows, each.groups)
+                self._undecided -= before - each.rows.num_rows
             if each.rows.num_rows:
                 self._submit(each)
             elif each.advance():
@@ -314,7 +311,9 @@ class Requests:
     def _give_up(self, request: Request, outcomes: list[Outcome], rows: NDArray[np.bool_]) -> None:
         """Report some of a request's messages as failures."""
         for row in np.flatnonzero(rows).tolist():
-            self._unaccepted.add(request, row, replace(outcomes[row], attempts=request.attempts))
+            outcome = replace(outcomes[row], attempts=request.attempts)
+            message, groups = request.rows.slice(row, 1), request.groups.slice(row, 1)
+            self._unaccepted.add(message, groups, outcome)
         self._undecided -= int(np.count_nonzero(rows))
         request.keep(~rows)
 
@@ -347,39 +346,6 @@ class Requests:
 def _together(outcomes: list[Outcome]) -> bool:
     """Whether several messages were refused for one reason, which may be that of one of them."""
     return len(outcomes) > 1 and all(each is outcomes[0] for each in outcomes)
-
-
-class _Unaccepted:
-    """Messages that were not accepted. Later ones of their groups are not sent."""
-
-    def __init__(self) -> None:
-        self.failures: list[Failure] = []
-        """Since the last receipt."""
-        self._blocked = BlockedGroups()
-
-    def add(self, request: Request, row: int, outcome: Outcome) -> None:
-        """Add a message of a request."""
-        self.failures.append(Failure(request.rows.slice(row, 1), outcome))
-        self._blocked.add(request.groups.slice(row, 1))
-
-    def hold_back(self, request: Request) -> int:
-        """Remove from a request the messages that may not be sent; how many."""
-        if not self._blocked:
-            return 0
-        waiting = self._blocked.hold_back(request.groups)
-        for row in np.flatnonzero(waiting).tolist():
-            self.failures.append(Failure(request.rows.slice(row, 1), UNSENT))
-        request.keep(~waiting)
-        return int(np.count_nonzero(waiting))
-
-    def in_order(self) -> tuple[Failure, ...]:
-        """The failures since the last receipt, in order of position."""
-        return tuple(sorted(self.failures, key=_place))
-
-
-def _place(failure: Failure) -> tuple[int, int]:
-    message = failure.message
-    return message["lsn"][0].as_py(), message["ordinal"][0].as_py()
 
 
 def _size(rows: pa.RecordBatch) -> int:
