@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -182,8 +183,11 @@ def run(system: System, receiver: Receiver, seed: int, kills: int) -> None:
         accepted = set(receiver.accepted[f"/{name}"])
         return system.reached(name, end) and everything <= accepted | parked(system, name)
 
+    def nothing_parked(name: str) -> bool:
+        return not parked(system, name)
+
     for name in names:
-        wait_for(lambda name=name: decided(name), lambda name=name: system.progress(name))  # type: ignore[misc]
+        wait_for(partial(decided, name), partial(system.progress, name))
         found = receiver.accepted[f"/{name}"]
         waiting = parked(system, name)
         assert in_order(found), name
@@ -192,7 +196,7 @@ def run(system: System, receiver: Receiver, seed: int, kills: int) -> None:
         repeated = sum(Counter(found).values()) - len(set(found))
         print(f"{name}: {len(everything)} changes, {len(waiting)} parked, {repeated} repeated")
         # Nothing of a key is accepted after a parked change of it.
-        first = {}
+        first: dict[int, int] = {}
         for row, n in waiting:
             first[row] = min(first.get(row, n), n)
         assert not [(row, n) for row, n in set(found) - waiting if n > first.get(row, n)], name
@@ -201,9 +205,7 @@ def run(system: System, receiver: Receiver, seed: int, kills: int) -> None:
         done = call("parked", "retry", name, "--all", "--config", system.folder / "tailrace.yml")
         assert done.returncode == 0, done.stderr
     for name in names:
-        wait_for(
-            lambda name=name: not parked(system, name), lambda name=name: system.progress(name)
-        )  # type: ignore[misc]
+        wait_for(partial(nothing_parked, name), partial(system.progress, name))
         found = receiver.accepted[f"/{name}"]
         assert everything <= set(found)
         assert in_order(found), name

@@ -92,7 +92,7 @@ class AllOrNothing(Receiver):
 
     def flush(self, *, end: bool = True) -> Receipt:
         rows = [batch.slice(row, 1) for batch in self._written for row in range(batch.num_rows)]
-        failures = []
+        failures: list[Failure] = []
         for row in rows:
             name, key = row["id"][0].as_py().decode(), row["key"][0].as_py()
             earlier = {each.message["key"][0].as_py() for each in failures}
