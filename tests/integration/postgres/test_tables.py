@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SEED = int(os.environ.get("TAILRACE_SEED", random.SystemRandom().getrandbits(32)))
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, note text)"
 LARGE = "repeat(md5(random()::text), 200)"
+FREE = "NOT EXISTS (SELECT FROM {0} other WHERE other.id = {0}.id + 100)"
 DOCS = """
 CREATE TABLE docs (id int PRIMARY KEY, n int, body text, extra text);
 ALTER TABLE docs ALTER body SET STORAGE EXTERNAL, ALTER extra SET STORAGE EXTERNAL;
@@ -43,8 +44,9 @@ STATEMENTS = (
     f"UPDATE docs SET body = {LARGE} WHERE id = %(i)s",
     f"UPDATE docs SET extra = {LARGE} WHERE id %% 2 = 0",
     "UPDATE docs SET body = NULL WHERE id = %(i)s",
-    "UPDATE docs SET id = id + 100 WHERE id = %(i)s AND id < 100",
-    f"UPDATE docs SET id = id + 100, body = {LARGE}, extra = '' WHERE id = %(i)s AND id < 100",
+    f"UPDATE docs SET id = id + 100 WHERE id = %(i)s AND {FREE.format('docs')}",
+    f"UPDATE docs SET id = id + 100, body = {LARGE}, extra = '' WHERE id = %(i)s "
+    f"AND {FREE.format('docs')}",
     "DELETE FROM docs WHERE id = %(i)s",
     "DELETE FROM docs WHERE id >= 100",
     f"INSERT INTO pairs VALUES (%(i)s, 'k', 0, {LARGE}) ON CONFLICT DO NOTHING",
@@ -53,7 +55,7 @@ STATEMENTS = (
     "DELETE FROM pairs WHERE a = %(i)s",
     f"INSERT INTO logged VALUES (%(i)s, 0, {LARGE}) ON CONFLICT DO NOTHING",
     "UPDATE logged SET n = n + 1",
-    "UPDATE logged SET id = id + 100 WHERE id = %(i)s AND id < 100",
+    f"UPDATE logged SET id = id + 100 WHERE id = %(i)s AND {FREE.format('logged')}",
     "DELETE FROM logged WHERE id >= 100",
 )
 RARE = ("TRUNCATE docs, pairs", "TRUNCATE logged")
