@@ -331,7 +331,8 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self._parse_offset(start)
         if planned.open:
             return [self._open_partition(planned.open_batch, planned.page)]
-        if planned.release > first.release:
+        # With `park: never` since, the release is delivered once messages may be parked again.
+        if planned.release > first.release and self._options.parked is not None:
             return [ReleasePartition(str(first.position), planned.release)]
         last = self._parse_offset(end)
         # A heartbeat repeats the pages of the offset that it follows: they are delivered already.

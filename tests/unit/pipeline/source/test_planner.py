@@ -15,6 +15,7 @@ from tailrace.backfill.spool import Page
 from tailrace.errors import ReplanError
 from tailrace.log.format.mark import Mark
 from tailrace.log.reader import Extent
+from tailrace.parking.parking import Release
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.planner import (
@@ -173,6 +174,48 @@ def test_a_heartbeat_keeps_the_delivered_page() -> None:
     start = Offset(position=at(5), page=7, pages=(6, 7))
     end = plan(Planner(now=NOW), FakeLog(5), start, now=NOW + HEARTBEAT_S)
     assert end == replace(start, heartbeat=1)
+
+
+# Parked messages.
+
+
+def releasing(*counts: int, **more: bool) -> Planner:
+    """A planner of a pipeline with so many parked messages in each release, none if 0."""
+    left = list(counts)
+
+    def release(start: Offset) -> Release | None:
+        count = left.pop(0) if left else 0
+        last = Position(start.position.lsn, start.position.ordinal + count)
+        return Release(start.release + 1, last) if count else None
+
+    return Planner(now=NOW, release=release, **more)
+
+
+def test_parked_messages_precede_the_log_in_a_batch_of_their_own() -> None:
+    planner, log = releasing(3), FakeLog(5)
+    first = plan(planner, log, 2)
+    assert first == Offset(position=Position(at(2).lsn, 3), release=1)
+    assert first is not None
+    assert plan(planner, log, first) == replace(ending(5), release=1)
+
+
+def test_releases_and_the_log_take_turns() -> None:
+    planner, log = releasing(3, 3, 3), FakeLog(5)
+    first = plan(planner, log, 4)
+    assert first is not None
+    second = plan(planner, log, first)
+    assert second == replace(ending(5), release=1)
+    third = plan(planner, log, second)
+    assert third == Offset(position=Position(at(5).lsn, 3), release=2)
+
+
+def test_open_batches_keep_the_number_of_the_last_release() -> None:
+    planner, log = releasing(3, opens=True), FakeLog(5)
+    first = plan(planner, log, 5)
+    assert first is not None
+    following = plan(planner, log, first)
+    assert following is not None
+    assert (following.open, following.release) == (True, 1)
 
 
 # Versions of tables.
