@@ -179,7 +179,7 @@ def test_a_heartbeat_keeps_the_delivered_page() -> None:
 # Parked messages.
 
 
-def releasing(*counts: int, **more: bool) -> Planner:
+def releasing(*counts: int, opens: bool = False) -> Planner:
     """A planner of a pipeline with so many parked messages in each release, none if 0."""
     left = list(counts)
 
@@ -188,7 +188,7 @@ def releasing(*counts: int, **more: bool) -> Planner:
         last = Position(start.position.lsn, start.position.ordinal + count)
         return Release(start.release + 1, last) if count else None
 
-    return Planner(now=NOW, release=release, **more)
+    return Planner(now=NOW, release=release, opens=opens)
 
 
 def test_parked_messages_precede_the_log_in_a_batch_of_their_own() -> None:
