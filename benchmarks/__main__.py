@@ -22,6 +22,7 @@ from benchmarks import (
     isolation,
     latency,
     mirror,
+    sinks,
     snapshot,
     startup,
 )
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "isolation": isolation.run,
     "latency": latency.run,
     "mirror": mirror.run,
+    "sinks": sinks.run,
     "snapshot": snapshot.run,
     "startup": startup.run,
 }

@@ -1,0 +1,235 @@
+"""Sinks and their own clients at their best batching, with the same messages in the same run.
+
+The clients repeat messages after a crash and know no keys. The sinks store positions with the
+messages (Redis, PostgreSQL), or keep a key in order and note what was accepted (HTTP).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import httpcore
+import psycopg
+import pyarrow as pa
+import redis
+
+from benchmarks.report import Report
+from tailrace.message import MESSAGES
+from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
+from tailrace.sinks.registry import SINKS
+from tailrace.testing import EmbeddedPostgres, EmbeddedRedis, HttpReceiver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
+
+    from tailrace.testing import HttpRequest
+
+Batches = list[pa.RecordBatch]
+_BATCH = 4000
+_ROUNDS = 3
+_KEYS = 5000
+_CONCURRENCY = 16
+
+
+def run(quick: bool) -> Report:
+    """`http_ratio`, `redis_ratio`, `redis_string_ratio` and `postgres_ratio`: sink ÷ client."""
+    report = Report("sinks: messages per second, and the sink's rate ÷ that of its own client")
+    count = 4_000 if quick else 200_000
+    _http(report, _messages(count // 20, b"/"))
+    with EmbeddedRedis(appendonly="no") as server:
+        for mode, name, client in (
+            ("stream", "redis", _xadd),
+            ("string", "redis_string", _set),
+        ):
+            batches = _messages(count, b"public.orders")
+            settings = {"url": server.url, "mode": mode}
+            reset = partial(_flush_redis, server)
+            best = max(
+                _rate(partial(client, server, batches, size), batches, reset)
+                for size in (200, 1000, 4000)
+            )
+            _compare(report, name, _sink("redis", settings, batches, reset), best)
+    _postgres(report, _messages(count, b"public.orders"))
+    return report
+
+
+def _messages(count: int, destination: bytes) -> Batches:
+    """Messages of 200 bytes of one destination."""
+    return [
+        _batch(start, min(_BATCH, count - start), destination) for start in range(0, count, _BATCH)
+    ]
+
+
+def _batch(start: int, count: int, destination: bytes) -> pa.RecordBatch:
+    numbers = range(start, start + count)
+    payloads = [b'{"id": %d, "text": "%s"}' % (number, b"x" * 176) for number in numbers]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(destination, pa.binary()), count),
+            pa.array([b"%016x-0" % (number + 1) for number in numbers], pa.binary()),
+            pa.array([b"%d" % (number % _KEYS) for number in numbers], pa.binary()),
+            pa.array(payloads, pa.binary()),
+            pa.array([number + 1 for number in numbers], pa.uint64()),
+            pa.array([0] * count, pa.uint64()),
+            pa.array([0] * count, pa.int64()),
+            pa.array([1] * count, pa.uint64()),
+            pa.nulls(count, pa.binary()),
+        ],
+        schema=MESSAGES,
+    )
+
+
+def _rate(work: Callable[[], None], batches: Batches, reset: Callable[[], None]) -> float:
+    """Messages per second, the median of several rounds."""
+    rates = []
+    for _ in range(_ROUNDS):
+        reset()
+        start = time.perf_counter()
+        work()
+        rates.append(sum(batch.num_rows for batch in batches) / (time.perf_counter() - start))
+    return statistics.median(rates)
+
+
+def _sink(
+    kind: str, settings: dict[str, Any], batches: Batches, reset: Callable[[], None]
+) -> float:
+    """The rate of a sink."""
+    sink_type = SINKS.find(kind)
+    validated = sink_type.settings.model_validate({"type": kind, **settings})
+
+    def deliver() -> None:
+        sink = sink_type.open(validated, Lane(pipeline="p"))
+        sink.open(ORIGIN)
+        for batch in batches:
+            assert not sink.inspect(batch)
+            sink.write(batch)
+        receipt = sink.flush()
+        assert receipt.messages == sum(batch.num_rows for batch in batches)
+        sink.close()
+
+    return _rate(deliver, batches, reset)
+
+
+def _compare(report: Report, name: str, own: float, best: float) -> None:
+    report.add(f"{name}: sink", f"{own:,.0f}/s", f"its client {best:,.0f}/s")
+    report.figure(f"{name}_ratio", own / best)
+
+
+def _columns(batch: pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+
+
+class _Discarding(HttpReceiver):
+    def keep(self, request: HttpRequest) -> None:
+        """Nothing: memory would grow."""
+
+
+def _serve(port: Connection) -> None:
+    with _Discarding() as receiver:
+        port.send(receiver.port)
+        threading.Event().wait()
+
+
+def _http(report: Report, batches: Batches) -> None:
+    """One message per request, over 16 connections; the receiver is a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
+    process.start()
+    try:
+        url = f"http://127.0.0.1:{ours.recv()}/"
+        settings = {"url": url, "allow_private": True, "concurrency": _CONCURRENCY}
+        best = _rate(partial(_post, url, batches), batches, lambda: None)
+        _compare(report, "http", _sink("http", settings, batches, lambda: None), best)
+    finally:
+        process.kill()
+        process.join()
+
+
+def _post(url: str, batches: Batches) -> None:
+    """POST through httpcore, from as many threads, each with a connection."""
+    own = threading.local()
+
+    def send(payload: bytes, name: bytes) -> None:
+        if not hasattr(own, "pool"):
+            own.pool = httpcore.ConnectionPool(max_connections=1)
+        headers = [(b"content-type", b"application/json"), (b"webhook-id", name)]
+        assert own.pool.request("POST", url, headers=headers, content=payload).status == 200
+
+    with ThreadPoolExecutor(_CONCURRENCY) as pool:
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in ("payload", "id")]
+            list(pool.map(send, *columns))
+
+
+def _flush_redis(server: EmbeddedRedis) -> None:
+    with redis.Redis(port=server.port) as client:
+        client.flushall()
+
+
+def _xadd(server: EmbeddedRedis, batches: Batches, size: int) -> None:
+    """XADD through redis-py."""
+    with redis.Redis(port=server.port) as client:
+        for batch in batches:
+            for start in range(0, batch.num_rows, size):
+                rows = _columns(batch.slice(start, size), "destination", "id", "key", "payload")
+                with client.pipeline(transaction=False) as pipeline:
+                    for stream, name, key, payload in rows:
+                        pipeline.xadd(stream, {"id": name, "key": key, "payload": payload})
+                    pipeline.execute()
+
+
+def _set(server: EmbeddedRedis, batches: Batches, size: int) -> None:
+    """SET through redis-py."""
+    with redis.Redis(port=server.port) as client:
+        for batch in batches:
+            for start in range(0, batch.num_rows, size):
+                rows = _columns(batch.slice(start, size), "destination", "key", "payload")
+                with client.pipeline(transaction=False) as pipeline:
+                    for name, key, payload in rows:
+                        pipeline.set(name + b":" + key, payload)
+                    pipeline.execute()
+
+
+def _postgres(report: Report, batches: Batches) -> None:
+    """A table of changes, by COPY."""
+    with EmbeddedPostgres(18) as server:
+        name = server.create_database("copy")
+        dsn = server.dsn(name)
+
+        def reset() -> None:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("DROP TABLE IF EXISTS raw, wal_events")
+                connection.execute("DROP SCHEMA IF EXISTS tailrace CASCADE")
+                connection.execute(
+                    "CREATE TABLE raw (pipeline text, id text, commit_lsn bigint, commit_idx "
+                    "bigint, destination text, key text, payload jsonb, committed_at timestamptz)"
+                )
+
+        best = _rate(partial(_copy, dsn, batches), batches, reset)
+        settings = {"dsn": dsn, "partition": "month"}
+        _compare(report, "postgres", _sink("postgres", settings, batches, reset), best)
+
+
+def _copy(dsn: str, batches: Batches) -> None:
+    """COPY through psycopg, row by row, in one transaction."""
+    with (
+        psycopg.connect(dsn) as connection,
+        connection.cursor() as cursor,
+        cursor.copy("COPY raw FROM STDIN") as copy,
+    ):
+        for batch in batches:
+            rows = _columns(batch, "id", "lsn", "destination", "key", "payload")
+            for (name, lsn, destination, key, payload), when in zip(
+                rows, repeat("2026-01-01 00:00:00+00")
+            ):
+                texts = (each.decode() for each in (destination, key, payload))
+                copy.write_row(("p", name.decode(), lsn, 0, *texts, when))
