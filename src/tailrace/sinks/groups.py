@@ -49,7 +49,13 @@ class Groups:
 
     def slice(self, first: int, count: int) -> Groups:
         """Those of some messages in a row."""
-        return self.take(np.arange(first, first + count))
+        rows = slice(first, first + count)
+        return Groups(
+            scope=self.scope[rows],
+            own=self.own[rows],
+            former=self.former[rows],
+            whole=self.whole[rows],
+        )
 
 
 def groups_of(batch: pa.RecordBatch) -> Groups:

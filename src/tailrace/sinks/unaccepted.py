@@ -36,6 +36,11 @@ class Unaccepted:
         """Whether any is not reported yet."""
         return bool(self._failures)
 
+    @property
+    def blocks(self) -> bool:
+        """Whether any group is blocked."""
+        return bool(self._blocked)
+
     def add(self, message: pa.RecordBatch, groups: Groups, outcome: Outcome) -> None:
         """Add a message, which is one row, with its groups."""
         self._failures.append(Failure(message, outcome))

@@ -113,9 +113,8 @@ class Requests:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Send messages. Waits while too many have no answer."""
-        for rows, groups in cut(batch, self._limits):
-            request = Request(rows=rows, groups=groups)
-            self._undecided += rows.num_rows
+        for request in cut(batch, self._limits):
+            self._undecided += request.rows.num_rows
             self._requests.add(request)
             if self._ordered:
                 self._order.add(request)
@@ -183,10 +182,11 @@ class Requests:
         ready = [request]
         while ready:
             each = ready.pop()
-            if self._blocks:
+            if self._blocks and self._unaccepted.blocks:
                 before = each.rows.num_rows
                 each.rows, each.groups = self._unaccepted.hold_back(each.rows, each.groups)
                 self._undecided -= before - each.rows.num_rows
+                each.size = each.size if each.rows.num_rows == before else None
             if each.rows.num_rows:
                 self._submit(each)
             elif each.advance():
@@ -268,8 +268,9 @@ class Requests:
         self._undecided -= accepted
         self._messages += accepted
         self._accepted += accepted
-        self._bytes += _size(rows) - sum(_size(rows.slice(row, 1)) for row in answer)
         if accepted:
+            known = request.size if not answer else None
+            self._bytes += _size(rows, answer) if known is None else known
             self._paused_since_s = 0.0
 
     def _fail(self, request: Request, outcomes: list[Outcome]) -> None:
@@ -348,5 +349,7 @@ def _together(outcomes: list[Outcome]) -> bool:
     return len(outcomes) > 1 and all(each is outcomes[0] for each in outcomes)
 
 
-def _size(rows: pa.RecordBatch) -> int:
-    return int(pc.sum(pc.binary_length(rows.column("payload"))).as_py() or 0)
+def _size(rows: pa.RecordBatch, answer: Answer) -> int:
+    """Bytes of the payloads that were accepted."""
+    lengths = pc.binary_length(rows.column("payload")).to_pylist()
+    return sum(length for row, length in enumerate(lengths) if row not in answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ class Request:
     rows: pa.RecordBatch
     """Those to send: fewer after an attempt that accepted some."""
     groups: Groups
+    size: int | None
+    """Bytes of the payloads; None after some messages were removed."""
     rest: tuple[pa.RecordBatch, Groups] | None = None
     """Messages that follow one by one, since the receiver refused them together."""
     waits_for: set[Request] = field(default_factory=set)
@@ -65,7 +68,8 @@ class Request:
 
     def whole_scopes(self) -> set[int]:
         """The tables for which it has a message without a key."""
-        return set(self.groups.scope[self.groups.whole].tolist())
+        scopes, whole = self.groups.scope.tolist(), self.groups.whole.tolist()
+        return {scope for scope, alone in zip(scopes, whole, strict=True) if alone}
 
     def first_place(self) -> tuple[int, int]:
         """The position of its first message."""
@@ -73,6 +77,7 @@ class Request:
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
         """Go on with some of its messages."""
+        self.size = None
         self.rows, self.groups = (
             self.rows.filter(pa.array(rows)),
             self.groups.take(np.flatnonzero(rows)),
@@ -80,6 +85,7 @@ class Request:
 
     def divide(self) -> None:
         """Send its messages one by one from now on."""
+        self.size = None
         count = self.rows.num_rows
         self.rest = self.rows.slice(1), self.groups.slice(1, count - 1)
         self.rows, self.groups = self.rows.slice(0, 1), self.groups.slice(0, 1)
@@ -136,20 +142,26 @@ class Order:
             self._of_scope[scope] = [each for each in requests if not each.done]
 
 
-def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[tuple[pa.RecordBatch, Groups]]:
-    """The requests of a batch, each with messages of one destination."""
+def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
+    """The requests of a batch, each with messages of one destination.
+
+    What is computed here is computed for the whole batch: numpy and pyarrow give up the interpreter
+    lock, and get it back only after the threads that send.
+    """
     if not batch.num_rows:
         return
     groups = groups_of(batch)
-    sizes = np.cumsum(pc.binary_length(batch.column("payload")).to_numpy(), dtype=np.int64)
-    at = 0
+    lengths = pc.binary_length(batch.column("payload")).to_numpy()
+    sizes: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
+    at, sent = 0, 0
     for end in _ends_of_runs(batch.column("destination")):
         while at < end:
-            sent = int(sizes[at - 1]) if at else 0
-            fits = int(np.searchsorted(sizes, sent + limits.bytes, side="right"))
-            count = min(end, at + limits.rows, max(fits, at + 1)) - at
-            yield batch.slice(at, count), groups.slice(at, count)
-            at += count
+            most = min(end, at + limits.rows)
+            upto = max(bisect_right(sizes, sent + limits.bytes, at, most), at + 1)
+            size, sent = sizes[upto - 1] - sent, sizes[upto - 1]
+            count = upto - at
+            yield Request(rows=batch.slice(at, count), groups=groups.slice(at, count), size=size)
+            at = upto
 
 
 def _ends_of_runs(destinations: pa.BinaryArray) -> list[int]:

@@ -65,7 +65,7 @@ def engine() -> Iterator[Callable[..., Requests]]:
 
 def test_messages_are_cut_by_destination_rows_and_bytes() -> None:
     batch = batch_of(b"1/a", b"2/a", b"3/a", b"4/b", b"5/a")
-    found = [numbers(part) for part, _ in cut(batch, Limits(rows=2))]
+    found = [numbers(request.rows) for request in cut(batch, Limits(rows=2))]
     assert found == [[0, 1], [2], [3], [4]]
     size = len(payload(0))
     assert len(list(cut(batch_of(*[b"1"] * 9), Limits(rows=100, bytes=3 * size)))) == 3
