@@ -7,13 +7,16 @@ code. Sinks that take records have a contract and a suite of their own.
 from __future__ import annotations
 
 import asyncio
+import io
 import uuid
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import fsspec
 import nats
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import redis
 from confluent_kafka.admin import AdminClient
@@ -23,6 +26,8 @@ from tailrace.errors import PoisonedError, SinkError
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane, Receipt
+from tailrace.sinks.file.settings import FileSink
+from tailrace.sinks.file.sink_type import SINK as FILES
 from tailrace.sinks.http.settings import HttpSink
 from tailrace.sinks.http.sink import Http
 from tailrace.sinks.kafka.settings import KafkaSink
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.contract import Sink
     from tailrace.testing import EmbeddedKafka, EmbeddedRedis, EmbeddedRedisCluster
     from tests.fix_postgres import Database
+    from tests.fix_s3 import S3Server
 
 TOO_LARGE = 8_000_000
 """The size of a payload that no sink accepts with its default settings."""
@@ -183,6 +189,30 @@ class PostgresBench:
         return [(destination.encode(), name.encode(), body) for destination, name, body in rows]
 
 
+class FileBench:
+    prefix = "cdc"
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._url = url
+        self._options = options
+
+    def make(self) -> Sink:
+        settings = {"type": "file", "url": self._url, "options": self._options}
+        return FILES.open(FileSink.model_validate(settings), Lane(pipeline="contract"))
+
+    def delivered(self) -> list[Delivered]:
+        files, root = fsspec.url_to_fs(self._url, **self._options, use_listings_cache=False)
+        found: list[Delivered] = []
+        for path in sorted(files.find(root)):
+            if path.endswith(".parquet"):
+                table = pq.read_table(io.BytesIO(files.cat_file(path)))
+                assert path.removeprefix(f"{root}/").startswith(table["destination"][0].as_py())
+                names = [name.encode() for name in table["id"].to_pylist()]
+                folders = [name.encode() for name in table["destination"].to_pylist()]
+                found += zip(folders, names, table["payload"].to_pylist(), strict=True)
+        return found
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -220,6 +250,23 @@ def postgres_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield PostgresBench(request.getfixturevalue("copy"))
 
 
+@contextmanager
+def file_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield FileBench(str(request.getfixturevalue("tmp_path") / "files"))
+
+
+@contextmanager
+def memory_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    del request
+    yield FileBench(f"memory://{uuid.uuid4().hex}")
+
+
+@contextmanager
+def s3_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    server: S3Server = request.getfixturevalue("s3_server")
+    yield FileBench(f"s3://{server.bucket}/{uuid.uuid4().hex}", **server.options)
+
+
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
     "nats": nats_bench,
     "kafka": partial(kafka_bench, transactional=False),
@@ -229,6 +276,9 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Benc
     "redis-position": partial(redis_bench, ids="position"),
     "redis-cluster": redis_cluster_bench,
     "postgres": postgres_bench,
+    "file": file_bench,
+    "file-memory": memory_bench,
+    "file-s3": s3_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""
 

@@ -18,6 +18,7 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "http": "tailrace.sinks.http.sink_type:SINK",
         "redis": "tailrace.sinks.redis.sink_type:SINK",
         "postgres": "tailrace.sinks.postgres.sink_type:SINK",
+        "file": "tailrace.sinks.file.sink_type:SINK",
         "shadow": "tailrace.shadow.sink_type:SINK",
     },
 )
