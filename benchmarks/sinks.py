@@ -90,12 +90,12 @@ def _batch(start: int, count: int, destination: bytes) -> pa.RecordBatch:
 
 def _rate(work: Callable[[], None], batches: Batches, reset: Callable[[], None]) -> float:
     """Messages per second, the median of several rounds."""
-    rates = []
+    rates, count = [], sum(batch.num_rows for batch in batches)
     for _ in range(_ROUNDS):
         reset()
         start = time.perf_counter()
         work()
-        rates.append(sum(batch.num_rows for batch in batches) / (time.perf_counter() - start))
+        rates.append(float(count / (time.perf_counter() - start)))
     return statistics.median(rates)
 
 
