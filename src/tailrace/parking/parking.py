@@ -79,7 +79,8 @@ class Parking:
         self._orders = Orders(folder / "orders")
         self._blocked = BlockedFiles(folder / "blocked")
         self._planned = False
-        self._blocks = False
+        self._blocks = True
+        """Whether the newest file with blocked groups may have any."""
 
     @cached_property
     def _store(self) -> Store:

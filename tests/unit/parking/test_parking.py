@@ -149,6 +149,23 @@ def test_a_replaced_task_parks_nothing(system: System) -> None:
         guard.flush()
 
 
+def test_a_release_that_is_repeated_after_a_restart_frees_the_key(system: System) -> None:
+    system.sink.bad = {"a1"}
+    system.deliver([("a1", "a")], lsn=100)
+    system.order("retry")
+    release = system.planner.plan(system.position, page=0, released=0)
+    assert release is not None
+    # The query restarts before the batch of the release is committed, which is then repeated.
+    system.restart()
+    system.sink.bad = set()
+    task = TaskParking(system.folder, history=HISTORY, run=system.run)
+    system.guard().release(task.release(release.number))
+    system.position, system.released = release.last, release.number
+    system.deliver([("a2", "a")], lsn=200)
+    assert system.sink.received == ["a1", "a2"]
+    assert system.parked() == []
+
+
 def test_messages_without_a_key_hold_back_their_table(system: System) -> None:
     system.sink.bad = {"t1"}
     system.deliver([("a1", "a"), ("t1", None), ("b1", "b")], lsn=100)
