@@ -74,16 +74,19 @@ class Store(Database):
         return changed
 
     def _add(self, rows: pa.RecordBatch, history: str) -> None:
-        new = []
+        new: list[dict[str, Any]] = []
+        delivered: list[dict[str, Any]] = []
         for row in _with_groups(rows, history):
             if (row["lsn"], row["ordinal"]) == (row["first_lsn"], row["first_ordinal"]):
                 new.append(row)
             elif row["fate"] == Fate.DELIVERED:
-                self._remove_delivered(row)
+                delivered.append(row)
             else:
                 self._note_failure(row)
         if new:
             self._insert(new)
+        if delivered:
+            self._remove_delivered(delivered)
 
     def _insert(self, rows: list[dict[str, Any]]) -> None:
         """Add messages. Those that an interrupted call has added stay as they are."""
@@ -107,11 +110,19 @@ class Store(Database):
             "UPDATE totals SET messages = messages + ?, held = held + ?, bytes = bytes + ?", added
         )
 
-    def _remove_delivered(self, row: dict[str, Any]) -> None:
+    def _remove_delivered(self, rows: list[dict[str, Any]]) -> None:
         execute = self.connection.execute
-        order = f"(SELECT wanted FROM parked WHERE {_PLACE})"
-        execute(f"UPDATE orders SET delivered = delivered + 1 WHERE id = {order}", row)
-        execute(f"DELETE FROM parked WHERE {_PLACE}", row)
+        execute("DELETE FROM chosen")
+        self.connection.executemany(
+            f"INSERT INTO chosen SELECT seq FROM parked WHERE {_PLACE}", rows
+        )
+        chosen = "seq IN (SELECT value FROM chosen)"
+        execute(
+            "UPDATE orders SET delivered = delivered + "
+            f"(SELECT count(*) FROM parked WHERE {chosen} AND wanted = orders.id) "
+            f"WHERE id IN (SELECT wanted FROM parked WHERE {chosen})"
+        )
+        execute(f"DELETE FROM parked WHERE {chosen}")
 
     def _note_failure(self, row: dict[str, Any]) -> None:
         """Note that a released message was not accepted, or not sent."""
