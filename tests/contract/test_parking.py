@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from tailrace.parking.order import Action
     from tailrace.parking.parking import Release
     from tailrace.sinks.contract import Sink
     from tests.contract.test_sinks import Bench
@@ -75,9 +76,9 @@ class Pipeline:
     def commit(self, upto: Position) -> None:
         self.position = upto
 
-    def order(self, action: str, number: int) -> None:
+    def order(self, action: Action, number: int) -> None:
         chosen = Selection(ids=(message_id(number).decode(),))
-        Orders(self._folder / "orders").submit(action, chosen)  # type: ignore[arg-type]
+        Orders(self._folder / "orders").submit(action, chosen)
 
     def parked(self) -> list[str]:
         assert self._planner.plan(self.position, page=0, released=0) is None

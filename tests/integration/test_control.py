@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace import audit
@@ -66,10 +67,14 @@ def test_a_pipeline_is_restarted(
     captured = capture(database)
     delivery = deliver(captured)
     with delivery.running() as progress:
+
+        def delivered(count: int) -> bool:
+            return progress.figures.events == count
+
         for number in range(1, 4):
             database.execute(f"INSERT INTO items VALUES ({number})")
             captured.catch_up()
-            wait_for(lambda number=number: progress.figures.events == number, progress.current)  # type: ignore[misc]
+            wait_for(partial(delivered, number), progress.current)
             ControlFile(delivery.data, delivery.name).restart(user="ann")
     assert len(delivery.received()) == 3
 

@@ -94,7 +94,7 @@ class Listing(Database):
         return found[0] if found else Totals()
 
     def last(self) -> int:
-        """The number of the last parked message; 0 if there is none."""
+        """The number of the last parked message; 0 if no message is parked."""
         if not self._exists:
             return 0
         with self.translated():

@@ -110,11 +110,13 @@ class Parking:
         found = self._parts.all()
         return bool(found) and self._store.take(self._parts, found, upto=upto)
 
-    def plan(self, after: Position, *, page: int, released: int) -> Release | None:
+    def plan(
+        self, after: Position, *, page: int, released: int, may_release: bool = True
+    ) -> Release | None:
         """Prepare the micro-batch that begins after a position.
 
-        Returns the messages that it has to deliver again, if there are any. `released` is the
-        number of the last release, `page` that of the last page of a backfill.
+        Returns the messages that it has to deliver again, if there are any and it may release them.
+        `released` is the number of the last release, `page` that of the last page of a backfill.
         """
         changed = self._take(after)
         changed |= self._carry_out_orders()
@@ -126,7 +128,7 @@ class Parking:
             if self._blocks or len(columns[1]):
                 self._blocked.write(after, columns)
                 self._blocks = bool(len(columns[1]))
-        return self._release(after, page=page, number=released + 1)
+        return self._release(after, page=page, number=released + 1) if may_release else None
 
     def _carry_out_orders(self) -> bool:
         orders = self._orders.all()

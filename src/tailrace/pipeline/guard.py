@@ -61,7 +61,9 @@ class Flushes:
     atomic: bool = False
     """It stores the messages of a transaction together."""
     stores_position: bool = False
-    """It stores the position with the messages, and nothing if a message is not accepted."""
+    """It stores the position with the messages."""
+    all_or_nothing: bool = False
+    """It stores nothing if a message is not accepted."""
 
 
 class StoppingGuard:
@@ -128,7 +130,7 @@ class ParkingGuard:
         self._decided = np.empty(0, PLACE)
         """Messages of this batch that an earlier attempt has parked, or delivered in a release."""
         self._unflushed: list[pa.RecordBatch] = []
-        """What the sink would forget if it refuses a message."""
+        """What an all-or-nothing sink forgets if it refuses a message."""
         self._rows: list[pa.RecordBatch] = []
         """Parked messages that are not durable yet."""
         self._parked = 0
@@ -148,6 +150,7 @@ class ParkingGuard:
         if self._flushes.stores_position:
             # The sink may store the position now, and a replay would then pass over what is parked.
             self._write_part()
+        if self._flushes.all_or_nothing:
             self._unflushed.append(accepted)
         if accepted.num_rows:
             self._sink.write(accepted)
@@ -165,9 +168,7 @@ class ParkingGuard:
         failures = receipt.failures
         while failures:
             again = self._settle(failures)
-            if self._flushes.stores_position:
-                # Nothing was stored. What is parked must be durable before the position is.
-                self._write_part()
+            if self._flushes.all_or_nothing:
                 again, self._unflushed = self._unflushed, []
             for messages in again:
                 self.write(messages)
@@ -201,7 +202,7 @@ class ParkingGuard:
         failed = np.array([each.verdict is not Verdict.UNSENT for each in outcomes.values()])
         waiting = self._waiting(messages, failed)
         self._park(messages, failed & ~waiting, waiting, outcomes)
-        if self._flushes.stores_position:
+        if self._flushes.all_or_nothing:
             self._forget(messages.filter(pa.array(failed | waiting)))
         unsent = messages.filter(pa.array(~(failed | waiting)))
         return [unsent] if unsent.num_rows else []

@@ -82,7 +82,9 @@ def guard(target: Target, sink: Sink) -> Guard:
     """What decides about messages that the sink does not accept."""
     kind = SINKS.find(target.sink.type)
     flushes = Flushes(
-        atomic=kind.atomic(target.sink), stores_position=kind.stores_position(target.sink)
+        atomic=kind.atomic(target.sink),
+        stores_position=kind.stores_position(target.sink),
+        all_or_nothing=kind.all_or_nothing,
     )
     place = target.parking
     if place is None:

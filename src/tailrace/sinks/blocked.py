@@ -47,31 +47,62 @@ class BlockedGroups:
         self._scopes.add(groups.scope)
         self._whole_scopes.add(groups.scope[groups.whole])
 
-    def hold_back(self, groups: Groups, failed: Iterable[int] = ()) -> Rows:
+    def hold_back(
+        self, groups: Groups, failed: Iterable[int] = (), *, in_steps: bool = False
+    ) -> Rows:
         """Which messages of a batch must wait; their groups are blocked from now on.
 
         `failed` are rows of the batch that are not delivered for a reason of their own. A message
         waits only for earlier ones. A failed one that waits is among the result.
+
+        With `in_steps` the result ends before a message that blocks further groups, if an earlier
+        one does not wait: until that has been sent, its groups must not be blocked by a later one.
         """
-        waiting = self._waits(groups)
-        pending = np.zeros(len(waiting), np.bool_)
-        pending[list(failed)] = True
-        done = -1
-        while (row := self._next_to_block(groups, waiting, pending, done)) is not None:
-            done = row
-            self.add(groups.slice(row, 1))
-            later = self._waits(groups)
-            later[: row + 1] = False
-            waiting |= later
-        self._scopes.add(groups.scope[waiting])
+        waiting, chosen = self._waits(groups), set(failed)
+        # Usually nothing is blocked, or keys that are known to be. Only what adds groups to the
+        # blocked ones has to be looked at row by row.
+        if chosen or (waiting & ~self._known(groups)).any():
+            waiting = self._hold_back_in_order(groups, waiting, chosen, in_steps=in_steps)
+        self._scopes.add(groups.scope[: len(waiting)][waiting])
         return waiting
 
-    def _next_to_block(self, groups: Groups, waiting: Rows, failed: Rows, done: int) -> int | None:
-        """The first row after `done` that is not delivered and has a group that is not blocked."""
+    def _hold_back_in_order(
+        self, groups: Groups, waiting: Rows, failed: set[int], *, in_steps: bool
+    ) -> Rows:
+        """The same, for a batch that adds groups. `waiting` are rows that wait anyway."""
+        known, some_ready = self._known(groups), False
+        keys: set[int] = set()
+        scopes: set[int] = set()
+        whole_scopes: set[int] = set()
+        columns = (groups.own, groups.former, groups.scope, groups.whole, waiting)
+        found = waiting.copy()
+        for row, (own, former, scope, whole, waits) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            found[row] = (
+                waits
+                or own in keys
+                or former in keys
+                or scope in whole_scopes
+                or (whole and scope in scopes)
+            )
+            if in_steps and some_ready and found[row] and not known[row]:
+                found = found[:row]
+                break
+            some_ready = some_ready or not found[row]
+            if found[row] or row in failed:
+                keys |= {own, former}
+                scopes.add(scope)
+                whole_scopes |= {scope} if whole else set()
+        self._keys.update(keys)
+        self._scopes.update(scopes)
+        self._whole_scopes.update(whole_scopes)
+        return found
+
+    def _known(self, groups: Groups) -> Rows:
+        """Which messages have no group that is not blocked."""
         known = self._keys.contains(groups.own) & self._keys.contains(groups.former)
-        known &= ~groups.whole | self._whole_scopes.contains(groups.scope)
-        rows = np.flatnonzero((waiting | failed)[done + 1 :] & ~known[done + 1 :])
-        return int(rows[0]) + done + 1 if len(rows) else None
+        return known & (~groups.whole | self._whole_scopes.contains(groups.scope))
 
     def _waits(self, groups: Groups) -> Rows:
         waits: Rows = self._keys.contains(groups.own) | self._keys.contains(groups.former)
@@ -91,7 +122,10 @@ class _Hashes:
         return bool(len(self._sorted) or self._added)
 
     def add(self, hashes: Hashes) -> None:
-        self._added.update(np.unique(hashes).tolist())
+        self.update(np.unique(hashes).tolist())
+
+    def update(self, hashes: Iterable[int]) -> None:
+        self._added.update(hashes)
         if len(self._added) > _MERGE_AT:
             self._sorted = np.union1d(self._sorted, self._column())
             self._added = set()

@@ -55,8 +55,7 @@ class Receipt:
     failures: tuple[Failure, ...] = ()
     """Messages that were not accepted, in order of position. All others are durable. After such a
     message the sink has sent no other of its group (`tailrace.sinks.groups`) if the lane `blocks`.
-    A sink that stores the position with the messages has stored nothing: the caller writes again
-    what is left."""
+    A sink that is `all_or_nothing` has stored nothing: the caller writes again what is left."""
     parked: int = 0
     """Messages that were parked instead of delivered (`tailrace.pipeline.guard`)."""
     upto: Position | None = None

@@ -65,6 +65,9 @@ class SinkType(ABC, Generic[S]):
     """Whether the task that reads a backlog also delivers it. For sinks whose client takes little
     CPU per message: a second process then gains less than the way to it through the JVM costs."""
 
+    all_or_nothing: ClassVar[bool] = False
+    """Whether a flush stores nothing if a message is not accepted: the others are written again."""
+
     @abstractmethod
     def destination(self, template: str, *, database: str) -> Template:
         """Fills the template of destinations, with names escaped as this sink needs it."""

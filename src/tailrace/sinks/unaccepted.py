@@ -46,17 +46,24 @@ class Unaccepted:
         self._failures.append(Failure(message, outcome))
         self._blocked.add(groups)
 
-    def hold_back(self, rows: pa.RecordBatch, groups: Groups) -> tuple[pa.RecordBatch, Groups]:
-        """The messages that may be sent, and their groups. The others are not accepted."""
+    def hold_back(self, rows: pa.RecordBatch, groups: Groups) -> tuple[pa.RecordBatch, Groups, int]:
+        """The messages that may be sent, their groups, and how many of all are decided.
+
+        Those that are decided and may not be sent are not accepted. Ask about the others again when
+        the first ones have been sent.
+        """
+        count = rows.num_rows
         if not self._blocked:
-            return rows, groups
-        waiting = self._blocked.hold_back(groups)
-        if not waiting.any():
-            return rows, groups
+            return rows, groups, count
+        waiting = self._blocked.hold_back(groups, in_steps=True)
+        decided = len(waiting)
+        if decided == count and not waiting.any():
+            return rows, groups, count
         self._failures += [
             Failure(rows.slice(row, 1), UNSENT) for row in np.flatnonzero(waiting).tolist()
         ]
-        return rows.filter(pa.array(~waiting)), groups.take(np.flatnonzero(~waiting))
+        ready = np.flatnonzero(~waiting)
+        return rows.take(pa.array(ready)), groups.take(ready), decided
 
     def failures(self) -> tuple[Failure, ...]:
         """In order of position."""

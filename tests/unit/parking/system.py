@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ from tailrace.sinks.unaccepted import UNSENT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from tailrace.parking.order import Action
 
 HISTORY = "5f0c2a9e"
 Message = tuple[str, str | None]
@@ -147,8 +149,8 @@ class System:
         self.position = end_of(lsn)
         return receipt
 
-    def order(self, action: str, **selection: object) -> None:
-        Orders(self.folder / "orders").submit(action, Selection(**selection))  # type: ignore[arg-type]
+    def order(self, action: Action, **selection: Any) -> None:
+        Orders(self.folder / "orders").submit(action, Selection(**selection))
 
     def plan(self) -> None:
         assert self.planner.plan(self.position, page=0, released=self.released) is None

@@ -227,7 +227,7 @@ def test_a_sink_that_stores_nothing_after_a_refusal_gets_the_rest_again(system: 
     THEN the guard parks it and writes the others again."""
     sink = AllOrNothing({"b1"})
     task = TaskParking(system.folder, history=HISTORY, run=system.run)
-    flushes = Flushes(stores_position=True)
+    flushes = Flushes(stores_position=True, all_or_nothing=True)
     guard = ParkingGuard(sink, flushes, task, blocks=True, now_us=lambda: 9)
     guard.begin(system.position)
     guard.write(messages([("a1", "a"), ("b1", "b")], lsn=100))

@@ -47,6 +47,23 @@ def test_nothing_is_blocked_at_first() -> None:
     assert not blocked
 
 
+def test_in_steps_a_key_change_that_waits_blocks_nothing_before_it() -> None:
+    blocked = BlockedGroups()
+    blocked.add(groups_of(batch_of([(1, b"1", None)])))
+    messages: list[Message] = [
+        (1, b"1", None),
+        (1, b"2", None),
+        (1, b"2", b"1"),
+        (1, b"2", None),
+    ]
+    steps = []
+    while messages:
+        found = blocked.hold_back(groups_of(batch_of(messages)), in_steps=True)
+        steps.append(found.tolist())
+        messages = messages[len(found) :]
+    assert steps == [[True, False], [True, True]]
+
+
 KEYS = st.sampled_from([None, b"1", b"2", b"3", b"4"])
 MESSAGES = st.lists(st.tuples(st.integers(1, 2), KEYS, KEYS), max_size=12)
 

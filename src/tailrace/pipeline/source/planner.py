@@ -112,10 +112,10 @@ class Planner:
     """Plans the micro-batches of one query.
 
     `history` is what positions of this log belong to. `release` prepares the batch after an offset,
-    and returns the parked messages that it delivers. `pages` returns the pages of backfills after
-    a number, in order. `versions` is None for frames that read any version of a table. `opens`
-    tells whether batches may be open, `opens_far` whether far from the end of the log, too. `now`
-    and the `now` of `next_end` are of one monotonic clock.
+    and returns the parked messages that it delivers, if it may deliver some. `pages` returns the
+    pages of backfills after a number, in order. `versions` is None for frames that read any version
+    of a table. `opens` tells whether batches may be open, `opens_far` whether far from the end of
+    the log, too. `now` and the `now` of `next_end` are of one monotonic clock.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Planner:
         max_page_rows: int = UNLIMITED,
         pages: Callable[[int], Iterable[Page]] = lambda _: (),
         versions: PlannedVersions | None = None,
-        release: Callable[[Offset], Release | None] = lambda _: None,
+        release: Callable[[Offset, bool], Release | None] = lambda _start, _may: None,
         opens: bool = False,
         opens_far: bool = False,
     ) -> None:
@@ -149,8 +149,8 @@ class Planner:
 
         With a `target` (`Trigger.AvailableNow`) no batch goes beyond it and no heartbeat is sent.
         """
-        release = self._next_release(start)
-        if release is not None and target is None and not self._released:
+        release = self._next_release(start, target is None and not self._released)
+        if release is not None:
             self._released, self._last_batch_s = True, now
             return replace(
                 start, position=release.last, history=self._history, pages=(), open=False,

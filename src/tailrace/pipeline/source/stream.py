@@ -293,10 +293,12 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return Parking(options.parked, history=self._history, together=options.parked_together)
 
-    def _plan_release(self, start: Offset) -> Release | None:
+    def _plan_release(self, start: Offset, may_release: bool) -> Release | None:
         if self._parking is None:
             return None
-        return self._parking.plan(start.position, page=start.page, released=start.release)
+        return self._parking.plan(
+            start.position, page=start.page, released=start.release, may_release=may_release
+        )
 
     def _pages_after(self, number: int) -> Iterable[Page]:
         if self._options.spool is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tailrace.sinks.groups import Groups
     from tailrace.sinks.outcome import Outcome
     from tailrace.sinks.postgres.session import Session
     from tailrace.sinks.unaccepted import Unaccepted
@@ -60,7 +61,10 @@ def sift(session: Session, store: Store, rows: pa.RecordBatch, unaccepted: Unacc
     """Store messages; add those that are refused, and those they hold back, to `unaccepted`."""
     remaining = [(rows, groups_of(rows))]
     while remaining:
-        rows, groups = unaccepted.hold_back(*remaining.pop())
+        every = remaining.pop()
+        rows, groups, decided = unaccepted.hold_back(*every)
+        if decided < every[0].num_rows:
+            remaining.append(_slice(*every, decided))
         if not rows.num_rows or _refused(unaccepted) >= _ENOUGH:
             continue
         outcome = _attempt(session, store, rows)
@@ -70,8 +74,14 @@ def sift(session: Session, store: Store, rows: pa.RecordBatch, unaccepted: Unacc
             unaccepted.add(rows, groups, outcome)
             continue
         half = rows.num_rows // 2
-        for start, count in ((half, rows.num_rows - half), (0, half)):
-            remaining.append((rows.slice(start, count), groups.slice(start, count)))
+        remaining += [_slice(rows, groups, half), _slice(rows, groups, 0, half)]
+
+
+def _slice(
+    rows: pa.RecordBatch, groups: Groups, first: int, end: int | None = None
+) -> tuple[pa.RecordBatch, Groups]:
+    count = (rows.num_rows if end is None else end) - first
+    return rows.slice(first, count), groups.slice(first, count)
 
 
 def _attempt(session: Session, store: Store, rows: pa.RecordBatch) -> Outcome | None:

@@ -24,6 +24,7 @@ class PostgresType(SinkType[PostgresSink]):
     name = "postgres"
     title = "PostgreSQL"
     settings = PostgresSink
+    all_or_nothing = True
     promises = Promises(
         delivery="exactly once",
         order=(

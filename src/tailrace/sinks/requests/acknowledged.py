@@ -58,11 +58,9 @@ class Acknowledged:
             (places["lsn"] == after.lsn) & (places["ordinal"] > after.ordinal)
         )
         self._known = np.unique(places[beyond])
-        own = self._folder / self._name
-        kept = _read(own) if len(self._known) and own.exists() else np.empty(0, PLACE)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(own, flags, private.FILE_MODE)
-        if not len(kept):
+        self._file = os.open(self._folder / self._name, flags, private.FILE_MODE)
+        if not len(self._known):
             os.ftruncate(self._file, 0)
 
     def missing(self, messages: pa.RecordBatch) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import queue
 import random
 import time
@@ -122,14 +123,14 @@ class Requests:
                 self._start(request)
             self._advance()
             while self._undecided > self._most_undecided:
-                self._await_answer(None)
+                self._await_answer(math.inf)
 
     def flush(self, *, end: bool = True) -> Receipt:
         """Wait for every answer; without `end` only for those that come soon."""
-        deadline_s = None if end else self._clock() + _PATIENCE_S
+        deadline_s = math.inf if end else self._clock() + _PATIENCE_S
         self._advance()
         self._check_destination()
-        while self._undecided and (end or (self._sent and self._clock() < deadline_s)):  # type: ignore[operator]
+        while self._undecided and (end or (self._sent and self._clock() < deadline_s)):
             self._await_answer(deadline_s)
         failures = self._unaccepted.report()
         receipt = Receipt(
@@ -151,12 +152,11 @@ class Requests:
         lsn, ordinal = min(request.first_place() for request in self._requests)
         return Position(Lsn(lsn), ordinal - 1) if ordinal else Position(Lsn(lsn - 1), 1 << 63)
 
-    def _await_answer(self, deadline_s: float | None) -> None:
+    def _await_answer(self, deadline_s: float) -> None:
         """Wait for an answer, until the next delayed request is due, or until a deadline."""
         self._check_destination()
-        times = [self._delayed[0][0]] if self._delayed else []
-        times += [] if deadline_s is None else [deadline_s]
-        timeout_s = max(min(times) - self._clock(), 0) if times else None
+        until_s = min(deadline_s, self._delayed[0][0]) if self._delayed else deadline_s
+        timeout_s = None if until_s == math.inf else max(until_s - self._clock(), 0)
         try:
             answer = self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -183,10 +183,7 @@ class Requests:
         while ready:
             each = ready.pop()
             if self._blocks and self._unaccepted.blocks:
-                before = each.rows.num_rows
-                each.rows, each.groups = self._unaccepted.hold_back(each.rows, each.groups)
-                self._undecided -= before - each.rows.num_rows
-                each.size = each.size if each.rows.num_rows == before else None
+                self._hold_back(each)
             if each.rows.num_rows:
                 self._submit(each)
             elif each.advance():
@@ -194,6 +191,16 @@ class Requests:
             else:
                 self._requests.discard(each)
                 ready += each.release()
+
+    def _hold_back(self, request: Request) -> None:
+        rows, groups = request.rows, request.groups
+        request.rows, request.groups, decided = self._unaccepted.hold_back(rows, groups)
+        later = rows.num_rows - decided
+        if later:
+            request.rest.append((rows.slice(decided), groups.slice(decided, later)))
+        if request.rows.num_rows < rows.num_rows:
+            request.size = None
+            self._undecided -= decided - request.rows.num_rows
 
     def _submit(self, request: Request) -> None:
         now = self._clock()
@@ -324,7 +331,9 @@ class Requests:
         throttled = [each for each in outcomes if each.verdict is Verdict.THROTTLED]
         if throttled:
             request.attempts -= 1
-            if self._paused_until_s - self._paused_since_s > retry.max_elapsed_s:
+            # It is 0 if another message was accepted after this answer had come.
+            since_s = self._paused_since_s or now
+            if self._paused_until_s - since_s > retry.max_elapsed_s:
                 raise SinkUnreachableError(
                     f"the destination accepts no more messages: {throttled[0].reason}"
                 )

@@ -45,8 +45,9 @@ class Request:
     groups: Groups
     size: int | None
     """Bytes of the payloads; None after some messages were removed."""
-    rest: tuple[pa.RecordBatch, Groups] | None = None
-    """Messages that follow one by one, since the receiver refused them together."""
+    rest: list[tuple[pa.RecordBatch, Groups]] = field(default_factory=list)
+    """What to send after them, the next one last: parts of what the receiver refused together, and
+    messages whose turn has not come."""
     waits_for: set[Request] = field(default_factory=set)
     followers: list[Request] = field(default_factory=list)
     done: bool = False
@@ -85,18 +86,18 @@ class Request:
 
     def divide(self) -> None:
         """Send its messages one by one from now on."""
-        self.size = None
-        count = self.rows.num_rows
-        self.rest = self.rows.slice(1), self.groups.slice(1, count - 1)
-        self.rows, self.groups = self.rows.slice(0, 1), self.groups.slice(0, 1)
-        self.attempts = 0
+        self.rest += [
+            (self.rows.slice(row, 1), self.groups.slice(row, 1))
+            for row in reversed(range(self.rows.num_rows))
+        ]
+        self.advance()
 
     def advance(self) -> bool:
-        """Continue with the next one; False if there is none."""
-        if self.rest is None or not self.rest[0].num_rows:
+        """Continue with the next part; False if there is none."""
+        if not self.rest:
             return False
-        self.rows, self.groups = self.rest
-        self.divide()
+        self.rows, self.groups = self.rest.pop()
+        self.size, self.attempts = None, 0
         return True
 
     def release(self) -> list[Request]:

@@ -183,8 +183,8 @@ def releasing(*counts: int, opens: bool = False) -> Planner:
     """A planner of a pipeline with so many parked messages in each release, none if 0."""
     left = list(counts)
 
-    def release(start: Offset) -> Release | None:
-        count = left.pop(0) if left else 0
+    def release(start: Offset, may_release: bool) -> Release | None:
+        count = left.pop(0) if left and may_release else 0
         last = Position(start.position.lsn, start.position.ordinal + count)
         return Release(start.release + 1, last) if count else None
 

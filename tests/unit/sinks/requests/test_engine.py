@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FAILED = Outcome(verdict=Verdict.REFUSED, code="HTTP_422", reason="the receiver answers 422")
 SOON = Retry(first_s=0.001, max_s=0.01)
+SLOW_DOWN = Outcome(verdict=Verdict.THROTTLED, code="HTTP_429", reason="it answers 429")
 BUSY = Outcome(verdict=Verdict.RETRY, code="HTTP_503", reason="the receiver answers 503")
 
 
@@ -204,6 +205,49 @@ def test_a_message_that_is_accepted_at_last_precedes_the_next_of_its_key(
     requests.take(batch_of(b"a", b"b", b"b", b"c"))
     assert requests.flush().messages == 4
     assert [each for each in sent if each in {1, 2}] == [1, 1, 1, 2]
+
+
+def test_a_message_that_is_accepted_during_a_pause_does_not_end_it_early() -> None:
+    """GIVEN a request that is throttled WHEN the answer to another one overtakes its answer THEN
+    both are delivered in the end: the destination has not been throttling since 1970."""
+    proceed = threading.Event()
+    throttled: list[int] = []
+
+    def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
+        if numbers(part) == [1]:
+            proceed.wait(60)
+        elif not throttled:
+            throttled.append(1)
+            return {0: SLOW_DOWN}
+        return {}
+
+    def chance() -> float:
+        proceed.set()
+        wait_for(lambda: requests._accepted == 1)
+        return 0.0
+
+    requests = Requests(send, Limits(concurrency=2), SOON, chance=chance)
+    requests.take(batch_of(b"a", b"b"))
+    assert requests.flush().messages == 2
+    requests.close()
+
+
+def test_a_message_that_waits_holds_back_nothing_before_it(
+    engine: Callable[..., Requests],
+) -> None:
+    """GIVEN a message of key b that was not accepted, and a message that changes key b to a WHEN
+    earlier messages of key a are sent again, one by one THEN these are not held back."""
+    sent: list[list[int]] = []
+
+    def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
+        sent.append(numbers(part))
+        return dict.fromkeys(range(part.num_rows), FAILED) if sent[-1] in ([0], [1, 2]) else {}
+
+    requests = engine(send, rows=3)
+    requests.take(batch_of(b"b/x", b"a", b"a", b"a", former={3: b"b"}))
+    failures = [(numbers(each.message), each.outcome) for each in requests.flush().failures]
+    assert failures == [([0], FAILED), ([3], UNSENT)]
+    assert sent == [[0], [1, 2], [1], [2]]
 
 
 def test_without_order_nothing_waits_and_nothing_is_held_back(
