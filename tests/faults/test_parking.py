@@ -1,8 +1,8 @@
-"""A receiver that fails and refuses while processes are killed: each change is delivered or parked.
+"""Destinations that fail and refuse while processes are killed: each change is delivered or parked.
 
-Rows have counters that only grow. The receiver answers some requests with 503, drops the connection
-for others, and refuses certain changes for good. In the end each change was accepted or is parked,
-no counter was ever accepted before a smaller one, and a retry delivers what is parked.
+Rows have counters that only grow. Connections break, requests fail, servers die, and certain
+changes are refused for good. In the end each change was accepted or is parked, no counter was ever
+accepted before a smaller one, and a retry delivers what is parked.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import json
 import random
 import threading
 import time
-from collections import Counter, defaultdict
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+import yaml
 
 from tailrace.parking import control
 from tailrace.parking.listing import Listing
 from tailrace.parking.parking import folder_of, store_of
 from tailrace.parking.selection import Selection
-from tailrace.testing import HttpReceiver, HttpRequest, HttpResponse
+from tailrace.testing import EmbeddedRedis
 from tests.command import call
 from tests.faults import soak
+from tests.faults.destinations import DESTINATIONS, Change
 from tests.faults.path import System, kill, victims
 from tests.waiting import wait_for
 
@@ -32,94 +34,99 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.faults.destinations import Destination
     from tests.fix_postgres import Database
 
 pytestmark = pytest.mark.long
 
-CI_KILLS = 3
-KEYS = 200
+CI_CHANGES, CI_KEYS, CI_FAULTS = 5_000, 200, 4
+SOAK_CHANGES, SOAK_KEYS = 200_000, 5_000
+PIPELINES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sql": {"where": "after.n >= 0"},
+    "lanes": {"lanes": 2},
+}
 KINDS = ("worker", "driver", "jvm", "capture")
-TABLES = f"""
-CREATE TABLE counters (id int PRIMARY KEY, n int NOT NULL);
-CREATE PUBLICATION tailrace FOR TABLE counters;
-INSERT INTO counters SELECT g, 0 FROM generate_series(1, {KEYS}) g;
+TABLES = """
+CREATE TABLE counters (id int PRIMARY KEY, n int NOT NULL, note text NOT NULL);
+CREATE FUNCTION refused(id int, n int) RETURNS boolean LANGUAGE sql IMMUTABLE
+RETURN hashint8(id::bigint * 1000003 + n) % 200 = 0;
+CREATE PUBLICATION tailrace FOR TABLE counters WITH (publish = 'update');
 """
-Change = tuple[int, int]
-"""A row's key and its counter."""
-
-
-class Receiver(HttpReceiver):
-    """Answers 10 % of requests with a transient failure, and refuses 0.5 % of changes for good."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(self._answered)
-        self._rng = random.Random(seed)
-        self._seed = seed
-        self._accepting = threading.Lock()
-        self.accepted: dict[str, list[Change]] = defaultdict(list)
-        """By path: the changes of each pipeline, in the order in which they were accepted."""
-        self.healed = False
-
-    def keep(self, request: HttpRequest) -> None:
-        """Nothing: the answers are enough."""
-
-    def refuses(self, change: Change) -> bool:
-        return not self.healed and random.Random(f"{self._seed} {change}").random() < 0.005
-
-    def _answered(self, request: HttpRequest) -> HttpResponse:
-        row = json.loads(request.body)["after"]
-        change = row["id"], row["n"]
-        with self._accepting:
-            chance = 1.0 if self.healed else self._rng.random()
-            if chance < 0.02:
-                return HttpResponse(status=0)
-            if chance < 0.10:
-                return HttpResponse(status=503)
-            if self.refuses(change):
-                return HttpResponse(status=422, body=b"no")
-            self.accepted[request.path].append(change)
-        return HttpResponse()
+INCREMENT = """
+UPDATE counters SET
+    n = n + 1, note = CASE WHEN refused(id, n + 1) THEN repeat('x', 4000) ELSE '' END
+WHERE id = ANY(%s)
+"""
+COMMITTED = "SELECT id, g FROM counters CROSS JOIN LATERAL generate_series(1, n) g"
 
 
 class Counting:
-    """Increments counters until the end of the block."""
+    """Increments counters in a thread. A context manager: it ends with a number of changes."""
 
-    def __init__(self, database: Database, seed: int) -> None:
+    def __init__(self, database: Database, seed: int, *, changes: int, keys: int) -> None:
         self._dsn = database.socket_dsn
         self._rng = random.Random(seed)
-        self._stop = threading.Event()
+        self._left = changes
+        self._keys = keys
         self._thread = threading.Thread(target=self._run)
+        with psycopg.connect(self._dsn) as connection:
+            fill = "INSERT INTO counters SELECT g, 0, '' FROM generate_series(1, %s) g"
+            connection.execute(fill, [keys])
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            while not self._stop.wait(0.01):
-                keys = self._rng.sample(range(1, KEYS + 1), self._rng.choice([1, 5, 20]))
-                sql = "UPDATE counters SET n = n + 1 WHERE id = ANY(%s)"
-                connection.execute(sql, [keys])
+            while self._left > 0:
+                count = self._rng.choice([1, 5, 20, 50])
+                keys = self._rng.sample(range(1, self._keys + 1), count)
+                connection.execute(INCREMENT, [keys])
+                self._left -= count
+                time.sleep(0.01)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Counting:
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
         self._thread.join()
 
 
+@contextmanager
+def disturbing(destination: Destination, seed: int) -> Iterator[None]:
+    """Let a destination fail for moments, until the end of the block."""
+    rng, stop = random.Random(seed), threading.Event()
+
+    def run() -> None:
+        while not stop.wait(rng.uniform(0.2, 2)):
+            destination.disturb()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 @pytest.fixture
-def receiver(seed: int) -> Iterator[Receiver]:
-    with Receiver(seed) as made:
+def destination(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[Destination]:
+    if request.param == "redis" and (reason := EmbeddedRedis.unavailable()):
+        pytest.skip(reason)
+    with DESTINATIONS[request.param](tmp_path, seed) as made:
         yield made
 
 
 @pytest.fixture
-def system(victim_database: Database, receiver: Receiver, tmp_path: Path) -> Iterator[System]:
-    sink = {"type": "http", "url": receiver.url, "allow_private": True}
+def system(victim_database: Database, destination: Destination, tmp_path: Path) -> Iterator[System]:
     retry = {"attempts": 6, "first_s": 0.01, "max_s": 0.2}
-    common: dict[str, Any] = {"max_open_s": 3, "retry": retry}
     pipelines = {
-        "plain": {**common, "sink": {**sink, "path": "/plain"}},
-        "sql": {**common, "where": "after.n >= 0", "sink": {**sink, "path": "/sql"}},
-        "lanes": {**common, "lanes": 2, "sink": {**sink, "path": "/lanes"}},
+        name: {"max_open_s": 3, "retry": retry, "sink": destination.sink(name), **own}
+        for name, own in PIPELINES.items()
     }
     made = System(victim_database, tmp_path, pipelines, tables=TABLES)
     yield made
@@ -149,76 +156,113 @@ def in_order(changes: list[Change]) -> bool:
     return True
 
 
-def committed(system: System) -> set[Change]:
-    """Every value that a counter has had."""
-    rows = system.database.query("SELECT id, n FROM counters")
-    return {(row, n) for row, last in rows for n in range(1, last + 1)}
-
-
-def strike(system: System, rng: random.Random) -> str:
-    """Kill a process; its kind."""
-    kinds = list(KINDS)
+def strike(system: System, destination: Destination, rng: random.Random) -> str:
+    """Kill a process, or the destination; what it was."""
+    kinds = ["destination", *KINDS]
     rng.shuffle(kinds)
     found = wait_for(lambda: victims(system.data))
-    kind = next(kind for kind in kinds if found[kind])
-    kill(rng.choice(found[kind]))
+    for kind in kinds:
+        if kind == "destination" and destination.crash():
+            break
+        if found.get(kind):
+            kill(rng.choice(found[kind]))
+            break
     print(f"kill {kind}", flush=True)
     return kind
 
 
-def run(system: System, receiver: Receiver, seed: int, kills: int) -> None:
-    rng = random.Random(seed)
+def heal(system: System, destination: Destination) -> None:
+    """Restart the system with settings with which nothing is refused."""
+    assert system.stop() == 0
+    destination.heal()
+    config = system.folder / "tailrace.yml"
+    settings = yaml.safe_load(config.read_text())
+    for name, pipeline in settings["pipelines"].items():
+        pipeline["sink"] = destination.sink(name, healed=True)
+    config.write_text(yaml.safe_dump(settings))
     system.start()
-    names = list(system.pipelines)
-    wait_for(lambda: all(system.state(name) == "running" for name in names), system.output)
-    with Counting(system.database, seed):
-        time.sleep(rng.uniform(2, 4))
-        for _ in range(kills):
-            strike(system, rng)
-            time.sleep(rng.uniform(3, 8))
-    end = system.captured()
-    everything = committed(system)
 
-    def decided(name: str) -> bool:
-        accepted = set(receiver.accepted[f"/{name}"])
-        return system.reached(name, end) and everything <= accepted | parked(system, name)
+
+def running(system: System) -> None:
+    """Wait until all pipelines run."""
+    wait_for(
+        lambda: all(system.state(name) == "running" for name in system.pipelines), system.output
+    )
+
+
+def check_decided(
+    system: System, destination: Destination, name: str, everything: set[Change], faults: int
+) -> None:
+    """Each change was accepted or is parked, in order, and no more were repeated than promised."""
+    refused = {(row, n) for row, n in system.database.query(f"{COMMITTED} WHERE refused(id, g)")}
+
+    def decided() -> bool:
+        return everything <= set(destination.accepted(name)) | parked(system, name)
+
+    wait_for(decided, partial(system.progress, name))
+    found, waiting = destination.accepted(name), parked(system, name)
+    accepted = set(found)
+    repeated = len(found) - len(accepted)
+    print(f"{name}: {len(everything)} changes, {len(waiting)} parked, {repeated} repeated")
+    assert refused <= waiting
+    assert not refused & accepted
+    assert in_order(found), name
+    lanes = PIPELINES[name].get("lanes", 1)
+    assert repeated <= faults * destination.repeats_per_fault * lanes
+    # Nothing of a key is accepted after a parked change of it.
+    first: dict[int, int] = {}
+    for row, n in waiting:
+        first[row] = min(first.get(row, n), n)
+    assert not [(row, n) for row, n in accepted - waiting if n > first.get(row, n)], name
+
+
+def run(
+    system: System, destination: Destination, seed: int, *, changes: int, keys: int, faults: int
+) -> None:
+    rng = random.Random(seed)
+    counting = Counting(system.database, seed, changes=changes, keys=keys)
+    system.start()
+    running(system)
+    destination.prepare()
+    with counting, disturbing(destination, seed):
+        for _ in range(faults):
+            time.sleep(rng.uniform(3, 8))
+            strike(system, destination, rng)
+    end = system.captured()
+    everything = set(system.database.query(COMMITTED))
+    assert len(everything) >= changes
+    for name in system.pipelines:
+        wait_for(partial(system.reached, name, end), partial(system.progress, name))
+        check_decided(system, destination, name, everything, faults)
+    heal(system, destination)
+    running(system)
+    for name in system.pipelines:
+        done = call("parked", "retry", name, "--all", "--config", system.folder / "tailrace.yml")
+        assert done.returncode == 0, done.stderr
 
     def nothing_parked(name: str) -> bool:
         return not parked(system, name)
 
-    for name in names:
-        wait_for(partial(decided, name), partial(system.progress, name))
-        found = receiver.accepted[f"/{name}"]
-        waiting = parked(system, name)
-        assert in_order(found), name
-        assert {change for change in everything if receiver.refuses(change)} <= waiting
-        # What is parked was not accepted, but for answers that were lost with their process.
-        repeated = sum(Counter(found).values()) - len(set(found))
-        print(f"{name}: {len(everything)} changes, {len(waiting)} parked, {repeated} repeated")
-        # Nothing of a key is accepted after a parked change of it.
-        first: dict[int, int] = {}
-        for row, n in waiting:
-            first[row] = min(first.get(row, n), n)
-        assert not [(row, n) for row, n in set(found) - waiting if n > first.get(row, n)], name
-    receiver.healed = True
-    for name in names:
-        done = call("parked", "retry", name, "--all", "--config", system.folder / "tailrace.yml")
-        assert done.returncode == 0, done.stderr
-    for name in names:
+    for name in system.pipelines:
         wait_for(partial(nothing_parked, name), partial(system.progress, name))
-        found = receiver.accepted[f"/{name}"]
-        assert everything <= set(found)
+        found = destination.accepted(name)
+        assert everything == set(found), name
         assert in_order(found), name
     assert system.stop() == 0
 
 
+@pytest.mark.parametrize("destination", ["http", "postgres"], indirect=True)
 @pytest.mark.timeout(600)
-def test_every_change_is_delivered_or_parked(system: System, receiver: Receiver, seed: int) -> None:
-    run(system, receiver, seed, CI_KILLS)
+def test_every_change_is_delivered_or_parked(
+    system: System, destination: Destination, seed: int
+) -> None:
+    run(system, destination, seed, changes=CI_CHANGES, keys=CI_KEYS, faults=CI_FAULTS)
 
 
+@pytest.mark.parametrize("destination", DESTINATIONS, indirect=True)
 @pytest.mark.soak
 def test_every_change_is_delivered_or_parked_for_long(
-    system: System, receiver: Receiver, seed: int
+    system: System, destination: Destination, seed: int
 ) -> None:
-    run(system, receiver, seed, soak.rounds(every=25))
+    faults = soak.rounds(every=50)
+    run(system, destination, seed, changes=SOAK_CHANGES, keys=SOAK_KEYS, faults=faults)

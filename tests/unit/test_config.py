@@ -270,6 +270,34 @@ def test_snapshots_do_not_bypass_where_and_select(given: dict[str, object]) -> N
         load(None, {"pipelines": {"p": pipeline}})
 
 
+NATS = {"type": "nats", "url": "nats://localhost"}
+POSTGRES = {"type": "postgres", "dsn": "host=localhost"}
+
+
+@pytest.mark.parametrize(
+    ("sink", "park", "expected"),
+    [
+        (NATS, None, "key"),
+        ({**NATS, "atomic": "transaction"}, None, "never"),
+        (POSTGRES, None, "key"),
+        ({**POSTGRES, "mode": "tables"}, None, "never"),
+        ({**POSTGRES, "mode": "tables"}, "key", "key"),
+        (POSTGRES, "never", "never"),
+    ],
+)
+def test_messages_are_parked_unless_that_tears_transactions(
+    sink: dict[str, object], park: str | None, expected: str
+) -> None:
+    pipeline = {"sink": sink, "shape": "plain", "park": park}
+    assert load(None, {"pipelines": {"orders": pipeline}}).pipelines["orders"].parks == expected
+
+
+def test_a_transaction_of_nats_cannot_be_parked_in_part() -> None:
+    pipeline = {"sink": {**NATS, "atomic": "transaction"}, "park": "message"}
+    with pytest.raises(ConfigError, match=r"without its parked messages: use `park: never`"):
+        load(None, {"pipelines": {"orders": pipeline}})
+
+
 @pytest.mark.parametrize("master", ["spark://spark.example.com:7077", "yarn", "k8s://https://k"])
 def test_a_remote_spark_without_protection_is_refused(master: str) -> None:
     """Tasks carry the passwords of sinks."""

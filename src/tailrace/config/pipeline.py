@@ -204,7 +204,7 @@ class Pipeline(Section):
         description=(
             "What happens to a message that the sink does not accept: `key` parks it and later "
             "messages of its key, `message` parks it alone, `never` stops the pipeline. Empty: "
-            "`key`, or `never` where a transaction is delivered as a whole."
+            "`key`, or `never` where transactions are delivered as a whole."
         ),
     )
     retry: Retry = Field(default=Retry(), description=Retry.__doc__)
@@ -242,9 +242,8 @@ class Pipeline(Section):
     @property
     def parks(self) -> Literal["key", "message", "never"]:
         """What happens to a message that the sink does not accept."""
-        sink = SINKS.find(self.sink.type)
         if self.park is None:
-            return "never" if sink.records or sink.atomic(self.sink) else "key"
+            return "key" if SINKS.find(self.sink.type).parks(self.sink) else "never"
         return self.park
 
     @property
@@ -254,16 +253,15 @@ class Pipeline(Section):
 
     @model_validator(mode="after")
     def _parking_fits(self) -> Self:
-        if SINKS.find(self.sink.type).records and self.park not in (None, "never"):
-            raise ValueError(
-                f"the sink {self.sink.type} stops topics instead of parking: remove `park`"
-            )
-        if SINKS.find(self.sink.type).atomic(self.sink) and self.park not in (None, "never"):
-            raise ValueError(
-                "`park` would deliver a transaction without its parked messages: use "
-                "`park: never`, or deliver messages one by one"
-            )
-        return self
+        sink = SINKS.find(self.sink.type)
+        if self.park in (None, "never") or sink.may_park(self.sink):
+            return self
+        if sink.records:
+            raise ValueError(f"the sink {sink.name} stops topics instead of parking: remove `park`")
+        raise ValueError(
+            "`park` would deliver a transaction without its parked messages: use `park: never`, or "
+            "deliver messages one by one"
+        )
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:

@@ -82,6 +82,15 @@ class SinkType(ABC, Generic[S]):
         del settings
         return False
 
+    def may_park(self, settings: S) -> bool:
+        """Whether messages that are not accepted can be parked. Not if the others of their
+        transaction must not be delivered without them."""
+        return not (self.records or self.atomic(settings))
+
+    def parks(self, settings: S) -> bool:
+        """Whether they are parked unless the pipeline says otherwise."""
+        return self.may_park(settings)
+
     def stores_position(self, settings: S) -> bool:
         """Whether a flush stores the position with the messages. Nothing of a batch with a refused
         message is flushed then: its messages may be others once the pipeline was changed."""

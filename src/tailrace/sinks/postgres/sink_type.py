@@ -35,7 +35,7 @@ class PostgresType(SinkType[PostgresSink]):
             "None. The position of a lane is in the transaction of its rows; after an "
             "interruption it is read back. A reset delivers again what the reset covers."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is POISONED",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is refused",
         batch="one transaction per flush",
     )
 
@@ -58,6 +58,15 @@ class PostgresType(SinkType[PostgresSink]):
         """A flush is a transaction."""
         del settings
         return True
+
+    def may_park(self, settings: PostgresSink) -> bool:
+        """The others are stored in one transaction, which is still that of the position."""
+        del settings
+        return True
+
+    def parks(self, settings: PostgresSink) -> bool:
+        """Not by default with `tables`: readers expect states that the source had."""
+        return settings.mode == "events"
 
     def stores_position(self, settings: PostgresSink) -> bool:
         """In each transaction."""

@@ -1,0 +1,322 @@
+"""Servers that a pipeline delivers to, which fail: for a moment, for good, and by dying.
+
+The rows are counters. A change whose note is not empty is refused for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import nats
+import psycopg
+import redis
+
+from tailrace.jetstream.client import close
+from tailrace.testing import (
+    EmbeddedNats,
+    EmbeddedPostgres,
+    EmbeddedRedis,
+    HttpReceiver,
+    HttpRequest,
+    HttpResponse,
+)
+from tailrace.testing.proxy import TcpProxy
+from tests.faults.path import sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+Change = tuple[int, int]
+"""A row's key and its counter."""
+_EVENTS = """
+CREATE TABLE events_{} (
+    pipeline text, id text, commit_lsn bigint, commit_idx bigint, destination text, key text,
+    committed_at timestamptz, payload jsonb, arrived bigserial,
+    CONSTRAINT empty CHECK (payload #>> '{{after,note}}' = '')
+)
+"""
+TOO_LARGE = {"max_message_bytes": 2000}
+
+
+class Destination:
+    """A server. A context manager."""
+
+    repeats_per_fault = 0
+    """How many messages of a lane may be accepted twice because of one fault, as the sink says."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        """`folder` is for its files."""
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        """The settings of the sink of a pipeline; `healed`: so that nothing is refused any more."""
+        raise NotImplementedError
+
+    def accepted(self, name: str) -> list[Change]:
+        """The changes of a pipeline, in the order in which they were accepted."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """The pipelines run, and there are no changes yet."""
+
+    def disturb(self) -> None:
+        """Fail for a moment."""
+
+    def crash(self) -> bool:
+        """Die, and start again; whether it can."""
+        return False
+
+    def heal(self) -> None:
+        """Refuse nothing any more."""
+
+    def __enter__(self) -> Destination:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what was started."""
+
+
+def changes(payloads: Iterable[bytes | str]) -> list[Change]:
+    """What messages in the shape `plain` are about."""
+    rows = [json.loads(payload)["after"] for payload in payloads]
+    return [(row["id"], row["n"]) for row in rows]
+
+
+class Webhooks(Destination):
+    """Answers 10 % of requests with a transient failure or not at all."""
+
+    repeats_per_fault = 16
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self._rng = random.Random(seed)
+        self._accepting = threading.Lock()
+        self._accepted: dict[str, list[Change]] = defaultdict(list)
+        self._healed = False
+        self._receiver = _Receiver(self._answer)
+        self._proxy = TcpProxy("127.0.0.1", self._receiver.port)
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        del healed
+        url = f"http://127.0.0.1:{self._proxy.port}"
+        return {"type": "http", "url": url, "path": f"/{name}", "allow_private": True}
+
+    def accepted(self, name: str) -> list[Change]:
+        return list(self._accepted[f"/{name}"])
+
+    def crash(self) -> bool:
+        """Lose all connections, with the answers on them."""
+        self._proxy.cut()
+        return True
+
+    def heal(self) -> None:
+        self._healed = True
+
+    def _answer(self, request: HttpRequest) -> HttpResponse:
+        row = json.loads(request.body)["after"]
+        with self._accepting:
+            chance = 1.0 if self._healed else self._rng.random()
+            if chance < 0.02:
+                return HttpResponse(status=0)
+            if chance < 0.10:
+                return HttpResponse(status=503)
+            if row["note"] and not self._healed:
+                return HttpResponse(status=422, body=b"no")
+            self._accepted[request.path].append((row["id"], row["n"]))
+        return HttpResponse()
+
+    def __enter__(self) -> Destination:
+        self._receiver.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.close()
+        self._receiver.__exit__()
+
+
+class _Receiver(HttpReceiver):
+    def keep(self, request: HttpRequest) -> None:
+        """Nothing: the answers are enough."""
+
+
+class RedisStreams(Destination):
+    """One stream per pipeline. Messages are too large for the sink until it is healed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self._server = EmbeddedRedis()
+        self._proxy = TcpProxy("127.0.0.1", self._server.port)
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        url = f"redis://127.0.0.1:{self._proxy.port}"
+        return {"type": "redis", "url": url, "name": name, **({} if healed else TOO_LARGE)}
+
+    def accepted(self, name: str) -> list[Change]:
+        with redis.Redis(port=self._server.port) as client:
+            return changes(fields[b"payload"] for _, fields in client.xrange(name))
+
+    def disturb(self) -> None:
+        self._proxy.cut()
+
+    def crash(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
+
+    def __enter__(self) -> Destination:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.close()
+        self._server.__exit__()
+
+
+class PostgresEvents(Destination):
+    """One table per pipeline, with a constraint that refuses messages until it is healed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self._server = EmbeddedPostgres(18)
+        self._names: list[str] = []
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        if not healed:
+            self._names.append(name)
+        dsn = f"postgresql://postgres@127.0.0.1:{self._proxy.port}/{self._database}"
+        return {"type": "postgres", "dsn": dsn, "events": f"events_{name}"}
+
+    def prepare(self) -> None:
+        with self._connect() as connection:
+            for name in self._names:
+                connection.execute(_EVENTS.format(name))
+
+    def accepted(self, name: str) -> list[Change]:
+        # A lane has one transaction at a time, and numbers its rows in their order.
+        query = f"SELECT payload::text FROM events_{name} ORDER BY arrived"
+        with self._connect() as connection:
+            return changes(row[0] for row in connection.execute(query))
+
+    def disturb(self) -> None:
+        self._proxy.cut()
+
+    def crash(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
+
+    def heal(self) -> None:
+        with self._connect() as connection:
+            for name in self._names:
+                connection.execute(f"ALTER TABLE events_{name} DROP CONSTRAINT empty")
+
+    def _connect(self) -> psycopg.Connection:
+        return psycopg.connect(self._server.dsn(self._database), autocommit=True)
+
+    def __enter__(self) -> Destination:
+        self._server.start()
+        self._database = self._server.create_database("copy")
+        self._proxy = TcpProxy("127.0.0.1", self._server.port)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.close()
+        self._server.__exit__()
+
+
+class Files(Destination):
+    """JSON Lines in a folder per pipeline. Messages are too large until it is healed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self._folder = folder / "files"
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        return {
+            "type": "file",
+            "url": str(self._folder / name),
+            "format": "jsonl",
+            "compression": "gzip",
+            "roll_s": 1,
+            **({} if healed else TOO_LARGE),
+        }
+
+    def accepted(self, name: str) -> list[Change]:
+        # Names sort by position, and files of a lane do not overlap.
+        files = sorted((self._folder / name / "public" / "counters").glob("*.jsonl.gz"))
+        return changes(line for file in files for line in gzip.open(file))
+
+
+class Streams(Destination):
+    """A JetStream stream per pipeline. Messages are too large for it until it is healed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self._server = EmbeddedNats(data=folder / "jetstream")
+        self._names: list[str] = []
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        if not healed:
+            self._names.append(name)
+        return sink(f"nats://127.0.0.1:{self._proxy.port}", name)
+
+    def prepare(self) -> None:
+        asyncio.run(self._limit(2000))
+
+    def heal(self) -> None:
+        asyncio.run(self._limit(-1))
+
+    async def _limit(self, size: int) -> None:
+        client = await nats.connect(self._server.url)
+        try:
+            for name in self._names:
+                info = await client.jetstream().stream_info(name)
+                info.config.max_msg_size = size
+                await client.jetstream().update_stream(info.config)
+        finally:
+            await close(client)
+
+    def accepted(self, name: str) -> list[Change]:
+        return changes(asyncio.run(self._payloads(name)))
+
+    async def _payloads(self, name: str) -> list[bytes]:
+        client = await nats.connect(self._server.url)
+        try:
+            jetstream = client.jetstream()
+            count = (await jetstream.stream_info(name)).state.messages
+            subscription = await jetstream.subscribe(f"{name}.>", ordered_consumer=True)
+            return [(await subscription.next_msg(60)).data for _ in range(count)]
+        finally:
+            await close(client)
+
+    def disturb(self) -> None:
+        self._proxy.cut()
+
+    def crash(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
+
+    def __enter__(self) -> Destination:
+        self._server.start()
+        self._proxy = TcpProxy("127.0.0.1", self._server.port)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.close()
+        self._server.__exit__()
+
+
+DESTINATIONS: dict[str, type[Destination]] = {
+    "http": Webhooks,
+    "redis": RedisStreams,
+    "postgres": PostgresEvents,
+    "file": Files,
+    "nats": Streams,
+}
