@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks import (
     beside,
     bigtx,
+    blocked,
     broker,
     capture,
     compression,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {
     "beside": beside.run,
     "bigtx": bigtx.run,
+    "blocked": blocked.run,
     "broker": broker.run,
     "capture": capture.run,
     "compression": compression.run,

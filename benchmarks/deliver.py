@@ -54,8 +54,8 @@ _BRIDGE = {name: {"shape": "bridge", "encoding": name} for name in ("json", "msg
 def run(quick: bool) -> Report:
     """The figures of all cases.
 
-    Backlog: `ratio_json`, `ratio_msgpack`. Live: `live_events_per_s`, `rss_total_mb`. Catch-up:
-    `catchup_events_per_s`, `ratio_catchup`.
+    Backlog: `ratio_json`, `ratio_msgpack`. Guard: `guard_ratio`. Live: `live_events_per_s`,
+    `rss_total_mb`. Catch-up: `catchup_events_per_s`, `ratio_catchup`.
     """
     report = Report("deliver: events/s from the log through Spark into JetStream")
     for case in CASES.values():
@@ -78,13 +78,7 @@ def _backlog(report: Report, quick: bool, forms: dict[str, dict[str, str]] = _BR
 def _compare(
     made: Source, folder: Path, report: Report, forms: dict[str, dict[str, str]], *, quick: bool
 ) -> None:
-    transactions = _TRANSACTIONS // 20 if quick else _TRANSACTIONS
-    made.create_slot("base")
-    made.connection.execute("CALL fill(%s, %s)", (transactions, _ROWS))
-    made.connection.execute("CHECKPOINT")
-    until, rows = made.end(), transactions * _ROWS
-    with made.copied_slot("base") as slot:
-        capture(made, slot, folder, until).finish()
+    until, rows = _fill(made, folder, quick=quick)
     rates: dict[str, list[float]] = {name: [] for name in forms}
     ratios: dict[str, list[float]] = {name: [] for name in forms}
     references = []
@@ -99,6 +93,32 @@ def _compare(
     for name, found in rates.items():
         report.add(f"backlog, {name}", f"{median(found):,.0f} events/s")
         report.figure(f"ratio_{name}", median(ratios[name]), "÷ pg_recvlogical")
+
+
+def _fill(made: Source, folder: Path, *, quick: bool) -> tuple[Lsn, int]:
+    """Write a backlog and capture it; where it ends, and its changes."""
+    transactions = _TRANSACTIONS // 20 if quick else _TRANSACTIONS
+    made.create_slot("base")
+    made.connection.execute("CALL fill(%s, %s)", (transactions, _ROWS))
+    made.connection.execute("CHECKPOINT")
+    until = made.end()
+    with made.copied_slot("base") as slot:
+        capture(made, slot, folder, until).finish()
+    return until, transactions * _ROWS
+
+
+def _guard(report: Report, quick: bool) -> None:
+    """The backlog of a pipeline that parks messages, against one that stops at the first."""
+    park: dict[str, list[float]] = {"key": [], "never": []}
+    with source() as made, log_folder() as folder:
+        _, rows = _fill(made, folder, quick=quick)
+        for repetition in range(1 if quick else 2 * _REPETITIONS):
+            for choice in sorted(park, reverse=bool(repetition % 2)):
+                form = {"shape": "bridge", "encoding": "msgpack", "park": choice}
+                park[choice].append(_deliver(folder, form, rows))
+    for choice, rates in park.items():
+        report.add(f"backlog, park: {choice}", f"{median(rates):,.0f} events/s")
+    report.figure("guard_ratio", median(park["key"]) / median(park["never"]))
 
 
 def _reference(made: Source, until: Lsn) -> float:
@@ -194,6 +214,7 @@ def _pause(
 
 CASES: dict[str, Callable[[Report, bool], None]] = {
     "backlog": _backlog,
+    "guard": _guard,
     "live": _live,
     "catchup": _catch_up,
 }
