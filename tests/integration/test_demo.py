@@ -106,6 +106,7 @@ def test_committed_and_received_changes_agree_and_nothing_is_left(tmp_path: Path
     assert {op for _, op, *_ in counts} == {"insert", "update", "delete", "truncate", "message"}
     assert all(committed == received for *_, committed, received in counts)
     assert AGREED in out
+    assert re.search(r"The webhooks of orders were all accepted: \d+, [1-9]\d* of them", out)
     assert "stopped in order, exit code 0" in out
     assert len(household.running("pipelines")) == 1
     assert len(household.folders) == 3

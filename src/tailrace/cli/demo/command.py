@@ -1,9 +1,9 @@
 """`tailrace demo`: a sample shop with traffic, and every change of it delivered to NATS.
 
 The demo runs what users run: PostgreSQL, the publication and slot of `tailrace init`, `tailrace
-run` with Spark, a JetStream consumer, and a `tailrace mirror` of one table in SQLite. At the end it
-compares the changes that the consumer received with those that PostgreSQL counted, and the mirror
-with its table.
+run` with Spark, a JetStream consumer, a receiver of webhooks that fails now and then, and a
+`tailrace mirror` of one table in SQLite. At the end it compares the changes that both received with
+those that PostgreSQL counted, and the mirror with its table.
 """
 
 # ruff: noqa: PLC0415 - psycopg and NATS are loaded when the command runs, not for --help
@@ -54,9 +54,9 @@ def demo(
     """Run the whole system with sample traffic, without any set-up.
 
     Starts an embedded PostgreSQL 18 with a sample shop and live traffic, an embedded NATS server,
-    and `tailrace run` between them. Shows each change as a JetStream consumer receives it, and a
-    local copy of one table that `tailrace mirror` keeps current in SQLite. Ctrl-C ends the demo and
-    removes everything it created.
+    and `tailrace run` between them. Shows each change as a JetStream consumer receives it, webhooks
+    of one table whose receiver fails now and then, and a local copy of it that `tailrace mirror`
+    keeps current in SQLite. Ctrl-C ends the demo and removes everything it created.
 
     At the end it compares, by table and operation, the changes that PostgreSQL committed with those
     that were received, and the copy with its table. The exit code is 1 if they differ. Needs Java
@@ -145,12 +145,14 @@ def _run(stop: threading.Event, seconds: float | None, rate: float) -> bool:
         watch.until_stopped(stop, seconds)
         committed = environment.stop_traffic()
         watch.until_last_change()
+        posted = watch.until_posted(committed)
         copied_rows = watch.until_copied()
         view.close()
         environment.stop_mirror()
         code = environment.stop()
         console.print(Text(f"· stopped in order, exit code {code}", style="dim"))
         agree = _print_counts(committed, watch.meter.counts, environment, console)
+        agree &= _print_webhooks(posted, environment, console)
         return _print_copy(copied_rows, environment, console) and agree and code == 0
 
 
@@ -170,6 +172,20 @@ def _capture_streams(figures: SystemFigures) -> bool:
 
 def _pipelines_run(figures: SystemFigures) -> bool:
     return all(pipeline.running for pipeline in figures.pipelines)
+
+
+def _print_webhooks(posted: bool, environment: DemoEnvironment, console: Console) -> bool:
+    """Print whether the receiver accepted the changes of its table."""
+    table, webhooks = environment.posted, environment.webhooks
+    if posted:
+        text = (
+            f"The webhooks of {table} were all accepted: {webhooks.counts.total():,}, "
+            f"{webhooks.recovered:,} of them after two failures."
+        )
+    else:
+        text = f"The webhooks of {table} are NOT what PostgreSQL committed. Please report this."
+    console.print(Text(text, style="green" if posted else "bold red"))
+    return posted
 
 
 def _print_copy(rows: int | None, environment: DemoEnvironment, console: Console) -> bool:

@@ -1,5 +1,5 @@
-"""The demo's environment: PostgreSQL with a sample shop, NATS, a `tailrace run` between them, and a
-`tailrace mirror` after them.
+"""The demo's environment: PostgreSQL with a sample shop, NATS and a receiver of webhooks, a
+`tailrace run` between them, and a `tailrace mirror` after them.
 
 Everything is in temporary folders and child processes, and is removed when the environment is
 closed, also after an error.
@@ -24,6 +24,7 @@ import yaml
 from tailrace import config
 from tailrace.change import Op
 from tailrace.cli.demo.tally import Tally
+from tailrace.cli.demo.webhooks import Webhooks
 from tailrace.errors import ProcessError
 from tailrace.observe.figures import SlotFigures
 from tailrace.postgres.bootstrap import initialise
@@ -32,6 +33,7 @@ from tailrace.postgres.names import TableName
 from tailrace.process import die_with_parent
 from tailrace.run.exit_codes import FINAL
 from tailrace.run.overview import Overview
+from tailrace.sinks.http.sink_type import SINK as HTTP
 from tailrace.sinks.nats.sink_type import SINK as NATS
 from tailrace.testing import EmbeddedNats, EmbeddedPostgres, SampleShop
 from tailrace.testing.process import free_port, private_folder, remove
@@ -49,6 +51,7 @@ DATABASE = "shop"
 PIPELINE = "shop"
 _FINAL = frozenset(kind.code for kind in FINAL.values())
 _MIRRORED = "orders"
+_POSTED = "orders"
 _SHOW_COPY = "SELECT * FROM orders"
 _COMPARED = "SELECT id, customer_id, status, total, note FROM {} ORDER BY id"
 _MAX_RESTARTS = 2
@@ -93,6 +96,7 @@ class DemoEnvironment:
         self._postgres = owned.enter_context(EmbeddedPostgres(18))
         self._announce("starting NATS with JetStream")
         self._nats = owned.enter_context(EmbeddedNats())
+        self.webhooks = owned.enter_context(Webhooks())
         self._announce(f"creating the sample shop: {', '.join(TABLES)}")
         with self._postgres.connect() as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -129,7 +133,17 @@ class DemoEnvironment:
                     "encoding": "json",
                     "snapshots": {},
                     "sink": {"type": NATS.name, "url": self._nats.url},
-                }
+                },
+                "webhooks": {
+                    "tables": [f"public.{_POSTED}"],
+                    "shape": "bridge",
+                    "encoding": "json",
+                    "sink": {
+                        "type": HTTP.name,
+                        "url": self.webhooks.url,
+                        "allow_private": True,
+                    },
+                },
             },
         }
         self.file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
@@ -214,6 +228,11 @@ class DemoEnvironment:
         """The table that is mirrored."""
         return _MIRRORED
 
+    @property
+    def posted(self) -> str:
+        """The table whose changes are sent as webhooks."""
+        return _POSTED
+
     def figures(self) -> SystemFigures:
         """The status figures of the processes."""
         return Overview(self.config, SlotFigures).read()
@@ -228,7 +247,9 @@ class DemoEnvironment:
                 raise ProcessError(f"{process.name} failed, {process.state}:\n{self._output()}")
         for pipeline in figures.pipelines if figures else ():
             if pipeline.state == "failed":
-                raise ProcessError(f"the pipeline failed, {pipeline.code}: {pipeline.message}")
+                raise ProcessError(
+                    f"the pipeline {pipeline.name} failed, {pipeline.code}: {pipeline.message}"
+                )
         if self._traffic is not None and self._traffic.done():
             self._finish_traffic()
         if self._mirror is not None and (code := self._mirror.poll()) is not None:

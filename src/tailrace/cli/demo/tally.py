@@ -49,6 +49,11 @@ _END_IDLE = (
 )
 
 
+def of_table(counts: Counts, table: str) -> Counts:
+    """The counts of one table."""
+    return Counter({key: count for key, count in counts.items() if key[0] == table})
+
+
 class Tally:
     """The counts, over a connection in autocommit mode."""
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 _VALUE_CHARACTERS = 28
 _KEY_CHARACTERS = 13
-_FRAME_LINES = 17
+_FRAME_LINES = 18
 """Lines of a picture that are not changes, some of them folded."""
 _REFRESHES_PER_S = 8
 _LINE_S = 2.0
@@ -57,6 +57,8 @@ class Picture:
     """Key columns of a table."""
     mirror: str = ""
     """State of the local copy, as text."""
+    webhooks: str = ""
+    """State of the receiver of webhooks, as text."""
     note: str = ""
 
 
@@ -84,9 +86,9 @@ def _figures(picture: Picture) -> RenderableType:
         " pending  commit → received ",
         (latency(picture.latency), "bold"),
     )
-    if not picture.mirror:
-        return Group(rate, totals)
-    return Group(rate, totals, Text.assemble("mirror  ".rjust(8), (picture.mirror, "bold")))
+    others = {"mirror": picture.mirror, "webhooks": picture.webhooks}
+    lines = [Text.assemble(f"{name}  ", (text, "bold")) for name, text in others.items() if text]
+    return Group(rate, totals, *lines)
 
 
 def latency(measured: Latency | None) -> str:
@@ -171,7 +173,8 @@ def sentence(picture: Picture) -> str:
         f"{picture.received:,} changes received · {picture.per_second:,.0f} changes/s · "
         f"{picture.pending:,} pending · commit → received {latency(picture.latency)}"
     )
-    return f"{text} · mirror {picture.mirror}" if picture.mirror else text
+    text += f" · mirror {picture.mirror}" if picture.mirror else ""
+    return text + (f" · webhooks {picture.webhooks}" if picture.webhooks else "")
 
 
 class View(Protocol):

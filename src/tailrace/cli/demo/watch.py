@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from tailrace.cli.demo.tally import of_table
 from tailrace.cli.demo.view import Picture
 from tailrace.errors import ProcessError
 from tailrace.testing.shop import CLOSED
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.cli.demo.environment import DemoEnvironment
     from tailrace.cli.demo.meter import Meter
     from tailrace.cli.demo.subscriber import Subscriber
+    from tailrace.cli.demo.tally import Counts
     from tailrace.cli.demo.view import View
     from tailrace.observe.figures import ProcessFigures
 
@@ -77,6 +79,17 @@ class Watch:
             self._step("all changes have arrived; waiting for the mirror")
         return len(rows)
 
+    def until_posted(self, committed: Counts) -> bool:
+        """Until the webhooks were accepted; False after a timeout."""
+        webhooks, deadline = self._environment.webhooks, time.monotonic() + _TIMEOUT_S
+        expected = of_table(committed, self._environment.posted)
+        while webhooks.counts != expected:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+            self._step("all changes have arrived; waiting for the webhooks")
+        return True
+
     def _step(self, note: str = "") -> None:
         for arrival in self._subscriber.take():
             if not self._closed:
@@ -117,6 +130,7 @@ class Watch:
             recent=tuple(self.meter.recent),
             keys=self._environment.keys,
             mirror=self._mirror,
+            webhooks=self._environment.webhooks.summary(),
             note=note,
         )
         self._view.show(picture)
