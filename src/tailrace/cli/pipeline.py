@@ -1,10 +1,11 @@
-"""`tailrace pipeline`: pause, resume and restart single pipelines of a running system."""
+"""`tailrace pipeline`: try single pipelines, and pause, resume and restart running ones."""
 
 # ruff: noqa: PLC0415 - heavy modules are loaded when a command runs, not for --help
 
 from __future__ import annotations
 
 import getpass
+import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -16,8 +17,12 @@ from tailrace.cli import options
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.config import Config, Pipeline
+
 pipeline_app = typer.Typer(
-    name="pipeline", no_args_is_help=True, help="Pause, resume and restart single pipelines."
+    name="pipeline",
+    no_args_is_help=True,
+    help="Try, pause, resume and restart single pipelines.",
 )
 
 Name = Annotated[str, typer.Argument(help="Name of a pipeline in the settings file.")]
@@ -74,19 +79,74 @@ def restart(name: Name, *, reason: Reason = "", config: options.ConfigFile = Non
     _control(config, name, "restart", reason)
 
 
+@pipeline_app.command("try")
+def try_(
+    name: Name,
+    *,
+    table: Annotated[
+        str, typer.Option(metavar="SCHEMA.TABLE", help="Changes of this table alone.")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Max messages.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per line.")] = False,
+    config: options.ConfigFile = None,
+) -> None:
+    """Show the messages that a pipeline makes of recent changes, and send nothing.
+
+    Reads the last 10,000 changes of its tables in the log, and applies `where`, `select`, `route`,
+    the shape and the encoding of the settings file. The pipeline need not run, and may run.
+    Starts Spark if the pipeline has SQL expressions.
+
+    \b
+    Examples:
+      tailrace pipeline try orders
+      tailrace pipeline try orders --table public.order_items --limit 1 --json
+    """
+    from tailrace.cli.log.render import escape
+    from tailrace.log.reader import Log
+    from tailrace.parking.control import text_field, time_text
+    from tailrace.pipeline.preview import preview
+
+    settings = options.settings(config)
+    pipeline = _configured(settings, name)
+    log = Log.open(settings.log.path)
+    found = preview(pipeline, name, log, settings.spark, table=table, limit=limit)
+    for row in (row for batch in found for row in batch.to_pylist()):
+        document = {
+            "destination": row["destination"].decode("utf-8", "replace"),
+            **text_field("key", row["key"]),
+            "id": row["id"].decode("utf-8", "replace"),
+            "committed_at": time_text(row["committed_at"]),
+            **text_field("payload", row["payload"]),
+        }
+        if as_json:
+            typer.echo(json.dumps(document, ensure_ascii=False))
+            continue
+        *head, payload = document.items()
+        typer.echo("  ".join(f"{field}: {escape(str(value))}" for field, value in head))
+        typer.echo(f"  {escape(str(payload[1]))}")
+    if not found:
+        typer.echo("No change in the log reaches the sink.", err=True)
+
+
 def _control(
     config: Path | None, name: str, action: Literal["pause", "resume", "restart"], reason: str
 ) -> None:
     from tailrace.control import ControlFile
-    from tailrace.errors import ConfigError
 
     settings = options.settings(config)
+    _configured(settings, name)
+    getattr(ControlFile(settings.data, name), action)(user=getpass.getuser(), reason=reason)
+    typer.echo(f"{name}: {action}")
+    if not options.pipelines_run(settings):
+        typer.echo("No pipelines run on this data folder. It takes effect when they do.")
+
+
+def _configured(settings: Config, name: str) -> Pipeline:
+    from tailrace.errors import ConfigError
+
     if name not in settings.pipelines:
         raise ConfigError(
             f"there is no pipeline {name!r}",
             hint=f"Configured pipelines: {', '.join(settings.pipelines) or 'none'}.",
         )
-    getattr(ControlFile(settings.data, name), action)(user=getpass.getuser(), reason=reason)
-    typer.echo(f"{name}: {action}")
-    if not options.pipelines_run(settings):
-        typer.echo("No pipelines run on this data folder. It takes effect when they do.")
+    return settings.pipelines[name]

@@ -89,18 +89,18 @@ def document_of(selection: Selection) -> dict[str, Any]:
 
 
 def message_document(message: ParkedMessage, payload: bytes | None = None) -> dict[str, Any]:
-    """A parked message as JSON. Bytes that are not UTF-8 are in Base64, under another name."""
+    """A parked message as JSON."""
     document: dict[str, Any] = {
         "number": message.seq,
         "id": message.id,
         "destination": message.destination,
-        **_text("key", message.key),
+        **text_field("key", message.key),
         "bytes": message.bytes,
         "state": "retrying" if message.wanted else "held" if message.held else "parked",
         "attempts": message.attempts,
-        "committed_at": _time(message.committed_at),
-        "parked_at": _time(message.parked_at),
-        "last_at": _time(message.last_at),
+        "committed_at": time_text(message.committed_at),
+        "parked_at": time_text(message.parked_at),
+        "last_at": time_text(message.last_at),
         "first_error": {"code": message.first_code, "reason": message.first_reason},
         "last_error": {
             "code": message.code,
@@ -109,17 +109,19 @@ def message_document(message: ParkedMessage, payload: bytes | None = None) -> di
             "response": message.response,
         },
     }
-    return document if payload is None else document | _text("payload", payload)
+    return document if payload is None else document | text_field("payload", payload)
 
 
-def _text(name: str, value: bytes | None) -> dict[str, str | None]:
+def text_field(name: str, value: bytes | None) -> dict[str, str | None]:
+    """A member of a document. Bytes that are not UTF-8 are in Base64, under another name."""
     try:
         return {name: None if value is None else value.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(value or b"").decode()}
 
 
-def _time(us: int) -> str:
+def time_text(us: int) -> str:
+    """Microseconds since 1970 as ISO 8601."""
     return (_EPOCH + timedelta(microseconds=us)).isoformat()
 
 

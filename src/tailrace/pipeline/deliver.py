@@ -113,28 +113,32 @@ def _blocks(columns: _Columns) -> _Piece:
 def _encoded(
     rows: pa.StructArray, encoder: GroupEncoder, spec: Spec, relations: Relations
 ) -> _Piece:
-    def encoded() -> Iterator[pa.RecordBatch]:
-        changes = changes_of(rows)
-        if not len(changes):
-            return
-        route, key = changes.field("destination"), changes.field("message_key")
-        batches = []
-        for group, found in groups_of(changes, relations):
-            at = pa.array(found)
-            made = encoder.encode(
-                group,
-                destination=route.take(at).cast(pa.binary()),
-                key=key.take(at).cast(pa.binary()) if spec.keyed else None,
-            )
-            batches.append(made)
-        if batches:
-            yield in_order(batches)
-
     start = rows.field("start")[0].as_py() if len(rows) else ""
     release = release_of(rows)
     if release is not None:
         return _Piece(len(rows), start, iter(()), release=release)
-    return _Piece(len(rows), start, encoded(), OpenMark.of(rows))
+    return _Piece(len(rows), start, encode_rows(rows, encoder, spec, relations), OpenMark.of(rows))
+
+
+def encode_rows(
+    rows: pa.StructArray, encoder: GroupEncoder, spec: Spec, relations: Relations
+) -> Iterator[pa.RecordBatch]:
+    """Rows of SQL stages as messages: one batch, or none without changes."""
+    changes = changes_of(rows)
+    if not len(changes):
+        return
+    route, key = changes.field("destination"), changes.field("message_key")
+    batches = []
+    for group, found in groups_of(changes, relations):
+        at = pa.array(found)
+        made = encoder.encode(
+            group,
+            destination=route.take(at).cast(pa.binary()),
+            key=key.take(at).cast(pa.binary()) if spec.keyed else None,
+        )
+        batches.append(made)
+    if batches:
+        yield in_order(batches)
 
 
 def _deliver(

@@ -1,0 +1,120 @@
+"""The messages that a pipeline makes of recent changes: what `tailrace pipeline try` shows.
+
+They pass through `where`, `select`, `route`, the shape and the encoding, as in the running
+pipeline. Spark runs only if the pipeline has SQL stages. Nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailrace.errors import ConfigError
+from tailrace.pipeline import plan, session
+from tailrace.pipeline.deliver import encode_rows
+from tailrace.pipeline.expressions import expression
+from tailrace.pipeline.frames.blocks import BlockFrame, encoder_of, unpack
+from tailrace.pipeline.frames.cells import CellFrame
+from tailrace.pipeline.frames.frame import Slice
+from tailrace.pipeline.pipeline import spec_of
+from tailrace.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tailrace.config import Pipeline
+    from tailrace.config import Spark as SparkSettings
+    from tailrace.log.reader import Log
+    from tailrace.position import Position
+
+LOOK_BACK = 10_000
+"""How many of the last changes of its tables are tried."""
+
+
+def preview(
+    pipeline: Pipeline, name: str, log: Log, spark: SparkSettings, *, table: str, limit: int
+) -> list[pa.RecordBatch]:
+    """The last messages of a pipeline, oldest first; with a `table` those of this table."""
+    one_lane = pipeline.model_copy(update={"lanes": 1, **_only(pipeline, table)})
+    end = log.end().position
+    if expression.parse(pipeline, name=name):
+        messages = _through_spark(one_lane, name, log, spark, end)
+    else:
+        frame = BlockFrame(spec_of(name, one_lane, log, None))
+        messages = _recent(log, end, lambda part: _unpacked(frame.batches(part)))
+    return _last(messages, limit)
+
+
+def _only(pipeline: Pipeline, table: str) -> dict[str, object]:
+    if not table:
+        return {}
+    namespace, _, name = table.rpartition(".")
+    full = (namespace or "public", name)
+    if not Tables(pipeline.tables).match(*full):
+        raise ConfigError(
+            f"the pipeline does not read the table {'.'.join(full)}",
+            hint=f"Its `tables` are: {', '.join(pipeline.tables)}.",
+        )
+    return {"tables": (".".join(full),), "messages": ()}
+
+
+def _through_spark(
+    pipeline: Pipeline, name: str, log: Log, spark: SparkSettings, end: Position
+) -> list[pa.RecordBatch]:
+    running = session.build(spark, name="tailrace try")
+    stages = plan.make(running, pipeline, name=name, log=log, after=log.earliest())
+    assert stages is not None
+    spec = spec_of(name, pipeline, log, stages)
+    cells = _recent(log, end, CellFrame(spec).batches)
+    if not cells:
+        return []
+    frame = running.createDataFrame(pa.Table.from_batches(cells), CellFrame.schema)
+    encoder, relations = encoder_of(spec), stages.relations()
+    found = stages.apply(frame).toArrow().combine_chunks().to_struct_array()
+    chunks = found.chunks if isinstance(found, pa.ChunkedArray) else [found]
+    return [each for rows in chunks for each in encode_rows(rows, encoder, spec, relations)]
+
+
+def _unpacked(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in blocks:
+        yield from map(unpack, batch["messages"])
+
+
+def _recent(
+    log: Log, end: Position, read: Callable[[Slice], Iterator[pa.RecordBatch]]
+) -> list[pa.RecordBatch]:
+    """Rows of the last changes: of the last segment, and of earlier ones while these are few."""
+    segments, count = log.segments(), 1
+    while True:
+        last = count >= len(segments)
+        after = log.earliest() if last else log.header(segments[-count]).base
+        rows = _tail(read(Slice(log=log, after=after, upto=end))) if end > after else []
+        if last or sum(batch.num_rows for batch in rows) >= LOOK_BACK:
+            return rows
+        count *= 2
+
+
+def _tail(batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The last batches that have enough rows together."""
+    kept: deque[pa.RecordBatch] = deque()
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            kept.append(batch)
+            rows += batch.num_rows
+        while kept and rows - kept[0].num_rows >= LOOK_BACK:
+            rows -= kept.popleft().num_rows
+    return list(kept)
+
+
+def _last(batches: list[pa.RecordBatch], limit: int) -> list[pa.RecordBatch]:
+    kept: deque[pa.RecordBatch] = deque()
+    for batch in reversed(batches):
+        if limit <= 0:
+            break
+        part = batch.slice(max(batch.num_rows - limit, 0))
+        kept.appendleft(part)
+        limit -= part.num_rows
+    return list(kept)
