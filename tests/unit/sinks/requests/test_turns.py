@@ -15,7 +15,8 @@ KEYS = [b"1", b"2", b"3", b"4", None]
 
 
 def turns(*keys: bytes | None, former: dict[int, bytes] | None = None) -> list[int]:
-    return turns_of(groups_of(batch_of(*keys, former=former))).tolist()
+    found: list[int] = turns_of(groups_of(batch_of(*keys, former=former))).tolist()
+    return found
 
 
 def test_turns_of_keys() -> None:
