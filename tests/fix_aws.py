@@ -92,6 +92,18 @@ class Aws:
         """A name of nothing yet."""
         return f"{prefix}{uuid.uuid4().hex[:8]}"
 
+    def create(self, kind: str, name: str) -> None:
+        """What a sink of a kind sends to."""
+        match kind:
+            case "sqs":
+                self.queue(name)
+            case "sns":
+                self.topic(name)
+            case "kinesis":
+                self.stream(name)
+            case "eventbridge":
+                self.bus(name)
+
     def queue(self, name: str) -> str:
         """The URL of a new queue."""
         fifo = {"FifoQueue": "true"} if name.endswith(".fifo") else {}

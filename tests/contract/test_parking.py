@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tests.contract.test_sinks import Bench
 
 REPEATING = {"kafka", "http", "sqs", "sqs-fifo", "sns", "sns-fifo", "kinesis", "eventbridge"}
-"""Benches whose sinks deliver a replayed batch again. FIFO queues of moto forget the ids of messages
-that were received and deleted."""
+"""Benches whose sinks deliver a replayed batch again. The FIFO queues of moto forget the ids of
+messages that are deleted."""
 
 
 class Pipeline:

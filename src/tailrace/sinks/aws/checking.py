@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tailrace.finding import Finding, Severity, error, info, warning
+from tailrace.sinks.aws.failures import denies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,29 +24,29 @@ def probe(sink: AwsSink) -> None:
             sink.ping(client)
         except (BotoCoreError, ClientError) as failed:
             # The permission to list is not needed for anything else.
-            if not sink.service.denies(failed):
+            if not denies(failed):
                 raise sink.service.translate(failed) from None
 
 
 def inspect(sink: AwsSink, destinations: Sequence[str]) -> Iterator[Finding]:
     """Look every destination up."""
+    flaws = {each: sink.flaw_of(each.encode()) for each in destinations}
+    for flaw in flaws.values():
+        if flaw is not None:
+            yield error(str(flaw).removeprefix("its "), flaw.hint)
     with closing(sink.connect()) as client:
-        for destination in dict.fromkeys(destinations):
-            flaw = sink.flaw_of(destination.encode())
-            if flaw is not None:
-                yield error(str(flaw).removeprefix("its destination "), flaw.hint)
-                continue
+        for name in dict.fromkeys(sink.resource(each) for each in flaws if flaws[each] is None):
             try:
-                found = list(sink.look_up(client, destination))
+                found = list(sink.look_up(client, name))
             except (BotoCoreError, ClientError) as failed:
-                yield _failed(sink.service, failed, destination)
+                yield _failed(sink.service, failed, name)
             else:
-                answer = f"the {sink.service.kind} {destination} exists"
+                answer = f"the {sink.service.kind} {name} exists"
                 yield from found or [Finding(severity=Severity.OK, finding=answer)]
 
 
 def _failed(service: Service, failed: Exception, destination: str) -> Finding:
-    if service.denies(failed):
+    if denies(failed):
         return info(
             f"the {service.kind} {destination} cannot be looked up",
             f"To check it, allow {service.look_up} on it.",

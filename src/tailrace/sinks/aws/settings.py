@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from tailrace.settings import is_loopback
 from tailrace.sinks.requests.settings import RequestSettings
 
 _ROLE = re.compile(r"arn:[a-z-]+:iam::[0-9]{12}:role/[!-~]+")
@@ -77,6 +78,12 @@ class AwsSettings(RequestSettings):
             raise ValueError("`session_token` needs an `access_key_id`")
         if self.profile and secret:
             raise ValueError("`profile` and `access_key_id` cannot be combined")
+        url = urlsplit(self.endpoint_url)
+        if secret and url.scheme == "http" and not is_loopback(url.hostname or ""):
+            raise ValueError(
+                "the credentials would be used over an unencrypted connection: use an https:// "
+                "endpoint_url. http:// is allowed on loopback only"
+            )
         if self.external_id.get_secret_value() and not self.role_arn:
             raise ValueError("`external_id` needs a `role_arn`")
         return self

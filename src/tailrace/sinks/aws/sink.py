@@ -39,6 +39,11 @@ class AwsSink(RequestSink[Any]):
     ) -> Mapping[int, Outcome]:
         """Send a request. Returns the messages that were not accepted, and why."""
 
+    @staticmethod
+    def resource(destination: str) -> str:
+        """The part of a destination that errors name, and that has to exist."""
+        return destination
+
     @abstractmethod
     def takes(self, destination: str) -> bool:
         """Whether a destination is valid."""
@@ -64,7 +69,8 @@ class AwsSink(RequestSink[Any]):
         try:
             return self.send_entries(connection, destination, rows)
         except (BotoCoreError, ClientError) as error:
-            outcome = self.service.outcome_of_request(error, destination=destination)
+            named = self.resource(destination)
+            outcome = self.service.outcome_of_request(error, destination=named)
             return dict.fromkeys(range(rows.num_rows), outcome)
 
     def flaw_of(self, destination: bytes) -> PoisonedError | None:

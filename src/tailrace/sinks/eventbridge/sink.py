@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
+from tailrace.sinks.aws.answers import outcomes_by_row
 from tailrace.sinks.aws.failures import Service
 from tailrace.sinks.aws.sink import AwsSink
 from tailrace.sinks.aws.text import text_of
@@ -54,6 +55,11 @@ class EventBridge(AwsSink):
         super().__init__(settings, lane)
         self._source = settings.source
 
+    @staticmethod
+    def resource(destination: str) -> str:
+        """The bus."""
+        return destination.partition(" ")[0]
+
     def takes(self, destination: str) -> bool:
         """A bus and a detail type."""
         return parse_destination(destination) is not None
@@ -86,18 +92,14 @@ class EventBridge(AwsSink):
             for payload, name, committed_at in zip(*columns, strict=True)
         ]
         answer = client.put_events(Entries=entries)
-        if not answer.get("FailedEntryCount"):
-            return {}
-        return {
-            row: self.service.outcome(
-                each["ErrorCode"],
-                each.get("ErrorMessage", ""),
-                sender_fault=True,
-                destination=destination,
-            )
-            for row, each in enumerate(answer["Entries"])
-            if each.get("ErrorCode")
-        }
+        return outcomes_by_row(
+            self.service,
+            answer.get("Entries", ()),
+            count=rows.num_rows,
+            accepted="EventId",
+            sender_fault=True,
+            destination=to.bus,
+        )
 
     def ping(self, client: Any) -> None:
         """List a bus."""
@@ -105,7 +107,7 @@ class EventBridge(AwsSink):
 
     def look_up(self, client: Any, destination: str) -> Iterator[Finding]:
         """The bus must exist."""
-        client.describe_event_bus(Name=destination.partition(" ")[0])
+        client.describe_event_bus(Name=destination)
         return iter(())
 
 

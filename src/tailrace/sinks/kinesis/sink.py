@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from tailrace.sinks.aws.answers import outcomes_by_row
 from tailrace.sinks.aws.checking import smaller_limit
 from tailrace.sinks.aws.failures import Service
 from tailrace.sinks.aws.sink import AwsSink
@@ -66,18 +67,14 @@ class Kinesis(AwsSink):
             for payload, key, scope in zip(*columns, strict=True)
         ]
         answer = client.put_records(Records=records, **naming(destination))
-        if not answer.get("FailedRecordCount"):
-            return {}
-        return {
-            row: self.service.outcome(
-                each["ErrorCode"],
-                each.get("ErrorMessage", ""),
-                sender_fault=False,
-                destination=destination,
-            )
-            for row, each in enumerate(answer["Records"])
-            if each.get("ErrorCode")
-        }
+        return outcomes_by_row(
+            self.service,
+            answer.get("Records", ()),
+            count=rows.num_rows,
+            accepted="SequenceNumber",
+            sender_fault=False,
+            destination=destination,
+        )
 
     def ping(self, client: Any) -> None:
         """List a stream, if there is one."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tailrace.sinks.aws.answers import outcomes_by_id
 from tailrace.sinks.aws.attributes import entries_of, sizes_of
 from tailrace.sinks.aws.checking import smaller_limit
-from tailrace.sinks.aws.failures import Service, outcomes_of_failed
+from tailrace.sinks.aws.failures import Service
 from tailrace.sinks.aws.sink import AwsSink
 from tailrace.sinks.sns.destination import FIFO, is_topic
 
@@ -50,7 +51,7 @@ class Sns(AwsSink):
         """One PublishBatch."""
         entries = entries_of(rows, body="Message", fifo=destination.endswith(FIFO))
         answer = client.publish_batch(TopicArn=destination, PublishBatchRequestEntries=entries)
-        return outcomes_of_failed(self.service, answer.get("Failed", ()), destination=destination)
+        return outcomes_by_id(self.service, answer, count=rows.num_rows, destination=destination)
 
     def ping(self, client: Any) -> None:
         """List topics."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tailrace.sinks.aws.answers import outcomes_by_id
 from tailrace.sinks.aws.attributes import entries_of, sizes_of
 from tailrace.sinks.aws.checking import smaller_limit
-from tailrace.sinks.aws.failures import Service, outcomes_of_failed
+from tailrace.sinks.aws.failures import Service
 from tailrace.sinks.aws.sink import AwsSink
 from tailrace.sinks.sqs.destination import FIFO, is_queue, is_url
 
@@ -59,7 +60,7 @@ class Sqs(AwsSink):
         answer = client.send_message_batch(
             QueueUrl=self._url_of(client, destination), Entries=entries
         )
-        return outcomes_of_failed(self.service, answer.get("Failed", ()), destination=destination)
+        return outcomes_by_id(self.service, answer, count=rows.num_rows, destination=destination)
 
     def ping(self, client: Any) -> None:
         """List a queue, if there is one."""
