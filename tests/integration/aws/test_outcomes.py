@@ -180,6 +180,15 @@ def test_a_service_that_is_too_busy_is_not_asked_for_a_while(
     assert next(requests, None) is next(entries, None) is None
 
 
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ThrottlingException"])
+def test_a_service_that_refuses_to_list_answers(code: str, aws: Aws, faulty: FaultyAws) -> None:
+    given = {**aws.keys, "type": "kinesis", "stream": "x", "endpoint_url": faulty.url}
+    settings = SINKS.find("kinesis").settings.model_validate(given)
+    faulty.refuse = lambda _: error(code)
+    SINKS.find("kinesis").probe(settings, name="test")
+    assert len(faulty.requests) == 1
+
+
 def test_a_request_that_is_too_long_is_divided(aws: Aws, faulty: FaultyAws) -> None:
     to = Destination("sqs", aws, faulty)
     sizes: list[int] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tailrace.finding import Finding, Severity, error, info, warning
-from tailrace.sinks.aws.failures import denies
+from tailrace.sinks.aws.failures import denies, throttles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ def probe(sink: AwsSink) -> None:
             sink.ping(client)
         except (BotoCoreError, ClientError) as failed:
             # The permission to list is not needed for anything else.
-            if not denies(failed):
+            if not denies(failed) and not throttles(failed):
                 raise sink.service.translate(failed) from None
 
 

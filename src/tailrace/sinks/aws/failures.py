@@ -152,9 +152,18 @@ class Service:
 
 def denies(error: Exception) -> bool:
     """Whether the login is valid and lacks a permission."""
+    return _concern_of_service(error) is Concern.PERMISSION
+
+
+def throttles(error: Exception) -> bool:
+    """Whether the service answers and has too much to do."""
+    return _concern_of_service(error) is Concern.PACE
+
+
+def _concern_of_service(error: Exception) -> Concern | None:
     if not isinstance(error, exceptions.ClientError) or error.operation_name == ASSUME_ROLE:
-        return False
-    return concern_of(_parts(error)[0]) is Concern.PERMISSION
+        return None
+    return concern_of(_parts(error)[0])
 
 
 def _unassumed(code: str, message: str, status: int) -> SinkError:
