@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.sinks.groups import groups_of
-from tailrace.sinks.requests.request import Limits, cut
+from tailrace.sinks.requests.limits import Limits
+from tailrace.sinks.requests.request import cut
 from tailrace.sinks.requests.turns import turns_of
 from tests.unit.sinks.requests.test_engine import batch_of, numbers
 
