@@ -51,12 +51,12 @@ class Destination:
         self.destination = f"{self.name} an insert" if kind == "eventbridge" else self.name
 
     @contextmanager
-    def opened(self, retry: Retry = SOON, **keys: Any) -> Iterator[Sink]:
+    def opened(self, retry: Retry = SOON, *, ordered: bool = True, **keys: Any) -> Iterator[Sink]:
         template = {"sqs": "queue", "kinesis": "stream", "eventbridge": "bus"}[self.kind]
         kind = SINKS.find(self.kind)
         given = {**self._aws.keys, "endpoint_url": self._faulty.url, template: self.name, **keys}
         settings = kind.settings.model_validate({"type": self.kind, **given})
-        sink = kind.open(settings, Lane(pipeline="test", retry=retry))
+        sink = kind.open(settings, Lane(pipeline="test", retry=retry, ordered=ordered))
         sink.open(ORIGIN)
         try:
             yield sink
@@ -225,9 +225,20 @@ def test_a_missing_permission_stops_all_messages(kind: str, aws: Aws, faulty: Fa
     assert permission.get(kind, "events:PutEvents") in caught.value.hint
 
 
-def test_a_lost_answer_repeats_a_message_in_a_standard_queue_only(
-    aws: Aws, faulty: FaultyAws
+@pytest.mark.parametrize("ordered", [True, False])
+def test_messages_without_a_key_share_a_request_only_if_order_does_not_matter(
+    aws: Aws, faulty: FaultyAws, ordered: bool
 ) -> None:
+    to = Destination("kinesis", aws, faulty)
+    with to.opened(ordered=ordered) as sink:
+        write(sink, rows(range(5), destination=to.destination.encode()))
+        assert sink.flush().messages == 5
+    sizes = [len(entries) for entries in faulty.batches]
+    assert sizes == ([1] * 5 if ordered else [5])
+    assert to.delivered() == [payload(number) for number in range(5)]
+
+
+def test_a_repeated_message_is_dropped_by_a_fifo_queue_only(aws: Aws, faulty: FaultyAws) -> None:
     for fifo in (False, True):
         to = Destination("sqs", aws, faulty, fifo=fifo)
         for _ in range(2):

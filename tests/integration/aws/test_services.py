@@ -152,6 +152,7 @@ def test_events(aws: Aws) -> None:
         ("sns", b"orders"),
         ("kinesis", b"a/b"),
         ("eventbridge", b"default"),
+        ("eventbridge", b"default \xff"),
     ],
 )
 def test_a_destination_that_cannot_be_is_refused(kind: str, destination: bytes, aws: Aws) -> None:

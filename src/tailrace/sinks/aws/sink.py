@@ -9,6 +9,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tailrace.errors import PoisonedError
 from tailrace.sinks.aws.session import client_of
+from tailrace.sinks.aws.text import text_of
 from tailrace.sinks.requests.sink import RequestSink
 
 if TYPE_CHECKING:
@@ -75,9 +76,10 @@ class AwsSink(RequestSink[Any]):
 
     def flaw_of(self, destination: bytes) -> PoisonedError | None:
         """A destination must be the name of one."""
-        shown = destination.decode("utf-8", "replace")
-        if self.takes(shown):
+        text = text_of(destination)
+        if text is not None and self.takes(text):
             return None
+        shown = destination.decode("utf-8", "replace")
         return PoisonedError(
             f"its destination {shown[:200]!r} is not {self.service.destination}",
             hint="Change `route`, or the name in the settings of the sink.",
