@@ -20,6 +20,7 @@ import psycopg
 import pyarrow as pa
 import redis
 
+from benchmarks import sinks_aws
 from benchmarks.report import Report
 from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
@@ -41,7 +42,8 @@ _CONCURRENCY = 16
 
 
 def run(quick: bool) -> Report:
-    """`http_ratio`, `redis_ratio`, `redis_string_ratio` and `postgres_ratio`: sink ÷ client."""
+    """`http_ratio`, `redis_ratio`, `redis_string_ratio`, `postgres_ratio`, `sqs_ratio` and
+    `kinesis_ratio`: sink ÷ client."""
     report = Report("sinks: messages per second, and the sink's rate ÷ that of its own client")
     count = 4_000 if quick else 200_000
     _http(report, _messages(count // 20, b"/"))
@@ -59,6 +61,8 @@ def run(quick: bool) -> Report:
             )
             _compare(report, name, _sink("redis", settings, batches, reset), best)
     _postgres(report, _messages(count, b"public.orders"))
+    for kind, share in (("sqs", 10), ("kinesis", 2)):
+        _aws(report, kind, count // share)
     return report
 
 
@@ -168,6 +172,14 @@ def _post(url: str, batches: Batches) -> None:
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in ("payload", "id")]
             list(pool.map(send, *columns))
+
+
+def _aws(report: Report, kind: str, count: int) -> None:
+    with sinks_aws.receiver() as url:
+        batches = _messages(count, sinks_aws.destination_of(kind, url))
+        best = _rate(partial(sinks_aws.send, kind, url, batches), batches, lambda: None)
+        settings = sinks_aws.settings_of(kind, url)
+        _compare(report, kind, _sink(kind, settings, batches, lambda: None), best)
 
 
 def _flush_redis(server: EmbeddedRedis) -> None:

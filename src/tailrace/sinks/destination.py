@@ -24,6 +24,8 @@ class Template(ABC):
 
     kind: ClassVar[str]
     """The name of a destination in errors: `subject`, `topic`."""
+    joint: ClassVar[str] = "."
+    """What is between schema and table in `{table}`."""
 
     def __init__(self, template: str, *, database: str) -> None:
         self._template = template
@@ -47,7 +49,7 @@ class Template(ABC):
         alone = self._apart or schema == "public"
         values = {
             "schema": token(schema),
-            "table": token(table) if alone else f"{token(schema)}.{token(table)}",
+            "table": token(table) if alone else f"{token(schema)}{self.joint}{token(table)}",
             "operation": op.value,
             "database": token(self._database),
         }

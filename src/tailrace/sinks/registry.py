@@ -19,6 +19,10 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "redis": "tailrace.sinks.redis.sink_type:SINK",
         "postgres": "tailrace.sinks.postgres.sink_type:SINK",
         "file": "tailrace.sinks.file.sink_type:SINK",
+        "sqs": "tailrace.sinks.sqs.sink_type:SINK",
+        "sns": "tailrace.sinks.sns.sink_type:SINK",
+        "kinesis": "tailrace.sinks.kinesis.sink_type:SINK",
+        "eventbridge": "tailrace.sinks.eventbridge.sink_type:SINK",
         "shadow": "tailrace.shadow.sink_type:SINK",
     },
 )

@@ -27,6 +27,7 @@ from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -378,3 +379,21 @@ def test_a_long_answer_is_cut(receiver: HttpReceiver) -> None:
         write(sink, batch(range(3), keys=3))
         failures = sink.flush().failures
     assert [len(each.outcome.response) for each in failures] == [2000] * 3
+
+
+def test_what_a_first_batch_has_delivered_is_not_repeated(
+    receiver: HttpReceiver, tmp_path: Path
+) -> None:
+    """GIVEN a sink whose task dies in its first batch WHEN the batch is replayed THEN it sends
+    what was not accepted."""
+    lane = Lane(pipeline="test", folder=tmp_path)
+    for count in (3, 5):
+        sink = Http(settings_of(receiver.url), lane)
+        sink.open(ORIGIN)
+        write(sink, batch(range(count), keys=count))
+        receipt = sink.flush()
+        sink.close()
+    assert (receipt.messages, receipt.duplicates) == (2, 3)
+    assert sorted(each.id for each in receiver.requests) == sorted(
+        message_id(number).decode() for number in range(5)
+    )

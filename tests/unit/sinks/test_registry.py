@@ -46,7 +46,7 @@ def test_settings_become_the_model_of_their_kind() -> None:
         ({"type": "nots"}, r"pipelines\.p\.sink: unknown sink 'nots', did you mean nats\?"),
         (
             {},
-            r"pipelines\.p\.sink: needs a `type`: nats, kafka, http, redis, postgres, file, shadow",
+            r"sink: needs a `type`: nats, kafka, http, redis, postgres, file, sqs, sns, kinesis, ",
         ),
         ({"type": "nats", "strem": 1}, r"pipelines\.p\.sink\.strem: unknown key.* stream\?"),
         ({"type": "nats", "stream": {"nam": 1}}, r"sink\.stream\.nam: unknown key.* name\?"),
@@ -61,12 +61,22 @@ def test_an_error_names_the_key(sink: object, message: str) -> None:
 
 
 def test_settings_load_no_client_library() -> None:
+    sinks: dict[str, dict[str, Any]] = {
+        "nats": {},
+        "kafka": {},
+        "http": {"url": "https://example.com"},
+        "redis": {},
+        "sqs": {"queue": "{table}"},
+        "sns": {"topic": "arn:{table}"},
+        "kinesis": {"stream": "{table}"},
+        "eventbridge": {},
+    }
+    pipelines = {name: {"sink": {"type": name, **keys}} for name, keys in sinks.items()}
     program = (
         "import sys; from tailrace.config import load;"
-        "load(None, {'pipelines': {'a': {'sink': {'type': 'nats'}},"
-        " 'b': {'sink': {'type': 'kafka'}}, 'c': {'sink': {'type': 'redis'}}}});"
-        "print(sorted({'nats', 'confluent_kafka', 'redis', 'pyarrow', 'numpy', 'pyspark',"
-        " 'psycopg'} & set(sys.modules)))"
+        f"load(None, {{'pipelines': {pipelines!r}}});"
+        "print(sorted({'nats', 'confluent_kafka', 'httpcore', 'redis', 'botocore', 'pyarrow',"
+        " 'numpy', 'pyspark', 'psycopg'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"

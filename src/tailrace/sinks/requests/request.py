@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tailrace.message import MESSAGES
 from tailrace.sinks.groups import groups_of
+from tailrace.sinks.requests.turns import turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,19 +22,10 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.groups import Groups
     from tailrace.sinks.outcome import Outcome
+    from tailrace.sinks.requests.limits import Limits
 
 _FORGET_EVERY = 10_000
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=MESSAGES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How large requests are, and how many are sent at a time."""
-
-    rows: int = 1
-    bytes: int = 1 << 20
-    """Of payloads. A larger message has a request of its own."""
-    concurrency: int = 16
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -152,10 +144,15 @@ def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
     if not batch.num_rows:
         return
     groups = groups_of(batch)
+    runs: NDArray[np.int64] = (
+        batch.column("destination").dictionary_encode().indices.to_numpy().astype(np.int64)
+    )
+    if limits.distinct and limits.rows > 1:
+        batch, groups, runs = _in_turns(batch, groups, runs)
     lengths = pc.binary_length(batch.column("payload")).to_numpy()
     sizes: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
     at, sent = 0, 0
-    for end in _ends_of_runs(batch.column("destination")):
+    for end in [*(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]:
         while at < end:
             most = min(end, at + limits.rows)
             upto = max(bisect_right(sizes, sent + limits.bytes, at, most), at + 1)
@@ -165,7 +162,13 @@ def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
             at = upto
 
 
-def _ends_of_runs(destinations: pa.BinaryArray) -> list[int]:
-    """Where another destination follows, and the end."""
-    codes: NDArray[np.int32] = destinations.dictionary_encode().indices.to_numpy()
-    return [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+def _in_turns(
+    batch: pa.RecordBatch, groups: Groups, destinations: NDArray[np.int64]
+) -> tuple[pa.RecordBatch, Groups, NDArray[np.int64]]:
+    """The messages by turn and destination, then in order; and a number for each of these."""
+    turns = turns_of(groups)
+    runs = turns * (destinations.max() + 1) + destinations
+    order = np.argsort(runs, kind="stable")
+    if np.any(np.diff(order) < 0):
+        batch, groups, runs = batch.take(pa.array(order)), groups.take(order), runs[order]
+    return batch, groups, runs

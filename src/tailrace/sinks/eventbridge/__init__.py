@@ -1,0 +1,1 @@
+"""The sink `eventbridge`: event buses of Amazon EventBridge."""

@@ -1,0 +1,1 @@
+"""The sink `kinesis`: data streams of Amazon Kinesis."""

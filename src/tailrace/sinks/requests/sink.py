@@ -1,0 +1,155 @@
+"""`RequestSink`: what all sinks of requests do in the same way.
+
+A sink inspects messages before they are sent, skips those that an earlier attempt has delivered,
+and leaves requests, retries and outcomes to the engine. A kind of sink adds its connection, how a
+request is sent over it, and which destinations it takes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tailrace.errors import PoisonedError, SinkUnreachableError
+from tailrace.sinks.outcome import Outcome
+from tailrace.sinks.requests.acknowledged import Acknowledged
+from tailrace.sinks.requests.engine import Requests
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tailrace.position import Position
+    from tailrace.sinks.contract import Lane, Receipt
+    from tailrace.sinks.requests.settings import RequestSettings
+
+
+class Connection(Protocol):
+    """What requests are sent over, by several threads."""
+
+    def close(self) -> None:
+        """Send no more."""
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class RequestSink(ABC, Generic[C]):
+    """Sends the messages of one lane."""
+
+    answers_per_message: ClassVar[bool] = False
+    """Whether a request may be accepted in part. A key is in such a request at most once."""
+
+    def __init__(self, settings: RequestSettings, lane: Lane) -> None:
+        self._request_settings = settings
+        self._lane = lane
+        self._acknowledged = Acknowledged(lane.folder, history=lane.history, lane=lane.number)
+        self._skipped = 0
+        """Messages that an earlier attempt has delivered, since the last receipt."""
+        self._connection: C | None = None
+        self._requests: Requests | None = None
+
+    @abstractmethod
+    def connect(self) -> C:
+        """A connection, or what makes connections when they are needed."""
+
+    @abstractmethod
+    def send(self, connection: C, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """Send a request. Returns the messages that were not accepted, and why."""
+
+    @abstractmethod
+    def flaw_of(self, destination: bytes) -> PoisonedError | None:
+        """Why a destination can never take a message; None if it may."""
+
+    def sizes_of(self, batch: pa.RecordBatch) -> NDArray[np.integer]:
+        """The bytes of each message that count for `max_message_bytes`."""
+        sizes: NDArray[np.integer] = pc.binary_length(batch.column("payload")).to_numpy()
+        return sizes
+
+    def open(self, after: Position) -> None:
+        """Forget what was not flushed. Connections are made when they are needed, and kept."""
+        if self._requests is None or not self._requests.idle:
+            self.close()
+            self._connection = self.connect()
+            self._requests = self._engine(self._connection)
+        self._acknowledged.open(after)
+        self._skipped = 0
+
+    def _engine(self, connection: C) -> Requests:
+        distinct = self.answers_per_message and self._lane.ordered
+        return Requests(
+            partial(self.send, connection),
+            replace(self._request_settings.limits, distinct=distinct),
+            self._lane.retry,
+            acknowledged=self._acknowledged,
+            ordered=self._lane.ordered,
+            blocks=self._lane.blocks,
+        )
+
+    def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
+        """The rows that are too large, and those whose destination is invalid."""
+        self._require_open()
+        errors: dict[int, PoisonedError] = {}
+        for destination in pc.unique(batch.column("destination")).to_pylist():
+            flaw = self.flaw_of(destination)
+            if flaw is not None:
+                same = pc.equal(batch.column("destination"), destination)
+                errors.update(dict.fromkeys(pc.indices_nonzero(same).to_pylist(), flaw))
+        limit = self._request_settings.max_message_bytes
+        sizes = self.sizes_of(batch)
+        for row in np.flatnonzero(sizes > limit).tolist():
+            errors[row] = PoisonedError(
+                f"it has {sizes[row]} bytes, max_message_bytes is {limit}",
+                hint="Raise max_message_bytes, or exclude large columns.",
+            )
+        # The receiver may have a message that would be refused today.
+        known = self._acknowledged.known(batch) if errors else None
+        return {
+            row: Outcome.refused(error)
+            for row, error in errors.items()
+            if known is None or not known[row]
+        }
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send messages."""
+        requests = self._require_open()
+        try:
+            missing = self._acknowledged.missing(batch)
+            self._skipped += batch.num_rows - missing.num_rows
+            requests.take(missing)
+        except BaseException:
+            self.close()
+            raise
+
+    def flush(self, *, end: bool = True) -> Receipt:
+        """Wait for every answer, without `end` only for those that come soon."""
+        requests = self._require_open()
+        try:
+            receipt = requests.flush(end=end)
+        except BaseException:
+            self.close()
+            raise
+        skipped, self._skipped = self._skipped, 0
+        return replace(receipt, duplicates=skipped)
+
+    def close(self) -> None:
+        """Close all connections. Messages without an answer may have arrived."""
+        requests, self._requests = self._requests, None
+        connection, self._connection = self._connection, None
+        self._acknowledged.close()
+        if requests is not None:
+            requests.close()
+        if connection is not None:
+            connection.close()
+
+    def _require_open(self) -> Requests:
+        if self._requests is None:
+            raise SinkUnreachableError(f"the sink of pipeline {self._lane.pipeline} is not open")
+        return self._requests

@@ -1,0 +1,1 @@
+"""The sink `sns`: topics of Amazon SNS, standard or FIFO."""

@@ -1,0 +1,1 @@
+"""The sink `sqs`: queues of Amazon SQS, standard or FIFO."""
