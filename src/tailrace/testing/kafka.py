@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tailrace.process import die_with_parent
@@ -21,6 +20,7 @@ from tailrace.testing.process import Server, free_port, freeze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 VERSION = "4.1.2"
 _SCALA = "2.13"
