@@ -12,8 +12,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import time
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -28,69 +26,37 @@ from tailrace.sinks.http.connections import Connections
 from tailrace.sinks.http.destination import is_path
 from tailrace.sinks.http.signature import Signer
 from tailrace.sinks.outcome import Outcome, Verdict
-from tailrace.sinks.requests.acknowledged import Acknowledged
-from tailrace.sinks.requests.engine import Requests
+from tailrace.sinks.requests.sink import RequestSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
-    from tailrace.position import Position
-    from tailrace.sinks.contract import Lane, Receipt
+    from tailrace.sinks.contract import Lane
     from tailrace.sinks.http.settings import HttpSink
 
 _BODY_BYTES = 1 << 20
 """An answer may have a result for each of some thousand messages."""
 
 
-class Http:
-    """Sends messages to one receiver. `name` is the pipeline's."""
+class Http(RequestSink):
+    """Sends messages to one receiver."""
 
     def __init__(
         self, settings: HttpSink, lane: Lane, *, clock: Callable[[], float] = time.time
     ) -> None:
+        super().__init__(settings.limits, lane)
         self._settings = settings
-        self._lane = lane
-        self._name = lane.pipeline
         self._clock = clock
-        self._url = urlsplit(settings.url.get_secret_value())
-        secret = settings.secret.get_secret_value()
-        self._signer = Signer(secret) if secret else None
-        self._headers = [
-            ("host", self._url.netloc),
-            ("user-agent", f"tailrace/{__version__}"),
-            ("content-type", settings.content_type),
-            *((key, value.get_secret_value()) for key, value in settings.headers.items()),
-        ]
-        if settings.compression == "gzip":
-            self._headers.append(("content-encoding", "gzip"))
-        self._acknowledged = Acknowledged(lane.folder, history=lane.history, lane=lane.number)
-        self._skipped = 0
-        """Messages that an earlier attempt has delivered, since the last receipt."""
-        self._connections: Connections | None = None
-        self._requests: Requests | None = None
 
-    def open(self, after: Position) -> None:
-        """Forget what was not flushed. Connections are made when they are needed, and kept."""
-        self._acknowledged.open(after)
-        self._skipped = 0
-        if self._requests is not None and self._requests.idle:
-            return
-        self.close()
-        self._connections = Connections(self._settings)
-        self._requests = Requests(
-            partial(self._send, self._connections),
-            self._settings.limits,
-            self._lane.retry,
-            acknowledged=self._acknowledged,
-            ordered=self._lane.ordered,
-            blocks=self._lane.blocks,
-        )
+    def connect(self) -> Hook:
+        """Connections are made when they are needed."""
+        return Hook(self._settings, self._clock)
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
         """The rows that are too large, and those whose path is invalid."""
-        self._require_open()
+        self.require_open()
         errors: dict[int, PoisonedError] = {}
         for path in pc.unique(batch.column("destination")).to_pylist():
             if not is_path(path):
@@ -109,58 +75,44 @@ class Http:
                 hint="Raise max_message_bytes, or exclude large columns.",
             )
         # The receiver may have a message that would be refused today.
-        known = self._acknowledged.known(batch) if errors else None
+        known = self.acknowledged.known(batch) if errors else None
         return {
             row: Outcome.refused(error)
             for row, error in errors.items()
             if known is None or not known[row]
         }
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Send messages."""
-        requests = self._require_open()
-        try:
-            missing = self._acknowledged.missing(batch)
-            self._skipped += batch.num_rows - missing.num_rows
-            requests.take(missing)
-        except BaseException:
-            self.close()
-            raise
 
-    def flush(self, *, end: bool = True) -> Receipt:
-        """Wait for every answer, without `end` only for those that come soon."""
-        requests = self._require_open()
-        try:
-            receipt = requests.flush(end=end)
-        except BaseException:
-            self.close()
-            raise
+class Hook:
+    """A receiver: messages as requests."""
 
-        skipped, self._skipped = self._skipped, 0
-        return replace(receipt, duplicates=skipped)
+    def __init__(self, settings: HttpSink, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._connections = Connections(settings)
+        self._url = urlsplit(settings.url.get_secret_value())
+        secret = settings.secret.get_secret_value()
+        self._signer = Signer(secret) if secret else None
+        self._headers = [
+            ("host", self._url.netloc),
+            ("user-agent", f"tailrace/{__version__}"),
+            ("content-type", settings.content_type),
+            *((key, value.get_secret_value()) for key, value in settings.headers.items()),
+        ]
+        if settings.compression == "gzip":
+            self._headers.append(("content-encoding", "gzip"))
 
     def close(self) -> None:
-        """Close all connections. Messages without an answer may have arrived."""
-        requests, self._requests = self._requests, None
-        connections, self._connections = self._connections, None
-        self._acknowledged.close()
-        if requests is not None:
-            requests.close()
-        if connections is not None:
-            connections.close()
+        """Close all connections."""
+        self._connections.close()
 
-    def _require_open(self) -> Requests:
-        if self._requests is None:
-            raise SinkUnreachableError(f"the sink of pipeline {self._name} is not open")
-        return self._requests
-
-    def _send(self, connections: Connections, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
+    def send(self, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
         """One request. Called by several threads."""
         payloads = rows.column("payload").to_pylist()
         body = payloads[0] if self._settings.body == "message" else array_of(payloads)
         name = request_id(rows.column("id").to_pylist())
         url = self._url_of(rows.column("destination")[0].as_py())
-        return self._post(connections, url, name, body, count=rows.num_rows)
+        return self._post(url, name, body, count=rows.num_rows)
 
     def _url_of(self, path: bytes) -> httpcore.URL:
         """`url` with a path appended, as it is: nothing is decoded or normalised."""
@@ -173,7 +125,7 @@ class Http:
         )
 
     def _post(
-        self, connections: Connections, url: httpcore.URL, name: str, body: bytes, *, count: int
+        self, url: httpcore.URL, name: str, body: bytes, *, count: int
     ) -> Mapping[int, Outcome]:
         """Send a request of `count` messages. Returns those that were not accepted, and why."""
         moment_s = int(self._clock())
@@ -184,7 +136,7 @@ class Http:
             body = gzip.compress(body, compresslevel=1)
         timeout_s = self._settings.timeout_s
         try:
-            with connections.stream(self._settings.method, url, headers, body) as response:
+            with self._connections.stream(self._settings.method, url, headers, body) as response:
                 return outcomes_of(
                     response.status,
                     count=count,

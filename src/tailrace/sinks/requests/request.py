@@ -1,4 +1,4 @@
-"""Requests: messages of one destination, and which requests must follow which."""
+"""Requests: messages that are sent together, and which requests must follow which."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ class Limits:
     bytes: int = 1 << 20
     """Of payloads. A larger message has a request of its own."""
     concurrency: int = 16
+    one_destination: bool = True
+    """Whether all messages of a request have the same destination."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Request:
-    """Messages of one destination, in order."""
+    """Messages in order, of one destination unless `Limits` say otherwise."""
 
     rows: pa.RecordBatch
     """Those to send: fewer after an attempt that accepted some."""
@@ -144,7 +146,7 @@ class Order:
 
 
 def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
-    """The requests of a batch, each with messages of one destination.
+    """The requests of a batch.
 
     What is computed here is computed for the whole batch: numpy and pyarrow give up the interpreter
     lock, and get it back only after the threads that send.
@@ -155,7 +157,8 @@ def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
     lengths = pc.binary_length(batch.column("payload")).to_numpy()
     sizes: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
     at, sent = 0, 0
-    for end in _ends_of_runs(batch.column("destination")):
+    destinations = batch.column("destination")
+    for end in _ends_of_runs(destinations) if limits.one_destination else [batch.num_rows]:
         while at < end:
             most = min(end, at + limits.rows)
             upto = max(bisect_right(sizes, sent + limits.bytes, at, most), at + 1)
