@@ -19,6 +19,8 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "redis": "tailrace.sinks.redis.sink_type:SINK",
         "postgres": "tailrace.sinks.postgres.sink_type:SINK",
         "file": "tailrace.sinks.file.sink_type:SINK",
+        "opensearch": "tailrace.sinks.opensearch.sink_type:SINK",
+        "elasticsearch": "tailrace.sinks.elasticsearch.sink_type:SINK",
         "shadow": "tailrace.shadow.sink_type:SINK",
     },
 )

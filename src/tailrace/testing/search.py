@@ -109,7 +109,7 @@ class _SearchServer(Server):
 
     def _serves(self) -> bool:
         try:
-            return self.call("GET", "/_cluster/health")["status"] != "red"
+            return bool(self.call("GET", "/_cluster/health")["status"] != "red")
         except (OSError, http.client.HTTPException, KeyError, ValueError):
             return False
 
