@@ -1,7 +1,8 @@
 """Requests to a cluster. The only importer of elastic-transport.
 
-A node that fails is left out for a while, and others are used. A request is never sent twice here:
-what is sent again, and when, is decided by `tailrace.sinks.requests`.
+A node to which no connection can be made is left out for a while, and the request goes to another
+one. That it arrives twice, if a connection is lost, does no harm. Everything else that is sent again
+is the decision of `tailrace.sinks.requests`.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Client:
                 for node in settings.nodes
             ],
             serializers=dict.fromkeys(_MIMETYPES, _Bytes()),
-            max_retries=0,
+            max_retries=len(settings.nodes) - 1,
+            retry_on_status=(),
             meta_header=False,
         )
 

@@ -2,8 +2,8 @@ r"""Names of indices: templates filled with escaped names.
 
 The name of an index has no capital letters and none of `\ / * ? " < > | # , :` and blanks, does not
 begin with `-`, `_` or `+`, and has at most 255 bytes. A name of the database keeps its small
-letters, digits, `_` and `-`, but not a leading `_` or `-`. Every other byte of its UTF-8 is written as
-`~hh`: no two names have the same index. `~` needs no escaping in URLs.
+letters, digits, `_` and `-`, but not a leading `_` or `-`. Every other byte of its UTF-8 is written
+as `~hh`: no two names have the same index. `~` needs no escaping in URLs.
 
 With `mode: documents` the destination also says what a message does: `DEL NAME` deletes the row's
 document, and `TRUNCATE NAME` is a TRUNCATE.
