@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.outcome import Outcome
     from tailrace.sinks.requests.acknowledged import Acknowledged
-    from tailrace.sinks.requests.request import Limits
+    from tailrace.sinks.requests.limits import Limits
 
     Answer = Mapping[int, Outcome]
     """The rows of a request that were not accepted, and why."""

@@ -21,21 +21,10 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.groups import Groups
     from tailrace.sinks.outcome import Outcome
+    from tailrace.sinks.requests.limits import Limits
 
 _FORGET_EVERY = 10_000
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=MESSAGES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How large requests are, and how many are sent at a time."""
-
-    rows: int = 1
-    bytes: int = 1 << 20
-    """Of payloads. A larger message has a request of its own."""
-    concurrency: int = 16
-    one_destination: bool = True
-    """Whether all messages of a request have the same destination."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from tailrace.settings import Bytes  # noqa: TC001 - pydantic reads the annotations
-from tailrace.sinks.requests.request import Limits
+from tailrace.sinks.requests.limits import Limits
 from tailrace.sinks.sink_type import SinkSettings
 
 

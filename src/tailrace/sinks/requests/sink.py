@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.sinks.contract import Lane, Receipt
     from tailrace.sinks.outcome import Outcome
-    from tailrace.sinks.requests.request import Limits
+    from tailrace.sinks.requests.limits import Limits
 
 
 class Receiver(Protocol):

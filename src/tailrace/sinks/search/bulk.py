@@ -118,8 +118,16 @@ def _stamped(rows: pa.RecordBatch, settings: SearchSettings) -> pa.BinaryArray:
     if not settings.timestamp:
         return payloads
     comma = pc.if_else(pc.equal(payloads, b"{}"), _EMPTY, columns.constant(b","))
-    rest = pc.binary_slice(payloads, 1)
-    return _joined(b"{", _time(rows, settings), comma, rest)
+    return _joined(b"{", _time(rows, settings), comma, _without_brace(payloads))
+
+
+def _without_brace(payloads: pa.BinaryArray) -> pa.BinaryArray:
+    """Objects without their first byte. (Arrow's `binary_slice` fails for some columns.)"""
+    starts = columns.offsets(payloads)
+    data = columns.content(payloads)
+    keep = np.ones(len(data), np.bool_)
+    keep[starts[:-1]] = False
+    return columns.column(data[keep], starts - np.arange(len(starts), dtype=np.int32))
 
 
 def _wrapped(rows: pa.RecordBatch, settings: SearchSettings) -> pa.BinaryArray:

@@ -1,8 +1,8 @@
 """Requests to a cluster. The only importer of elastic-transport.
 
-A node to which no connection can be made is left out for a while, and the request goes to another
-one. That it arrives twice, if a connection is lost, does no harm. Everything else that is sent again
-is the decision of `tailrace.sinks.requests`.
+A node whose connection fails is left out for a while, and the request goes to another one. That it
+may arrive twice then does no harm. What else is sent again, and when, is decided by
+`tailrace.sinks.requests`.
 """
 
 from __future__ import annotations
@@ -107,8 +107,11 @@ class Client:
                 method, target, body=body, headers=self._headers
             )
         except TlsError as error:
+            reason = f"{self._where}: {error.__cause__}"
+            if "certificate" not in reason.lower():
+                raise NoAnswerError(reason) from error
             raise SinkRefusedError(
-                f"{self._where}: {error}", hint="Check `tls_ca` and the certificate of the server."
+                reason, hint="Check tls_ca, and the certificates of server and client."
             ) from error
         except ConnectionTimeout as error:
             raise NoAnswerError(
@@ -116,8 +119,10 @@ class Client:
             ) from error
         except ConnectionError as error:
             if isinstance(error.__cause__, NewConnectionError):
-                raise SinkUnreachableError(f"{self._where} does not answer: {error}") from error
-            raise NoAnswerError(f"the connection to {self._where} was lost: {error}") from error
+                reason = f"{self._where} does not answer: {error.__cause__}"
+                raise SinkUnreachableError(reason) from error
+            reason = f"the connection to {self._where} was lost: {error.__cause__}"
+            raise NoAnswerError(reason) from error
         except (TransportError, SerializationError) as error:
             raise NoAnswerError(f"{self._where}: the answer is invalid: {error}") from error
         headers = found.meta.headers

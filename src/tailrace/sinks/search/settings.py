@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tailrace.settings import Bytes, is_loopback
 from tailrace.sinks.destination import LATEST_STATE
-from tailrace.sinks.requests.request import Limits
+from tailrace.sinks.requests.limits import Limits
 from tailrace.sinks.requests.settings import RequestSettings
 from tailrace.sinks.search.destination import is_index
 

@@ -17,7 +17,8 @@ from tailrace.message import MESSAGES
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.outcome import Outcome, Verdict
 from tailrace.sinks.requests.engine import Requests
-from tailrace.sinks.requests.request import Limits, cut
+from tailrace.sinks.requests.limits import Limits
+from tailrace.sinks.requests.request import cut
 from tailrace.sinks.retry import Retry
 from tailrace.sinks.unaccepted import UNSENT
 from tests.unit.sinks.rows import payload, rows
