@@ -45,7 +45,8 @@ def bench(opensearch_server: EmbeddedOpenSearch) -> Iterator[Bench]:
 
 def test_user_and_password(bench: Bench) -> None:
     assert bench.deliver(CHANGE, user="tail", password="race").messages == 1
-    for keys in ({}, {"user": "tail", "password": "s3cret"}, {"token": "s3cret"}):
+    wrong: list[dict[str, Any]] = [{}, {"user": "tail", "password": "s3cret"}, {"token": "s3cret"}]
+    for keys in wrong:
         with pytest.raises(SinkRefusedError, match="refuses the login") as caught:
             bench.deliver(CHANGE, **keys)
         assert "`user` and `password`" in caught.value.hint
@@ -70,7 +71,8 @@ def test_tokens_and_keys(
         monkeypatch.setattr(Guarded, "authorization", f"{scheme} s3cret")
         with Guarded(elasticsearch_server) as gateway:
             bench = Bench(elasticsearch_server, url=gateway.url)
-            assert bench.deliver(CHANGE, **{name: "s3cret"}).messages == 1
+            keys: dict[str, Any] = {name: "s3cret"}
+            assert bench.deliver(CHANGE, **keys).messages == 1
 
 
 @contextmanager

@@ -231,8 +231,8 @@ def test_a_data_stream(opensearch_server: Server) -> None:
 
 def test_an_index_that_is_missing_or_full(bench: Bench) -> None:
     """An error about the whole index stops the pipeline: nothing is parked."""
-    settings = {"settings": {"index.blocks.read_only_allow_delete": True}}
-    bench.server.call("PUT", f"/{bench.index}", settings)
+    blocked = {"settings": {"index.blocks.read_only_allow_delete": True}}
+    bench.server.call("PUT", f"/{bench.index}", blocked)
     with pytest.raises(SinkFullError):
         bench.deliver(Change(number=0, key="a", doc={"n": 1}))
     settings = {"persistent": {"action.auto_create_index": "tailrace-*"}}
@@ -241,8 +241,8 @@ def test_an_index_that_is_missing_or_full(bench: Bench) -> None:
         with pytest.raises(SinkRefusedError, match="index_not_found"):
             Bench(bench.server).deliver(Change(number=0, key="a", doc={"n": 1}))
     finally:
-        settings = {"persistent": {"action.auto_create_index": None}}  # type: ignore[dict-item]
-        bench.server.call("PUT", "/_cluster/settings", settings)
+        default = {"persistent": {"action.auto_create_index": None}}
+        bench.server.call("PUT", "/_cluster/settings", default)
 
 
 def test_another_log_needs_a_reset_and_then_overwrites(bench: Bench) -> None:

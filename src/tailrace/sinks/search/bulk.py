@@ -127,7 +127,7 @@ def _without_brace(payloads: pa.BinaryArray) -> pa.BinaryArray:
     data = columns.content(payloads)
     keep = np.ones(len(data), np.bool_)
     keep[starts[:-1]] = False
-    return columns.column(data[keep], starts - np.arange(len(starts), dtype=np.int32))
+    return columns.column(data[keep], columns.starts_of(np.diff(starts) - 1))
 
 
 def _wrapped(rows: pa.RecordBatch, settings: SearchSettings) -> pa.BinaryArray:

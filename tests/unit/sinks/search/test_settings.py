@@ -15,7 +15,7 @@ from tailrace.sinks.search.destination import IndexTemplate, is_index, target_of
 from tailrace.sinks.search.settings import Node
 
 URL = "https://search.example.com"
-NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=63)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=63)
 
 
 def settings(kind: str = "opensearch", **keys: Any) -> Any:
