@@ -1,7 +1,8 @@
 """Sinks and their own clients at their best batching, with the same messages in the same run.
 
 The clients repeat messages after a crash and know no keys. The sinks store positions with the
-messages (Redis, PostgreSQL), or keep a key in order and note what was accepted (HTTP).
+messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP), or both write
+versions (OpenSearch).
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import httpcore
+import opensearchpy
 import psycopg
 import pyarrow as pa
 import redis
+from opensearchpy import helpers
 
 from benchmarks import sinks_aws
 from benchmarks.report import Report
@@ -26,7 +29,7 @@ from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.registry import SINKS
-from tailrace.testing import EmbeddedPostgres, EmbeddedRedis, HttpReceiver
+from tailrace.testing import EmbeddedOpenSearch, EmbeddedPostgres, EmbeddedRedis, HttpReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +45,8 @@ _CONCURRENCY = 16
 
 
 def run(quick: bool) -> Report:
-    """`http_ratio`, `redis_ratio`, `redis_string_ratio`, `postgres_ratio`, `sqs_ratio` and
-    `kinesis_ratio`: sink ÷ client."""
+    """`http_ratio`, `redis_ratio`, `redis_string_ratio`, `postgres_ratio`, `opensearch_ratio`,
+    `sqs_ratio` and `kinesis_ratio`: sink ÷ client."""
     report = Report("sinks: messages per second, and the sink's rate ÷ that of its own client")
     count = 4_000 if quick else 200_000
     _http(report, _messages(count // 20, b"/"))
@@ -61,6 +64,7 @@ def run(quick: bool) -> Report:
             )
             _compare(report, name, _sink("redis", settings, batches, reset), best)
     _postgres(report, _messages(count, b"public.orders"))
+    opensearch(report, _messages(count // 2, b"orders"))
     for kind, share in (("sqs", 10), ("kinesis", 2)):
         _aws(report, kind, count // share)
     return report
@@ -79,10 +83,10 @@ def _batch(start: int, count: int, destination: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(destination, pa.binary()), count),
-            pa.array([b"%016x-0" % (number + 1) for number in numbers], pa.binary()),
+            pa.array([b"%016x-0" % (8 * (number + 1)) for number in numbers], pa.binary()),
             pa.array([b"%d" % (number % _KEYS) for number in numbers], pa.binary()),
             pa.array(payloads, pa.binary()),
-            pa.array([number + 1 for number in numbers], pa.uint64()),
+            pa.array([8 * (number + 1) for number in numbers], pa.uint64()),
             pa.array([0] * count, pa.uint64()),
             pa.array([0] * count, pa.int64()),
             pa.array([1] * count, pa.uint64()),
@@ -245,3 +249,48 @@ def _copy(dsn: str, batches: Batches) -> None:
             ):
                 texts = (each.decode() for each in (destination, key, payload))
                 copy.write_row(("p", name.decode(), lsn, 0, *texts, when))
+
+
+def opensearch(report: Report, batches: Batches) -> None:
+    """Documents with versions, in one index. The client gets its documents as text."""
+    with EmbeddedOpenSearch(fast=True) as server:
+        reset = partial(_new_index, server)
+        best = max(
+            _rate(partial(_bulk, server, batches, size, threads), batches, reset)
+            for size, threads in ((1000, 1), (1000, 4), (4000, 4))
+        )
+        settings = {"url": server.url}
+        _compare(report, "opensearch", _sink("opensearch", settings, batches, reset), best)
+
+
+def _new_index(server: EmbeddedOpenSearch) -> None:
+    server.call("DELETE", "/orders")
+    server.call("PUT", "/orders", {"settings": {"number_of_shards": 1}})
+
+
+def _bulk(server: EmbeddedOpenSearch, batches: Batches, size: int, threads: int) -> None:
+    """The helpers of opensearch-py: `streaming_bulk`, or `parallel_bulk` with several threads."""
+
+    def expanded(row: tuple[bytes, bytes, bytes, int]) -> tuple[dict[str, Any], str]:
+        index, key, payload, lsn = row
+        where = {"_index": index.decode(), "_id": key.decode()}
+        return {
+            "index": {**where, "version": lsn, "version_type": "external_gte"}
+        }, payload.decode()
+
+    rows = chain.from_iterable(
+        _columns(batch, "destination", "key", "payload", "lsn") for batch in batches
+    )
+    with opensearchpy.OpenSearch(server.url, pool_maxsize=threads, timeout=60) as client:
+        common: dict[str, Any] = {
+            "chunk_size": size,
+            "expand_action_callback": expanded,
+            "raise_on_error": False,
+        }
+        results = (
+            helpers.streaming_bulk(client, rows, **common)
+            if threads == 1
+            else helpers.parallel_bulk(client, rows, thread_count=threads, **common)
+        )
+        # Several threads write one document in any order: conflicts are no failures.
+        assert all(done or "version_conflict" in str(found) for done, found in results)

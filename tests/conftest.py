@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.fix_kafka",
     "tests.fix_redis",
     "tests.fix_aws",
+    "tests.fix_search",
     "tests.fix_s3",
     "tests.fix_broker",
     "tests.fix_certificates",

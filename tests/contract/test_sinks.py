@@ -53,7 +53,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tailrace.sinks.contract import Sink
-    from tailrace.testing import EmbeddedKafka, EmbeddedRedis, EmbeddedRedisCluster
+    from tailrace.testing import (
+        EmbeddedElasticsearch,
+        EmbeddedKafka,
+        EmbeddedOpenSearch,
+        EmbeddedRedis,
+        EmbeddedRedisCluster,
+    )
     from tests.fix_aws import Aws
     from tests.fix_postgres import Database
     from tests.fix_s3 import S3Server
@@ -281,6 +287,28 @@ class AwsBench:
             yield message_id(int(number)) if number.isdigit() else b"", each["Data"]
 
 
+class SearchBench:
+    """Any bytes need `payload: binary`; an index with one shard has an order."""
+
+    def __init__(self, server: EmbeddedOpenSearch | EmbeddedElasticsearch, kind: str) -> None:
+        self.prefix = f"{kind[0]}{uuid.uuid4().hex[:8]}"
+        self._server = server
+        self._type = SINKS.find(kind)
+
+    def make(self) -> Sink:
+        given = {"type": self._type.name, "url": self._server.url, "timeout_s": LONG_S}
+        append = {"mode": "append", "payload": "binary", "histories": f"{self.prefix}-histories"}
+        settings = self._type.settings.model_validate({**given, **append})
+        return self._type.open(settings, Lane(pipeline=self.prefix))
+
+    def delivered(self) -> list[Delivered]:
+        return [
+            (index.encode(), document["id"].encode(), base64.b64decode(document["payload"]))
+            for index in sorted(self._server.call("GET", f"/{self.prefix}.*/_settings"))
+            for document in self._server.documents(index).values()
+        ]
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -319,6 +347,11 @@ def postgres_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 @contextmanager
+def search_bench(request: pytest.FixtureRequest, kind: str) -> Iterator[Bench]:
+    yield SearchBench(request.getfixturevalue(f"{kind}_server"), kind)
+
+
+@contextmanager
 def file_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield FileBench(str(request.getfixturevalue("tmp_path") / "files"))
 
@@ -351,6 +384,8 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Benc
     "redis-position": partial(redis_bench, ids="position"),
     "redis-cluster": redis_cluster_bench,
     "postgres": postgres_bench,
+    "opensearch": partial(search_bench, kind="opensearch"),
+    "elasticsearch": partial(search_bench, kind="elasticsearch"),
     "file": file_bench,
     "file-memory": memory_bench,
     "file-s3": s3_bench,

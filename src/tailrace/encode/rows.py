@@ -86,6 +86,13 @@ class Rows:
         self, image: Image, *, absent_as_null: bool = False, placeholder: bytes | None = None
     ) -> Pieces:
         """One object per row. Unchanged values are left out, or written as `placeholder`."""
+        fields = self.fields(image, absent_as_null=absent_as_null, placeholder=placeholder)
+        return self.syntax.object(fields)
+
+    def fields(
+        self, image: Image, *, absent_as_null: bool = False, placeholder: bytes | None = None
+    ) -> list[Field]:
+        """The members of such an object."""
         fields = []
         for column, type_, cells in self.columns(image):
             if cells is None:
@@ -98,7 +105,7 @@ class Rows:
                 value = (where(mask, placeholder, join(value, null=self.syntax.null)),)
                 mask = None
             fields.append(Field(column.name, value, None if mask is None else ~mask))
-        return self.syntax.object(fields)
+        return fields
 
     def key(self) -> Pieces:
         """An object with the columns of the key: of the new row, or of the old row of a delete."""

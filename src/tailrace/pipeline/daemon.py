@@ -51,6 +51,7 @@ MODULES = (
     "tailrace.encode.shapes.bridge",
     "tailrace.encode.shapes.debezium",
     "tailrace.encode.shapes.plain",
+    "tailrace.encode.shapes.row",
     "tailrace.encode.shapes.sequin",
     "tailrace.encode.syntaxes.json",
     "tailrace.encode.syntaxes.msgpack",

@@ -19,6 +19,8 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "redis": "tailrace.sinks.redis.sink_type:SINK",
         "postgres": "tailrace.sinks.postgres.sink_type:SINK",
         "file": "tailrace.sinks.file.sink_type:SINK",
+        "opensearch": "tailrace.sinks.opensearch.sink_type:SINK",
+        "elasticsearch": "tailrace.sinks.elasticsearch.sink_type:SINK",
         "sqs": "tailrace.sinks.sqs.sink_type:SINK",
         "sns": "tailrace.sinks.sns.sink_type:SINK",
         "kinesis": "tailrace.sinks.kinesis.sink_type:SINK",

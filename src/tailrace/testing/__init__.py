@@ -6,13 +6,16 @@ from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
 from tailrace.testing.receiver import HttpReceiver, HttpRequest, HttpResponse
 from tailrace.testing.redis import EmbeddedRedis, EmbeddedRedisCluster
+from tailrace.testing.search import EmbeddedElasticsearch, EmbeddedOpenSearch
 from tailrace.testing.shop import SampleShop
 from tailrace.testing.store import MemoryStore, PowerCutError
 
 __all__ = [
+    "EmbeddedElasticsearch",
     "EmbeddedKafka",
     "EmbeddedNats",
     "EmbeddedNatsCluster",
+    "EmbeddedOpenSearch",
     "EmbeddedPostgres",
     "EmbeddedRedis",
     "EmbeddedRedisCluster",

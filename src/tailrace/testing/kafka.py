@@ -7,45 +7,33 @@ broker and controller (KRaft), with small settings: one replica per partition, 5
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tailrace.java import cache_folder, find_java
 from tailrace.process import die_with_parent
+from tailrace.testing.maven import Jars
+from tailrace.testing.maven import java as java_program
 from tailrace.testing.process import Server, free_port, freeze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 VERSION = "4.1.2"
 _SCALA = "2.13"
 _LOGGER = "1.7.36"
-_POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tailrace</groupId>
-  <artifactId>embedded-kafka</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_{_SCALA}</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>slf4j-simple</artifactId>
-      <version>{_LOGGER}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+_TITLE = "embedded Kafka broker"
+_JARS = Jars(
+    name=f"kafka-{VERSION}",
+    title=_TITLE,
+    artifacts=(
+        f"org.apache.kafka:kafka_{_SCALA}:{VERSION}",
+        f"org.slf4j:slf4j-simple:{_LOGGER}",
+    ),
+)
 _CLUSTER = "dGFpbHJhY2UtdGVzdHMtMQ"
 """A cluster id as Kafka requires it: 16 bytes in base64."""
 _JAVA = (
@@ -101,7 +89,7 @@ class EmbeddedKafka(Server):
     def unavailable() -> str | None:
         """Why the embedded Kafka cannot run on this machine, or None. Downloads it if necessary."""
         try:
-            _jars()
+            _JARS.folder()
         except (RuntimeError, OSError) as error:
             return str(error)
         return None
@@ -109,11 +97,11 @@ class EmbeddedKafka(Server):
     @staticmethod
     def classpath() -> str:
         """The Java class path of Kafka's broker and clients."""
-        return f"{_jars()}/*"
+        return _JARS.classpath()
 
     def start(self) -> Self:
         """Run the broker and wait until it serves clients."""
-        java = [_java(), *self._java, "-cp", self.classpath()]
+        java = [java_program(_TITLE), *self._java, "-cp", self.classpath()]
         properties = self.folder / "server.properties"
         properties.write_text(self._properties())
         if not (self.data / "meta.properties").exists():
@@ -219,43 +207,3 @@ class EmbeddedKafka(Server):
             yield
         finally:
             self._process.send_signal(signal.SIGCONT)
-
-
-def _java() -> str:
-    java = find_java()
-    if java is None:
-        raise RuntimeError("the embedded Kafka broker needs Java 17 on PATH")
-    return java
-
-
-def _jars() -> Path:
-    """The folder of the broker's jars. Downloads them if it is missing."""
-    _java()
-    cache = cache_folder()
-    folder = cache / f"kafka-{VERSION}"
-    if folder.is_dir():
-        return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise RuntimeError("Maven (mvn) must be on PATH to download the embedded Kafka broker")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as work:
-        fetched = _fetch(maven, Path(work))
-        try:
-            fetched.rename(folder)
-        except OSError:
-            # Another process was faster. The folder is complete: it is renamed last.
-            if not folder.is_dir():
-                raise
-    return folder
-
-
-def _fetch(maven: str, work: Path) -> Path:
-    (work / "pom.xml").write_text(_POM)
-    command = ["dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars"]
-    done = subprocess.run(
-        [maven, "-q", "-B", *command], cwd=work, capture_output=True, text=True, check=False
-    )
-    if done.returncode or not list((work / "jars").glob(f"kafka_{_SCALA}-*.jar")):
-        raise RuntimeError(f"cannot download Apache Kafka: {(done.stdout or done.stderr)[:500]}")
-    return work / "jars"

@@ -92,6 +92,25 @@ def test_a_request_per_message(receiver: HttpReceiver) -> None:
     assert "webhook-signature" not in first.headers
 
 
+def test_what_the_first_batch_has_delivered_is_noted(
+    receiver: HttpReceiver, tmp_path: Path
+) -> None:
+    """GIVEN a sink that dies after its first requests WHEN the batch is sent again THEN only the
+    rest of it is sent."""
+    lane = Lane(pipeline="test", folder=tmp_path / "accepted", history="a")
+    first, second = (Http(settings_of(receiver.url), lane) for _ in range(2))
+    first.open(ORIGIN)
+    write(first, batch(range(3)))
+    assert first.flush().messages == 3
+    second.open(ORIGIN)
+    write(second, batch(range(5)))
+    receipt = second.flush()
+    first.close()
+    second.close()
+    assert (receipt.messages, receipt.duplicates) == (2, 3)
+    assert [each.id for each in receiver.requests] == [message_id(n).decode() for n in range(5)]
+
+
 def test_the_url_itself_is_the_default(receiver: HttpReceiver) -> None:
     with opened(f"{receiver.url}/hook", method="PUT") as sink:
         write(sink, batch(range(1)))

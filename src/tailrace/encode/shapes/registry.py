@@ -32,6 +32,12 @@ _BUILT_IN = (
         document="tailrace.encode.shapes.sequin:Sequin",
     ),
     ShapeType(
+        name="row",
+        about="The row alone, for sinks that store rows as documents.",
+        encodings=("json", "msgpack"),
+        document="tailrace.encode.shapes.row:Row",
+    ),
+    ShapeType(
         name="creek",
         about="The Avro messages of Creek, each with the fingerprint of its schema.",
         encodings=("avro", "avro-plain"),

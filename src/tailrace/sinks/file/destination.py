@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tailrace.sinks.destination import Template
+from tailrace.sinks.destination import Template, escaped, fitted
 
 if TYPE_CHECKING:
     from tailrace.change import Op
@@ -24,7 +24,6 @@ LONGEST_PART = 255
 """Bytes between two slashes: the limit of most file systems."""
 _ESCAPED = re.compile(r"-(?=x|\Z)|\A_|[^A-Za-z0-9_-]")
 _FOLDER = re.compile(rb"[^/\\._\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
-_DIGEST = 40
 
 
 @lru_cache(maxsize=65536)
@@ -36,11 +35,7 @@ def token(name: str) -> str:
     >>> token("_tailrace")
     '-x5Ftailrace'
     """
-    return _ESCAPED.sub(_hexed, name) if name else "-x"
-
-
-def _hexed(match: re.Match[str]) -> str:
-    return "".join(f"-x{byte:02X}" for byte in match[0].encode())
+    return escaped(name, _ESCAPED)
 
 
 class FolderTemplate(Template):
@@ -56,14 +51,8 @@ class FolderTemplate(Template):
 
     def fill(self, schema: str, table: str, op: Op) -> str:
         """The folder of changes of one table."""
-        return "/".join(map(_fitted, super().fill(schema, table, op).split("/")))
-
-
-def _fitted(part: str) -> str:
-    if len(part) <= LONGEST_PART:
-        return part
-    digest = hashlib.sha256(part.encode()).hexdigest()[:_DIGEST]
-    return f"{part[: LONGEST_PART - _DIGEST - 3]}-x-{digest}"
+        parts = super().fill(schema, table, op).split("/")
+        return "/".join(fitted(part, LONGEST_PART) for part in parts)
 
 
 def is_folder(destination: bytes) -> bool:

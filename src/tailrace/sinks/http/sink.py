@@ -45,6 +45,8 @@ class Http(RequestSink[Connections]):
         self, settings: HttpSink, lane: Lane, *, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(settings, lane)
+        # A receiver may answer an array with a result for each message.
+        self.answers_per_message = settings.body == "array"
         self._settings = settings
         self._clock = clock
         self._url = urlsplit(settings.url.get_secret_value())

@@ -8,19 +8,17 @@ long is truncated, with a digest of the whole at its end.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tailrace.sinks.destination import Template
+from tailrace.sinks.destination import Template, escaped, fitted
 
 if TYPE_CHECKING:
     from tailrace.change import Op
 
 LONGEST = 249
 _ESCAPED = re.compile(r"-(?=x|\Z)|[^A-Za-z0-9_-]")
-_DIGEST = 40
 
 
 @lru_cache(maxsize=65536)
@@ -30,11 +28,7 @@ def token(name: str) -> str:
     >>> token("order_items"), token("my-app"), token("odd.name *"), token("a-x2E"), token("")
     ('order_items', 'my-app', 'odd-x2Ename-x20-x2A', 'a-x2Dx2E', '-x')
     """
-    return _ESCAPED.sub(_hexed, name) if name else "-x"
-
-
-def _hexed(match: re.Match[str]) -> str:
-    return "".join(f"-x{byte:02X}" for byte in match[0].encode())
+    return escaped(name, _ESCAPED)
 
 
 class TopicTemplate(Template):
@@ -50,11 +44,4 @@ class TopicTemplate(Template):
 
     def fill(self, schema: str, table: str, op: Op) -> str:
         """The topic of changes of one table."""
-        return _fitted(super().fill(schema, table, op))
-
-
-def _fitted(topic: str) -> str:
-    if len(topic) <= LONGEST:
-        return topic
-    digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST]
-    return f"{topic[: LONGEST - _DIGEST - 3]}-x-{digest}"
+        return fitted(super().fill(schema, table, op), LONGEST)

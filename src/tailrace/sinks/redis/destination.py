@@ -13,12 +13,8 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
-from tailrace.change import Op
-from tailrace.sinks.destination import Template
+from tailrace.sinks.destination import StateTemplate
 
-LATEST_STATE = "SET "
-"""What the template of mode `string` begins with. No name contains a blank."""
-DELETE = "DEL "
 _STRUCTURAL = frozenset(".:{}*?[]^\\%")
 
 
@@ -42,9 +38,10 @@ def _escaped(letter: str) -> str:
     return "".join(f"%{byte:02X}" for byte in letter.encode())
 
 
-class KeyTemplate(Template):
+class KeyTemplate(StateTemplate):
     """A template such as `cdc:{schema}.{table}`.
 
+    >>> from tailrace.change import Op
     >>> KeyTemplate("cdc:{table}", database="shop").fill("a", "orders", Op.DELETE)
     'cdc:a.orders'
     >>> state = KeyTemplate("SET cdc:{table}", database="shop")
@@ -54,12 +51,3 @@ class KeyTemplate(Template):
 
     kind = "name"
     token = staticmethod(token)
-
-    def __init__(self, template: str, *, database: str) -> None:
-        super().__init__(template.removeprefix(LATEST_STATE), database=database)
-        self._latest_state = template.startswith(LATEST_STATE)
-
-    def fill(self, schema: str, table: str, op: Op) -> str:
-        """The destination of changes of one table."""
-        deletes = self._latest_state and op is Op.DELETE
-        return (DELETE if deletes else "") + super().fill(schema, table, op)

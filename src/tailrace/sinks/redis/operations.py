@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.decode import columns
+from tailrace.sinks.destination import DELETE
 from tailrace.sinks.redis import resp
-from tailrace.sinks.redis.destination import DELETE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tailrace.settings import Bytes  # noqa: TC001 - pydantic reads the annotations
+from tailrace.sinks.destination import LATEST_STATE
 from tailrace.sinks.redis.address import Address
-from tailrace.sinks.redis.destination import LATEST_STATE
 from tailrace.sinks.sink_type import SinkSettings
 
 _SENTINEL_PORT = 26379

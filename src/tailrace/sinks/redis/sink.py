@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tailrace.errors import PoisonedError, SinkError, SinkUnreachableError
+from tailrace.sinks.destination import DELETE
 from tailrace.sinks.outcome import Outcome
 from tailrace.sinks.redis.account import hash_tag, wrong_type
-from tailrace.sinks.redis.destination import DELETE
 from tailrace.sinks.redis.servers import connect
 from tailrace.sinks.redis.writer import Commands, Scripts
 

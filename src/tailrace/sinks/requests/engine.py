@@ -1,6 +1,6 @@
 """Several requests at a time, and never two of one key.
 
-A batch of messages is cut into requests for one destination each. A request waits for every
+A batch of messages is cut into requests. A request waits for every
 earlier one that has a message of one of its groups (`tailrace.sinks.groups`). So a slow request, or
 one that is tried again, holds up its own keys and no others.
 

@@ -1,4 +1,4 @@
-"""Requests: messages of one destination, and which requests must follow which."""
+"""Requests: messages that are sent together, and which requests must follow which."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_ROWS = pa.RecordBatch.from_pylist([], schema=MESSAGES)
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Request:
-    """Messages of one destination, in order."""
+    """Messages in order, of one destination unless `Limits` say otherwise."""
 
     rows: pa.RecordBatch
     """Those to send: fewer after an attempt that accepted some."""
@@ -136,7 +136,7 @@ class Order:
 
 
 def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
-    """The requests of a batch, each with messages of one destination.
+    """The requests of a batch.
 
     What is computed here is computed for the whole batch: numpy and pyarrow give up the interpreter
     lock, and get it back only after the threads that send.
@@ -144,9 +144,9 @@ def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
     if not batch.num_rows:
         return
     groups = groups_of(batch)
-    runs: NDArray[np.int64] = (
-        batch.column("destination").dictionary_encode().indices.to_numpy().astype(np.int64)
-    )
+    runs = np.zeros(batch.num_rows, np.int64)
+    if limits.one_destination:
+        runs[:] = batch.column("destination").dictionary_encode().indices.to_numpy()
     if limits.distinct and limits.rows > 1:
         batch, groups, runs = _in_turns(batch, groups, runs)
     lengths = pc.binary_length(batch.column("payload")).to_numpy()

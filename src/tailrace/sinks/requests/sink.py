@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -44,7 +44,7 @@ C = TypeVar("C", bound=Connection)
 class RequestSink(ABC, Generic[C]):
     """Sends the messages of one lane."""
 
-    answers_per_message: ClassVar[bool] = False
+    answers_per_message: bool = False
     """Whether a request may be accepted in part. A key is in such a request at most once."""
 
     def __init__(self, settings: RequestSettings, lane: Lane) -> None:
@@ -64,9 +64,10 @@ class RequestSink(ABC, Generic[C]):
     def send(self, connection: C, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
         """Send a request. Returns the messages that were not accepted, and why."""
 
-    @abstractmethod
     def flaw_of(self, destination: bytes) -> PoisonedError | None:
         """Why a destination can never take a message; None if it may."""
+        del destination
+        return None
 
     def sizes_of(self, batch: pa.RecordBatch) -> NDArray[np.integer]:
         """The bytes of each message that count for `max_message_bytes`."""
@@ -75,11 +76,16 @@ class RequestSink(ABC, Generic[C]):
 
     def open(self, after: Position) -> None:
         """Forget what was not flushed. Connections are made when they are needed, and kept."""
-        if self._requests is None or not self._requests.idle:
+        try:
+            if self._requests is None or not self._requests.idle:
+                self.close()
+                self._connection = self.connect()
+                self._requests = self._engine(self._connection)
+            # After `close`, which closes its file.
+            self._acknowledged.open(after)
+        except BaseException:
             self.close()
-            self._connection = self.connect()
-            self._requests = self._engine(self._connection)
-        self._acknowledged.open(after)
+            raise
         self._skipped = 0
 
     def _engine(self, connection: C) -> Requests:
@@ -94,8 +100,19 @@ class RequestSink(ABC, Generic[C]):
         )
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
-        """The rows that are too large, and those whose destination is invalid."""
+        """The rows that can never be delivered, and why."""
         self._require_open()
+        errors = self.flaws(batch)
+        # The receiver may have a message that would be refused today.
+        known = self._acknowledged.known(batch) if errors else None
+        return {
+            row: Outcome.refused(error)
+            for row, error in sorted(errors.items())
+            if known is None or not known[row]
+        }
+
+    def flaws(self, batch: pa.RecordBatch) -> Mapping[int, PoisonedError]:
+        """The rows that are too large, and those whose destination is invalid."""
         errors: dict[int, PoisonedError] = {}
         for destination in pc.unique(batch.column("destination")).to_pylist():
             flaw = self.flaw_of(destination)
@@ -109,13 +126,7 @@ class RequestSink(ABC, Generic[C]):
                 f"it has {sizes[row]} bytes, max_message_bytes is {limit}",
                 hint="Raise max_message_bytes, or exclude large columns.",
             )
-        # The receiver may have a message that would be refused today.
-        known = self._acknowledged.known(batch) if errors else None
-        return {
-            row: Outcome.refused(error)
-            for row, error in errors.items()
-            if known is None or not known[row]
-        }
+        return errors
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send messages."""

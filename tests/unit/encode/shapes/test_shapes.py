@@ -279,6 +279,36 @@ def test_plain_has_no_key_under_replica_identity_full(encoding: Encoding) -> Non
 
 
 @both
+def test_row_is_the_row_alone(encoding: Encoding) -> None:
+    assert one(group(Op.INSERT, USERS, 1, after=IMAGE), "row", encoding) == ROW
+    assert one(group(Op.DELETE, USERS, 1, before=IMAGE), "row", encoding) == ROW
+    key = image([b"12"], None, None, None)
+    assert one(group(Op.DELETE, USERS, 1, before=key), "row", encoding) == {"id": 12}
+    assert one(group(Op.TRUNCATE, USERS, 1), "row", encoding) == {}
+    assert one(group(Op.INSERT, table(), 1, after=()), "row", encoding) == {}
+
+
+@both
+def test_row_names_what_it_lacks_in_the_rows_that_lack_it(encoding: Encoding) -> None:
+    after = image([b"1", b"2"], [b"a", UNCHANGED], [None, None], [UNCHANGED, b"{}"])
+    first, second = messages(group(Op.UPDATE, USERS, 2, after=after), "row", encoding)
+    assert first == {"": ["meta"], "id": 1, "name": "a", "tags": None}
+    assert second == {"": ["name"], "id": 2, "tags": None, "meta": {}}
+    assert next(iter(first)) == next(iter(second)) == ""
+
+
+@both
+def test_row_takes_unchanged_values_from_the_old_row(encoding: Encoding) -> None:
+    before = image([b"1", b"2"], [b"old", b"older"], [None, None], [b"{}", b"[1]"])
+    after = image([b"1", b"2"], [b"a", UNCHANGED], [None, None], [UNCHANGED, b"{}"])
+    made = group(Op.UPDATE, USERS, 2, before=before, after=after)
+    assert messages(made, "row", encoding) == [
+        {"id": 1, "name": "a", "tags": None, "meta": {}},
+        {"id": 2, "name": "older", "tags": None, "meta": {}},
+    ]
+
+
+@both
 @every_shape
 def test_tables_without_columns(encoding: Encoding, shape: str) -> None:
     (found,) = messages(group(Op.INSERT, table(), 1, after=()), shape, encoding)

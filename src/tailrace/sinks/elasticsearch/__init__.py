@@ -1,0 +1,1 @@
+"""The sink `elasticsearch`: documents of Elasticsearch. See `tailrace.sinks.search`."""

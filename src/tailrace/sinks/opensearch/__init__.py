@@ -1,0 +1,1 @@
+"""The sink `opensearch`: documents of OpenSearch. See `tailrace.sinks.search`."""
