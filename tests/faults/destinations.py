@@ -1,7 +1,4 @@
-"""Servers that a pipeline delivers to, which fail: for a moment, for good, and by dying.
-
-The rows are counters. A change whose note is not empty is refused for good.
-"""
+"""Servers that a pipeline delivers to, which fail: for a moment, for good, and by dying."""
 
 from __future__ import annotations
 
@@ -27,14 +24,16 @@ from tailrace.testing import (
     HttpResponse,
 )
 from tailrace.testing.proxy import TcpProxy
+from tests.faults.aws_services import AwsServices
+from tests.faults.destination import Destination
 from tests.faults.path import sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-Change = tuple[int, int]
-"""A row's key and its counter."""
+    from tests.faults.destination import Change
+
 _EVENTS = """
 CREATE TABLE events_{} (
     pipeline text, id text, commit_lsn bigint, commit_idx bigint, destination text, key text,
@@ -43,43 +42,6 @@ CREATE TABLE events_{} (
 )
 """
 TOO_LARGE = {"max_message_bytes": 2000}
-
-
-class Destination:
-    """A server. A context manager."""
-
-    repeats_per_fault = 0
-    """How many messages of a lane may be accepted twice because of one fault, as the sink says."""
-
-    def __init__(self, folder: Path, seed: int) -> None:
-        """`folder` is for its files."""
-
-    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
-        """The settings of the sink of a pipeline; `healed`: so that nothing is refused any more."""
-        raise NotImplementedError
-
-    def accepted(self, name: str) -> list[Change]:
-        """The changes of a pipeline, in the order in which they were accepted."""
-        raise NotImplementedError
-
-    def prepare(self) -> None:
-        """The pipelines run, and there are no changes yet."""
-
-    def disturb(self) -> None:
-        """Fail for a moment."""
-
-    def crash(self) -> bool:
-        """Die, and start again; whether it can."""
-        return False
-
-    def heal(self) -> None:
-        """Refuse nothing any more."""
-
-    def __enter__(self) -> Destination:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End what was started."""
 
 
 def changes(payloads: Iterable[bytes | str]) -> list[Change]:
@@ -319,4 +281,5 @@ DESTINATIONS: dict[str, type[Destination]] = {
     "postgres": PostgresEvents,
     "file": Files,
     "nats": Streams,
+    "aws": AwsServices,
 }

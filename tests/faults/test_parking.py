@@ -26,7 +26,7 @@ from tailrace.parking.selection import Selection
 from tailrace.testing import EmbeddedRedis
 from tests.command import call
 from tests.faults import soak
-from tests.faults.destinations import DESTINATIONS, Change
+from tests.faults.destinations import DESTINATIONS
 from tests.faults.path import System, kill, victims
 from tests.waiting import wait_for
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.faults.destinations import Destination
+    from tests.faults.destination import Change, Destination
     from tests.fix_postgres import Database
 
 pytestmark = pytest.mark.long
@@ -208,7 +208,7 @@ def check_decided(
     assert not refused & accepted
     assert in_order(found), name
     lanes = PIPELINES[name].get("lanes", 1)
-    assert repeated <= faults * destination.repeats_per_fault * lanes
+    assert repeated <= destination.allowed_repeats(faults, lanes)
     # Nothing of a key is accepted after a parked change of it.
     first: dict[int, int] = {}
     for row, n in waiting:
