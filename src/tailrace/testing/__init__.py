@@ -4,6 +4,7 @@ from tailrace.testing.kafka import EmbeddedKafka
 from tailrace.testing.nats import EmbeddedNats, EmbeddedNatsCluster
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
+from tailrace.testing.rabbitmq import EmbeddedRabbitMQ
 from tailrace.testing.receiver import HttpReceiver, HttpRequest, HttpResponse
 from tailrace.testing.redis import EmbeddedRedis, EmbeddedRedisCluster
 from tailrace.testing.shop import SampleShop
@@ -14,6 +15,7 @@ __all__ = [
     "EmbeddedNats",
     "EmbeddedNatsCluster",
     "EmbeddedPostgres",
+    "EmbeddedRabbitMQ",
     "EmbeddedRedis",
     "EmbeddedRedisCluster",
     "HttpReceiver",
