@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.fix_pipeline",
     "tests.fix_kafka",
     "tests.fix_redis",
+    "tests.fix_rabbitmq",
     "tests.fix_s3",
     "tests.fix_broker",
     "tests.fix_certificates",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.contract import Sink
     from tests.contract.test_sinks import Bench
 
-REPEATING = {"kafka", "http"}
+REPEATING = {"kafka", "http", "rabbitmq", "rabbitmq-quorum"}
 """Benches whose sinks deliver a replayed batch again."""
 
 
