@@ -73,11 +73,14 @@ class Http:
 
     def open(self, after: Position) -> None:
         """Forget what was not flushed. Connections are made when they are needed, and kept."""
+        kept = self._requests is not None and self._requests.idle
+        if not kept:
+            self.close()
+        # After `close`, which closes its file.
         self._acknowledged.open(after)
         self._skipped = 0
-        if self._requests is not None and self._requests.idle:
+        if kept:
             return
-        self.close()
         self._connections = Connections(self._settings)
         self._requests = Requests(
             partial(self._send, self._connections),

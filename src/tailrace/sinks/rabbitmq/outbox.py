@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 _WRITE_ROWS, _WRITE_BYTES = 1000, 1 << 20
 """Sent at a time. Answers are taken in between."""
+_LOOKAHEAD = 2
+"""How many times what may be in flight is looked at for messages whose key is not."""
 _PATIENCE_S = 0.05
 """How long a flush in the middle of a batch waits for answers."""
 NACKED = Outcome(
@@ -121,7 +123,7 @@ class Outbox:
     def take(self, batch: pa.RecordBatch) -> None:
         """Send messages. Waits while too many have no answer."""
         for start in range(0, batch.num_rows, self._limits.rows):
-            while self._pool.undecided >= self._limits.rows:
+            while self._pool.undecided >= _LOOKAHEAD * self._limits.rows:
                 self._await_answer(math.inf)
             self._pool.add(batch.slice(start, self._limits.rows))
             self._rows_of_id = None

@@ -107,6 +107,7 @@ class Pool:
         """The last position before every undecided message; None if there is none."""
         if not self.undecided:
             return None
-        first = places_of(self.places(np.flatnonzero(self.state["undecided"]))).min()
-        lsn, ordinal = int(first["lsn"]), int(first["ordinal"])
+        places = places_of(self.messages)[self.state["undecided"]]
+        lsn = int(places["lsn"].min())
+        ordinal = int(places["ordinal"][places["lsn"] == lsn].min())
         return Position(Lsn(lsn), ordinal - 1) if ordinal else Position(Lsn(lsn - 1), 1 << 63)

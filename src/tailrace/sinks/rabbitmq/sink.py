@@ -50,13 +50,13 @@ class RabbitMQ:
 
     def open(self, after: Position) -> None:
         """Connect, unless the connection is still there."""
+        if self._open is None or not self._open.usable():
+            self.close()
+        # After `close`, which closes its file.
         self._acknowledged.open(after)
         self._skipped = 0
-        if self._open is not None and self._open.usable():
-            return
-        self.close()
-        self._acknowledged.open(after)
-        self._open = _Open(self._settings, self._lane, self._acknowledged)
+        if self._open is None:
+            self._open = _Open(self._settings, self._lane, self._acknowledged)
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
         """The rows that are too large, and those without a valid destination."""
