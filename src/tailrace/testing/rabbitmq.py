@@ -14,10 +14,13 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tailrace.process import die_with_parent
 from tailrace.testing.process import Server, end, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PACKAGE = Path("/usr/lib/rabbitmq/bin")
 """Where Debian keeps the scripts that run as any user."""
@@ -29,16 +32,20 @@ class EmbeddedRabbitMQ(Server):
     """One RabbitMQ server with the user guest. `config` are lines for `rabbitmq.conf`.
 
     With `tls` of a folder that has ca.crt, server.crt and server.key, it serves `tls_port`, too.
+    Clients need a certificate there.
     """
 
     stop_s: ClassVar = 60.0
 
-    def __init__(self, *, config: str = "", tls: Path | None = None) -> None:
+    def __init__(
+        self, *, config: str = "", tls: Path | None = None, plugins: Sequence[str] = ()
+    ) -> None:
         super().__init__("trrabbit-")
         self.port = free_port()
         self.tls_port = free_port()
         self.config = config
         self._tls = tls
+        self._plugins = plugins
         self._epmd: subprocess.Popen[bytes] | None = None
         self._ports = {"RABBITMQ_DIST_PORT": free_port(), "ERL_EPMD_PORT": free_port()}
         self._cookie = secrets.token_hex(16)
@@ -59,7 +66,7 @@ class EmbeddedRabbitMQ(Server):
     def start(self) -> Self:
         """Run the server and wait until it serves clients."""
         (self.folder / "rabbitmq.conf").write_text(self._configuration())
-        (self.folder / "plugins").write_text("[].\n")
+        (self.folder / "plugins").write_text(f"[{','.join(self._plugins)}].\n")
         environment = self._environment()
         # The server would start a port mapper of its own, which outlives it.
         mapper = ["-port", environment["ERL_EPMD_PORT"], "-address", "127.0.0.1"]

@@ -27,6 +27,7 @@ from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -378,3 +379,15 @@ def test_a_long_answer_is_cut(receiver: HttpReceiver) -> None:
         write(sink, batch(range(3), keys=3))
         failures = sink.flush().failures
     assert [len(each.outcome.response) for each in failures] == [2000] * 3
+
+
+def test_a_replay_repeats_nothing_that_was_accepted(receiver: HttpReceiver, tmp_path: Path) -> None:
+    lane = Lane(pipeline="test", history="one", folder=tmp_path)
+    for expected in ((5, 0), (0, 5)):
+        sink = Http(settings_of(receiver.url), lane)
+        sink.open(ORIGIN)
+        write(sink, batch(range(5)))
+        receipt = sink.flush()
+        sink.close()
+        assert (receipt.messages, receipt.duplicates) == expected
+    assert len(receiver.requests) == 5
