@@ -17,6 +17,7 @@ from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tailrace.testing import EmbeddedRabbitMQ
     from tests.fix_capture import Captured
@@ -44,6 +45,12 @@ def rows(bench: Bench, queue: str) -> list[Any]:
         while (message := channel.basic_get(f"{bench.name}.{queue}", no_ack=True)) is not None:
             found.append(json.loads(message.body)["data"])
     return found
+
+
+def totals(folder: Path) -> Totals:
+    """What is parked."""
+    with Listing(parking.store_of(folder)) as listing:
+        return listing.totals()
 
 
 @pytest.mark.parametrize(
@@ -100,14 +107,9 @@ def test_a_returned_change_is_parked_and_retried(
     captured.catch_up()
     folder = parking.folder_of(delivery.data, "test")
     with delivery.running() as progress:
-        wait_for(lambda: progress.figures.parked == 2, progress.current)
+        wait_for(lambda: totals(folder).messages == 2, progress.current)
         bench.declare("items")
         Orders(folder / "orders").submit("retry", Selection(code="AMQP_312"))
-        arrived: list[Any] = []
-        wait_for(
-            lambda: arrived.extend(rows(bench, "items")) or len(arrived) == 2, progress.current
-        )
-    assert [row["n"] for row in arrived] == [0, 1]
+        wait_for(lambda: totals(folder) == Totals(), progress.current)
+    assert [row["n"] for row in rows(bench, "items")] == [0, 1]
     assert rows(bench, "orders") == [{"id": 1}]
-    with Listing(parking.store_of(folder)) as listing:
-        assert listing.totals() == Totals()
