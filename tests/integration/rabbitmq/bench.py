@@ -84,7 +84,7 @@ class Bench:
             channel.auto_decode = False
             yield channel
 
-    def declare(self, queue: str = "a", **arguments: Any) -> None:
+    def declare(self, queue: str = "a", arguments: dict[str, Any] | None = None) -> None:
         """An exchange, and a queue that is bound to it with its name."""
         with self.channel() as channel:
             channel.exchange_declare(self.name, "topic", durable=True, auto_delete=False)

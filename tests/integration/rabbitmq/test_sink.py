@@ -54,8 +54,7 @@ def test_messages_and_their_properties(bench: Bench) -> None:
 @pytest.mark.parametrize("queue_type", ["quorum", "classic", "stream"])
 def test_exchanges_and_queues_are_declared(bench: Bench, queue_type: str) -> None:
     arguments = {} if queue_type == "stream" else {"x-max-length": 1000}
-    keys = {"queue_type": queue_type, "queue_arguments": arguments}
-    with bench.opened(**keys) as sink:
+    with bench.opened(queue_type=queue_type, queue_arguments=arguments) as sink:
         assert send(sink, bench.rows(range(5))).messages == 5
     with bench.channel() as channel:
         expected = {"x-queue-type": queue_type, **arguments}
@@ -68,7 +67,7 @@ def test_exchanges_and_queues_are_declared(bench: Bench, queue_type: str) -> Non
 
 
 def test_what_exists_is_not_altered(bench: Bench) -> None:
-    bench.declare(**{"x-max-length": 3})
+    bench.declare(arguments={"x-max-length": 3})
     assert bench.deliver(range(5), queue_type="quorum", exchange_type="direct").messages == 5
     assert bench.numbers() == [2, 3, 4]
 
@@ -152,7 +151,7 @@ def test_invalid_messages_are_refused(bench: Bench) -> None:
 def test_a_full_queue_is_retried_until_a_consumer_makes_room(bench: Bench) -> None:
     """GIVEN a queue that rejects messages when it is full WHEN a consumer reads THEN everything
     arrives, and keys are in order."""
-    bench.declare(**{"x-max-length": 50, "x-overflow": "reject-publish"})
+    bench.declare(arguments={"x-max-length": 50, "x-overflow": "reject-publish"})
     found: list[int] = []
     done = threading.Event()
 
@@ -177,7 +176,7 @@ def test_a_full_queue_is_retried_until_a_consumer_makes_room(bench: Bench) -> No
 
 
 def test_a_queue_that_stays_full_stops_its_keys_and_no_others(bench: Bench) -> None:
-    bench.declare(**{"x-max-length": 1, "x-overflow": "reject-publish"})
+    bench.declare(arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     bench.declare("b")
     assert bench.deliver(range(1), declare="none").messages == 1
     batch = bench.rows(range(1, 4))

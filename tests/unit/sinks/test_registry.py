@@ -44,10 +44,7 @@ def test_settings_become_the_model_of_their_kind() -> None:
     ("sink", "message"),
     [
         ({"type": "nots"}, r"pipelines\.p\.sink: unknown sink 'nots', did you mean nats\?"),
-        (
-            {},
-            r"pipelines\.p\.sink: needs a `type`: nats, kafka, http, redis, postgres, file, shadow",
-        ),
+        ({}, r"pipelines\.p\.sink: needs a `type`: nats, kafka, http, redis, rabbitmq, postgres"),
         ({"type": "nats", "strem": 1}, r"pipelines\.p\.sink\.strem: unknown key.* stream\?"),
         ({"type": "nats", "stream": {"nam": 1}}, r"sink\.stream\.nam: unknown key.* name\?"),
         ({"type": "kafka", "stream": {}}, r"pipelines\.p\.sink\.stream: unknown key"),
@@ -64,8 +61,9 @@ def test_settings_load_no_client_library() -> None:
     program = (
         "import sys; from tailrace.config import load;"
         "load(None, {'pipelines': {'a': {'sink': {'type': 'nats'}},"
-        " 'b': {'sink': {'type': 'kafka'}}, 'c': {'sink': {'type': 'redis'}}}});"
-        "print(sorted({'nats', 'confluent_kafka', 'redis', 'pyarrow', 'numpy', 'pyspark',"
+        " 'b': {'sink': {'type': 'kafka'}}, 'c': {'sink': {'type': 'redis'}},"
+        " 'd': {'sink': {'type': 'rabbitmq'}}}});"
+        "print(sorted({'nats', 'confluent_kafka', 'redis', 'amqp', 'pyarrow', 'numpy', 'pyspark',"
         " 'psycopg'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

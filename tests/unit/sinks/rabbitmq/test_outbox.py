@@ -283,7 +283,7 @@ def test_messages_of_one_id_are_told_apart_by_destination() -> None:
     made = outbox(broker, ordered=False)
     both = with_column(batch(range(2)), "destination", [b"cdc/a", b"cdc/b"])
     made.take(with_column(both, "id", [b"same", b"same"]))
-    answers = [
+    answers: list[Confirm | Returned] = [
         Returned(b"same", Destination(b"cdc", b"b"), UNROUTABLE),
         Confirm(2, True, True),
     ]
