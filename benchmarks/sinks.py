@@ -1,21 +1,24 @@
 """Sinks and their own clients at their best batching, with the same messages in the same run.
 
 The clients repeat messages after a crash and know no keys. The sinks store positions with the
-messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP), or both write
-versions (OpenSearch).
+messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP, RabbitMQ), or both
+write versions (OpenSearch).
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import statistics
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import amqp
 import httpcore
 import opensearchpy
 import psycopg
@@ -29,7 +32,13 @@ from tailrace.message import MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.registry import SINKS
-from tailrace.testing import EmbeddedOpenSearch, EmbeddedPostgres, EmbeddedRedis, HttpReceiver
+from tailrace.testing import (
+    EmbeddedOpenSearch,
+    EmbeddedPostgres,
+    EmbeddedRabbitMQ,
+    EmbeddedRedis,
+    HttpReceiver,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,8 +54,8 @@ _CONCURRENCY = 16
 
 
 def run(quick: bool) -> Report:
-    """`http_ratio`, `redis_ratio`, `redis_string_ratio`, `postgres_ratio`, `opensearch_ratio`,
-    `sqs_ratio` and `kinesis_ratio`: sink ÷ client."""
+    """Sink ÷ client: `http_ratio`, `redis_ratio`, `redis_string_ratio`, `rabbitmq_ratio`,
+    `rabbitmq_quorum_ratio`, `postgres_ratio`, `opensearch_ratio`, `sqs_ratio`, `kinesis_ratio`."""
     report = Report("sinks: messages per second, and the sink's rate ÷ that of its own client")
     count = 4_000 if quick else 200_000
     _http(report, _messages(count // 20, b"/"))
@@ -63,6 +72,7 @@ def run(quick: bool) -> Report:
                 for size in (200, 1000, 4000)
             )
             _compare(report, name, _sink("redis", settings, batches, reset), best)
+    _rabbitmq(report, _messages(count // 2, b"/orders"))
     _postgres(report, _messages(count, b"public.orders"))
     opensearch(report, _messages(count // 2, b"orders"))
     for kind, share in (("sqs", 10), ("kinesis", 2)):
@@ -108,14 +118,19 @@ def _rate(work: Callable[[], None], batches: Batches, reset: Callable[[], None])
 
 
 def _sink(
-    kind: str, settings: dict[str, Any], batches: Batches, reset: Callable[[], None]
+    kind: str,
+    settings: dict[str, Any],
+    batches: Batches,
+    reset: Callable[[], None],
+    *,
+    folder: Path | None = None,
 ) -> float:
     """The rate of a sink."""
     sink_type = SINKS.find(kind)
     validated = sink_type.settings.model_validate({"type": kind, **settings})
 
     def deliver() -> None:
-        sink = sink_type.open(validated, Lane(pipeline="p"))
+        sink = sink_type.open(validated, Lane(pipeline="p", folder=folder))
         sink.open(ORIGIN)
         for batch in batches:
             assert not sink.inspect(batch)
@@ -213,6 +228,63 @@ def _set(server: EmbeddedRedis, batches: Batches, size: int) -> None:
                     for name, key, payload in rows:
                         pipeline.set(name + b":" + key, payload)
                     pipeline.execute()
+
+
+def _rabbitmq(report: Report, batches: Batches) -> None:
+    """Persistent messages to a durable queue, each confirmed."""
+    with EmbeddedRabbitMQ() as server, tempfile.TemporaryDirectory() as folder:
+        for queue_type, name in (("classic", "rabbitmq"), ("quorum", "rabbitmq_quorum")):
+            reset = partial(_declare_queue, server, queue_type, Path(folder))
+            best = max(
+                _rate(partial(_confirmed, server, batches, size), batches, reset)
+                for size in (500, 2000, 8000)
+            )
+            settings = {"url": server.url, "exchange": "", "declare": "none"}
+            own = _sink("rabbitmq", settings, batches, reset, folder=Path(folder))
+            _compare(report, name, own, best)
+
+
+def _declare_queue(server: EmbeddedRabbitMQ, queue_type: str, folder: Path) -> None:
+    """An empty queue, and nothing noted as accepted."""
+    for path in folder.iterdir():
+        path.unlink()
+    with amqp.Connection(f"127.0.0.1:{server.port}", login_method="PLAIN") as client:
+        arguments = {"x-queue-type": queue_type}
+        client.channel().queue_delete("orders")
+        client.channel().queue_declare(
+            "orders", durable=True, auto_delete=False, arguments=arguments
+        )
+
+
+def _confirmed(server: EmbeddedRabbitMQ, batches: Batches, size: int) -> None:
+    """Publish through py-amqp, with so many messages in flight."""
+    with amqp.Connection(f"127.0.0.1:{server.port}", login_method="PLAIN") as client:
+        channel = client.channel()
+        channel.confirm_select()
+        flying: set[int] = set()
+
+        def confirm(tag: int, multiple: bool) -> None:
+            flying.difference_update(
+                [each for each in flying if each <= tag] if multiple else [tag]
+            )
+
+        channel.events["basic_ack"].add(confirm)
+        tag = 0
+        for batch in batches:
+            for queue, name, payload in _columns(batch, "destination", "id", "payload"):
+                tag += 1
+                flying.add(tag)
+                message = amqp.Message(
+                    payload,
+                    content_type="application/json",
+                    delivery_mode=2,
+                    message_id=name.decode(),
+                )
+                channel.basic_publish(message, "", queue[1:].decode(), mandatory=True)
+                while len(flying) >= size:
+                    client.drain_events(timeout=60)
+        while flying:
+            client.drain_events(timeout=60)
 
 
 def _postgres(report: Report, batches: Batches) -> None:

@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.fix_pipeline",
     "tests.fix_kafka",
     "tests.fix_redis",
+    "tests.fix_rabbitmq",
     "tests.fix_aws",
     "tests.fix_search",
     "tests.fix_s3",

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from tailrace.sinks.contract import Sink
     from tests.contract.test_sinks import Bench
 
-REPEATING = {"kafka", "http", "sqs", "sqs-fifo", "sns", "sns-fifo", "kinesis", "eventbridge"}
+REPEATING = {
+    "kafka", "http", "rabbitmq", "rabbitmq-quorum",
+    "sqs", "sqs-fifo", "sns", "sns-fifo", "kinesis", "eventbridge",
+}  # fmt: skip
 """Benches whose sinks deliver a replayed batch again. The FIFO queues of moto forget the ids of
 messages that are deleted."""
 

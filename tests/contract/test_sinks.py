@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import amqp
 import fsspec
 import nats
 import pyarrow as pa
@@ -40,6 +41,8 @@ from tailrace.sinks.nats.sink import JetStream
 from tailrace.sinks.outcome import Verdict
 from tailrace.sinks.postgres.settings import PostgresSink
 from tailrace.sinks.postgres.sink import Postgres
+from tailrace.sinks.rabbitmq.settings import RabbitMQSink
+from tailrace.sinks.rabbitmq.sink import RabbitMQ
 from tailrace.sinks.redis.settings import RedisSink
 from tailrace.sinks.redis.sink import Redis
 from tailrace.sinks.registry import SINKS
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
         EmbeddedElasticsearch,
         EmbeddedKafka,
         EmbeddedOpenSearch,
+        EmbeddedRabbitMQ,
         EmbeddedRedis,
         EmbeddedRedisCluster,
     )
@@ -177,6 +181,42 @@ class RedisBench:
             for stream, entries in sorted(found.items())
             for _, fields in entries
         ]
+
+
+class RabbitMQBench:
+    """One queue gets everything, in the order of arrival."""
+
+    def __init__(self, server: EmbeddedRabbitMQ, queue_type: str) -> None:
+        self._exchange = f"c{uuid.uuid4().hex[:8]}"
+        self.prefix = f"{self._exchange}/cdc"
+        self._server = server
+        self._found: list[Delivered] = []
+        with self._client() as client:
+            channel = client.channel()
+            channel.exchange_declare(self._exchange, "topic", durable=True, auto_delete=False)
+            arguments = {"x-queue-type": queue_type}
+            channel.queue_declare(
+                self._exchange, durable=True, auto_delete=False, arguments=arguments
+            )
+            channel.queue_bind(self._exchange, self._exchange, "#")
+
+    def _client(self) -> amqp.Connection:
+        return amqp.Connection(f"127.0.0.1:{self._server.port}", login_method="PLAIN")
+
+    def make(self) -> Sink:
+        given = {"type": "rabbitmq", "url": self._server.url, "timeout_s": LONG_S}
+        settings = RabbitMQSink.model_validate({**given, "declare": "none"})
+        return RabbitMQ(settings, Lane(pipeline=self._exchange))
+
+    def delivered(self) -> list[Delivered]:
+        with self._client() as client:
+            channel = client.channel()
+            channel.auto_decode = False
+            while (found := channel.basic_get(self._exchange, no_ack=True)) is not None:
+                place = f"{self._exchange}/{found.delivery_info['routing_key']}"
+                name = found.properties["message_id"]
+                self._found.append((place.encode(), name.encode(), found.body or b""))
+        return self._found
 
 
 class PostgresBench:
@@ -342,6 +382,11 @@ def redis_cluster_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 @contextmanager
+def rabbitmq_bench(request: pytest.FixtureRequest, queue_type: str) -> Iterator[Bench]:
+    yield RabbitMQBench(request.getfixturevalue("rabbitmq_server"), queue_type)
+
+
+@contextmanager
 def postgres_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield PostgresBench(request.getfixturevalue("copy"))
 
@@ -383,6 +428,8 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Benc
     "redis": redis_bench,
     "redis-position": partial(redis_bench, ids="position"),
     "redis-cluster": redis_cluster_bench,
+    "rabbitmq": partial(rabbitmq_bench, queue_type="classic"),
+    "rabbitmq-quorum": partial(rabbitmq_bench, queue_type="quorum"),
     "postgres": postgres_bench,
     "opensearch": partial(search_bench, kind="opensearch"),
     "elasticsearch": partial(search_bench, kind="elasticsearch"),

@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import amqp
 import nats
 import psycopg
 import redis
@@ -18,6 +19,7 @@ from tailrace.jetstream.client import close
 from tailrace.testing import (
     EmbeddedNats,
     EmbeddedPostgres,
+    EmbeddedRabbitMQ,
     EmbeddedRedis,
     HttpReceiver,
     HttpRequest,
@@ -275,11 +277,65 @@ class Streams(Destination):
         self._server.__exit__()
 
 
+class Queues(Destination):
+    """A quorum queue per pipeline. Messages are too large for the sink until it is healed."""
+
+    repeats_per_fault = 200
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self._server = EmbeddedRabbitMQ()
+        self._received: dict[str, list[Change]] = defaultdict(list)
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        return {
+            "type": "rabbitmq",
+            "url": f"amqp://127.0.0.1:{self._proxy.port}",
+            "exchange": name,
+            "routing_key": "{table}",
+            "max_outstanding": self.repeats_per_fault,
+            "timeout_s": 20,
+            **({} if healed else TOO_LARGE),
+        }
+
+    def allowed_repeats(self, faults: int, lanes: int) -> int:
+        """Each connection that is lost has messages in flight."""
+        return super().allowed_repeats(faults + self._cuts, lanes)
+
+    def accepted(self, name: str) -> list[Change]:
+        # Not while the server dies: what it has sent is gone.
+        with amqp.Connection(f"127.0.0.1:{self._server.port}", login_method="PLAIN") as client:
+            channel = client.channel()
+            while (message := channel.basic_get(f"{name}.counters", no_ack=True)) is not None:
+                self._received[name] += changes([message.body])
+        return list(self._received[name])
+
+    def disturb(self) -> None:
+        self._cuts += 1
+        self._proxy.cut()
+
+    def crash(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
+
+    def __enter__(self) -> Destination:
+        self._server.start()
+        self._proxy = TcpProxy("127.0.0.1", self._server.port)
+        self._cuts = 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.close()
+        self._server.__exit__()
+
+
 DESTINATIONS: dict[str, type[Destination]] = {
     "http": Webhooks,
     "redis": RedisStreams,
     "postgres": PostgresEvents,
     "file": Files,
     "nats": Streams,
+    "rabbitmq": Queues,
     "aws": AwsServices,
 }

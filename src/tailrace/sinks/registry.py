@@ -17,6 +17,7 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "kafka": "tailrace.sinks.kafka.sink_type:SINK",
         "http": "tailrace.sinks.http.sink_type:SINK",
         "redis": "tailrace.sinks.redis.sink_type:SINK",
+        "rabbitmq": "tailrace.sinks.rabbitmq.sink_type:SINK",
         "postgres": "tailrace.sinks.postgres.sink_type:SINK",
         "file": "tailrace.sinks.file.sink_type:SINK",
         "opensearch": "tailrace.sinks.opensearch.sink_type:SINK",

@@ -15,6 +15,8 @@ from tailrace.sinks.blocked import BlockedGroups
 from tailrace.sinks.outcome import Failure, Outcome, Verdict
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tailrace.sinks.groups import Groups
 
 UNSENT = Outcome(
@@ -55,15 +57,25 @@ class Unaccepted:
         count = rows.num_rows
         if not self._blocked:
             return rows, groups, count
-        waiting = self._blocked.hold_back(groups, in_steps=True)
+        waiting = self.waiting(rows, groups, in_steps=True)
         decided = len(waiting)
         if decided == count and not waiting.any():
             return rows, groups, count
+        ready = np.flatnonzero(~waiting)
+        return rows.take(pa.array(ready)), groups.take(ready), decided
+
+    def waiting(
+        self, rows: pa.RecordBatch, groups: Groups, *, in_steps: bool = False
+    ) -> NDArray[np.bool_]:
+        """Which messages may not be sent, and are not accepted.
+
+        With `in_steps` only for those that are decided, as in `hold_back`.
+        """
+        waiting = self._blocked.hold_back(groups, in_steps=in_steps)
         self._failures += [
             Failure(rows.slice(row, 1), UNSENT) for row in np.flatnonzero(waiting).tolist()
         ]
-        ready = np.flatnonzero(~waiting)
-        return rows.take(pa.array(ready)), groups.take(ready), decided
+        return waiting
 
     def failures(self) -> tuple[Failure, ...]:
         """In order of position."""

@@ -4,6 +4,7 @@ from tailrace.testing.kafka import EmbeddedKafka
 from tailrace.testing.nats import EmbeddedNats, EmbeddedNatsCluster
 from tailrace.testing.postgres import EmbeddedPostgres
 from tailrace.testing.proxy import TcpProxy
+from tailrace.testing.rabbitmq import EmbeddedRabbitMQ
 from tailrace.testing.receiver import HttpReceiver, HttpRequest, HttpResponse
 from tailrace.testing.redis import EmbeddedRedis, EmbeddedRedisCluster
 from tailrace.testing.search import EmbeddedElasticsearch, EmbeddedOpenSearch
@@ -17,6 +18,7 @@ __all__ = [
     "EmbeddedNatsCluster",
     "EmbeddedOpenSearch",
     "EmbeddedPostgres",
+    "EmbeddedRabbitMQ",
     "EmbeddedRedis",
     "EmbeddedRedisCluster",
     "HttpReceiver",

@@ -44,10 +44,7 @@ def test_settings_become_the_model_of_their_kind() -> None:
     ("sink", "message"),
     [
         ({"type": "nots"}, r"pipelines\.p\.sink: unknown sink 'nots', did you mean nats\?"),
-        (
-            {},
-            r"sink: needs a `type`: nats, kafka, http, redis, postgres, file, opensearch, ",
-        ),
+        ({}, r"sink: needs a `type`: nats, kafka, http, redis, rabbitmq, postgres, file, "),
         ({"type": "nats", "strem": 1}, r"pipelines\.p\.sink\.strem: unknown key.* stream\?"),
         ({"type": "nats", "stream": {"nam": 1}}, r"sink\.stream\.nam: unknown key.* name\?"),
         ({"type": "kafka", "stream": {}}, r"pipelines\.p\.sink\.stream: unknown key"),
@@ -66,6 +63,7 @@ def test_settings_load_no_client_library() -> None:
         "kafka": {},
         "http": {"url": "https://example.com"},
         "redis": {},
+        "rabbitmq": {},
         "sqs": {"queue": "{table}"},
         "sns": {"topic": "arn:{table}"},
         "kinesis": {"stream": "{table}"},
@@ -76,7 +74,7 @@ def test_settings_load_no_client_library() -> None:
         "import sys; from tailrace.config import load;"
         f"load(None, {{'pipelines': {pipelines!r}}});"
         "print(sorted({'nats', 'confluent_kafka', 'httpcore', 'redis', 'botocore', 'pyarrow',"
-        " 'elastic_transport',"
+        " 'elastic_transport', 'amqp',"
         " 'numpy', 'pyspark', 'psycopg'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
