@@ -37,6 +37,10 @@ from tailrace.sinks.nats.sink import JetStream
 from tailrace.sinks.outcome import Verdict
 from tailrace.sinks.postgres.settings import PostgresSink
 from tailrace.sinks.postgres.sink import Postgres
+from tailrace.sinks.pull.database import in_folder
+from tailrace.sinks.pull.queue import Queue, Rules
+from tailrace.sinks.pull.settings import PullSink
+from tailrace.sinks.pull.sink import Pull
 from tailrace.sinks.redis.settings import RedisSink
 from tailrace.sinks.redis.sink import Redis
 from tailrace.sinks.registry import SINKS
@@ -48,6 +52,7 @@ from tests.waiting import LONG_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tailrace.sinks.contract import Sink
     from tailrace.testing import EmbeddedKafka, EmbeddedRedis, EmbeddedRedisCluster
@@ -213,6 +218,32 @@ class FileBench:
         return found
 
 
+class PullBench:
+    prefix = "cdc"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: list[Delivered] = []
+
+    def make(self) -> Sink:
+        settings = PullSink.model_validate({"type": "pull"})
+        return Pull(settings, Lane(pipeline="contract", folder=self._folder))
+
+    def delivered(self) -> list[Delivered]:
+        """What consumers have received, who acknowledge everything."""
+        rules = Rules(max_out=10_000, max_deliveries=0, max_bytes=2**30)
+        with Queue(in_folder(self._folder), rules) as queue:
+            while found := self._receive(queue):
+                self._found += found
+        return self._found
+
+    def _receive(self, queue: Queue) -> list[Delivered]:
+        with queue.transaction():
+            found = queue.receive(7, token=1, now_ms=0, visibility_ms=1)
+            queue.acknowledge([each.delivery for each in found])
+        return [(each.destination.encode(), each.id.encode(), each.payload) for each in found]
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -267,6 +298,11 @@ def s3_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield FileBench(f"s3://{server.bucket}/{uuid.uuid4().hex}", **server.options)
 
 
+@contextmanager
+def pull_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield PullBench(request.getfixturevalue("tmp_path") / "pull")
+
+
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
     "nats": nats_bench,
     "kafka": partial(kafka_bench, transactional=False),
@@ -279,6 +315,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Benc
     "file": file_bench,
     "file-memory": memory_bench,
     "file-s3": s3_bench,
+    "pull": pull_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""
 

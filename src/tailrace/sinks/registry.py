@@ -19,6 +19,7 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "redis": "tailrace.sinks.redis.sink_type:SINK",
         "postgres": "tailrace.sinks.postgres.sink_type:SINK",
         "file": "tailrace.sinks.file.sink_type:SINK",
+        "pull": "tailrace.sinks.pull.sink_type:SINK",
         "shadow": "tailrace.shadow.sink_type:SINK",
     },
 )
