@@ -12,8 +12,11 @@ Both have one row per message. `seq` counts messages in the order in which they 
 
 `first` is 1 if no earlier message must be acknowledged before (`succession`). Groups are hashes
 (`tailrace.sinks.groups`) as the signed integers of SQLite: `own` of the key, `former` of an old key,
-`scope` of the table. A message without a key is `whole` and has no `own`. Times are milliseconds.
+`scope` of the table. A message without a key is `whole` and has no `own`. Times are in
+milliseconds.
 """
+
+# ruff: noqa: S608 - all of it is text of this package
 
 from __future__ import annotations
 

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_MESSAGE = (
-    "INSERT INTO messages (seq, scope, own, former, whole, bytes) VALUES (?, ?, ?, ?, ?, ?)"
-)
+_MESSAGE = "INSERT INTO messages (seq, scope, own, former, whole, bytes) VALUES (?, ?, ?, ?, ?, ?)"
 _BODY = "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -133,9 +131,9 @@ class Intake(PullDatabase):
         )
         if not self._ordered:
             unordered = [None] * count
-            return list(zip(unordered, unordered, unordered, [0] * count, sizes, strict=True)), list(
-                bodies
-            )
+            return list(
+                zip(unordered, unordered, unordered, [0] * count, sizes, strict=True)
+            ), list(bodies)
         groups = groups_of(rows)
         whole = groups.whole
         messages = zip(

@@ -6,6 +6,8 @@ So do messages that tie keys together, which are never replaced: an update that 
 message without a key. A key has at most two messages then.
 """
 
+# ruff: noqa: S608 - values are parameters, and everything else is text of this package
+
 from __future__ import annotations
 
 from itertools import starmap
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _REPLACEABLE = f"""
 SELECT m.seq, m.bytes, m.state FROM messages m
 WHERE m.seq = (SELECT max(e.seq) FROM messages e WHERE e.own = ?) AND m.former IS NULL
-AND m.state <> {OUT} AND coalesce({", ".join([*NEXT, NEXT_WHOLE])}) IS NULL"""  # noqa: S608
+AND m.state <> {OUT} AND coalesce({", ".join([*NEXT, NEXT_WHOLE])}) IS NULL"""
 _BODY = (
     "UPDATE bodies SET lsn = ?, ordinal = ?, destination = ?, id = ?, key = ?, payload = ?, "
     "committed_at = ? WHERE seq = ?"

@@ -90,9 +90,7 @@ class Queue(PullDatabase):
         for table in ("chosen", "touched", "later"):
             self.connection.execute(f"CREATE TEMP TABLE {table} (seq INTEGER PRIMARY KEY)")
 
-    def receive(
-        self, limit: int, *, token: int, now_ms: int, visibility_ms: int
-    ) -> list[Delivery]:
+    def receive(self, limit: int, *, token: int, now_ms: int, visibility_ms: int) -> list[Delivery]:
         """Deliver the oldest messages that may be delivered, in order; empty if there are none.
 
         They are invisible for `visibility_ms`. Several messages of a key may be among them.

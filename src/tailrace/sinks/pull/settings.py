@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from tailrace.settings import Bytes
+from tailrace.settings import Bytes  # noqa: TC001 - pydantic reads the annotations
 from tailrace.sinks.sink_type import SinkSettings
 
 _TOKEN_CHARACTERS = 16

@@ -59,7 +59,11 @@ class Pull:
             number=lane.number, lanes=lane.lanes, source=lane.history, reset=lane.reset
         )
         self._opened: _Opened | None = None
-        self._forget()
+        self._rows: list[pa.RecordBatch] = []
+        """What was taken and is not stored."""
+        self._bytes = 0
+        self._stored = self._stored_bytes = self._skipped = 0
+        """Since the last flush."""
 
     def open(self, after: Position) -> None:
         """Open the store, and read the lane's position back."""
@@ -204,8 +208,7 @@ class Pull:
                 opened.close()
 
     def _forget(self) -> None:
-        self._rows: list[pa.RecordBatch] = []
-        """What was taken and is not stored."""
+        self._rows = []
         self._bytes = self._stored = self._stored_bytes = self._skipped = 0
 
     @contextlib.contextmanager

@@ -83,12 +83,12 @@ class Store:
         self.intake.close()
         self.queue.close()
 
-    def add(self, changes: Sequence[Change], *, now_ms: int = 0, max_bytes: int = MAX_BYTES) -> bool:
+    def add(
+        self, changes: Sequence[Change], *, now_ms: int = 0, max_bytes: int = MAX_BYTES
+    ) -> bool:
         batch = batch_of(changes, self.count + 1)
         self.count += len(changes)
-        return self.intake.add(
-            batch, position_of(self.count), now_ms=now_ms, max_bytes=max_bytes
-        )
+        return self.intake.add(batch, position_of(self.count), now_ms=now_ms, max_bytes=max_bytes)
 
 
 def position_of(number: int) -> LanePosition:
