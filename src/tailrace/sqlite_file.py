@@ -42,8 +42,13 @@ class SqliteFile:
                 private.create_file(path).close()
         with self.translated():
             uri = f"{path.absolute().as_uri()}?mode={'rw' if write else 'ro'}"
+            # One thread at a time uses it, not always the same one.
             self.connection = sqlite3.connect(
-                uri, uri=True, timeout=self.lock_timeout_s, isolation_level=None
+                uri,
+                uri=True,
+                timeout=self.lock_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
             )
             if write:
                 self._create()

@@ -21,15 +21,15 @@ transactions       the same changes, in whole transactions
 consumer           messages of a pipeline with the sink `pull`, over HTTP
 creek/             the same for Creek's producers: Avro, one message per row
 
-It connects to NATS, and `consumer` to the HTTP endpoints. It needs neither PostgreSQL nor Spark, and imports without the libraries
-for them.
+It connects to NATS, and `consumer` to the HTTP endpoints. It needs neither PostgreSQL nor Spark,
+and imports without the libraries for them.
 """
 
 from tailrace.change import Op
 from tailrace.client import creek
 from tailrace.client.change import Change
 from tailrace.client.client import Client, connect
-from tailrace.client.consumer import PulledMessage, PullConsumer, pull
+from tailrace.client.consumer import PullConsumer, PulledMessage, pull
 from tailrace.client.follow import Follow
 from tailrace.client.identity import StreamIdentity
 from tailrace.client.replica import Replica, State

@@ -112,12 +112,12 @@ class PullConsumer:
     async def __aiter__(self) -> AsyncIterator[PulledMessage]:
         backoff = Backoff(first_s=0.1, max_s=10.0)
         while True:
-            backoff.running()
             try:
                 found = await self.receive()
             except SinkUnreachableError:
                 await asyncio.sleep(backoff.next_s())
                 continue
+            backoff.reset()
             for message in found:
                 yield message
 

@@ -11,8 +11,8 @@ Both have one row per message. `seq` counts messages in the order in which they 
 | EXHAUSTED | was delivered too often                       | -                            |
 
 `first` is 1 if no earlier message must be acknowledged before (`succession`). Groups are hashes
-(`tailrace.sinks.groups`) as the signed integers of SQLite: `own` of the key, `former` of an old key,
-`scope` of the table. A message without a key is `whole` and has no `own`. Times are in
+(`tailrace.sinks.groups`) as the signed integers of SQLite: `own` of the key, `former` of an old
+key, `scope` of the table. A message without a key is `whole` and has no `own`. Times are in
 milliseconds.
 """
 
