@@ -23,7 +23,7 @@ from tailrace.sinks.pull.sink import Pull
 from tests.unit.sinks.pull.stores import batch_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tailrace.sinks.contract import Receipt
@@ -64,9 +64,6 @@ class Filling:
         assert self._sink.inspect(batch) == {}
         self._sink.write(batch)
         return self._sink.flush()
-
-    def add_all(self, changes: Sequence[Change]) -> Receipt:
-        return self.add(*changes)
 
     def close(self) -> None:
         self._sink.close()
