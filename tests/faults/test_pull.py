@@ -33,6 +33,8 @@ pytestmark = pytest.mark.long
 
 CI_KILLS = 4
 KEYS = 50
+CARELESS = 1000
+"""Messages that consumers reject and forget some of, before they handle the rest."""
 TOKEN = "consumer-0123456789"
 TABLES = f"""
 CREATE TABLE counters (id int PRIMARY KEY, n int NOT NULL);
@@ -171,7 +173,9 @@ def run(system: System, seed: int, kills: int) -> None:
                 strike(system, rng)
                 time.sleep(rng.uniform(3, 6))
         end = system.captured()
-        for each in consumers.values():
+        for name, each in consumers.items():
+            # Some of them must have been careless with.
+            wait_for(partial(_received, each, CARELESS), partial(system.progress, name))
             each.careful = True
 
         def emptied(name: str) -> bool:
@@ -190,8 +194,13 @@ def run(system: System, seed: int, kills: int) -> None:
         with Listing(store_of(system.data, name)) as listing:
             totals = listing.totals()
         assert totals.acknowledged == len(set(found)), name
+        assert totals.redelivered > 0, name
         print(f"{name}: {len(changes)} changes, {totals.redelivered} redelivered")
     assert system.stop() == 0
+
+
+def _received(consumers: Consumers, count: int) -> bool:
+    return len(consumers.received) >= count
 
 
 @pytest.mark.timeout(900)

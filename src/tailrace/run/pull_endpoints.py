@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from tailrace.config import Config
+    from tailrace.config import Config, Pipeline
     from tailrace.sinks.pull.listing import ExhaustedMessage
     from tailrace.sinks.pull.queue import Delivery
 
@@ -130,18 +130,22 @@ class _Exhausted(_Body):
 def clerks_of(config: Config) -> dict[str, Clerk]:
     """A clerk for each pipeline with a sink `pull`."""
     return {
-        name: Clerk(
-            store_of(config.data, name),
-            Rules(
-                max_out=pipeline.sink.max_ack_pending,
-                max_deliveries=pipeline.sink.max_deliveries,
-                max_bytes=pipeline.sink.max_receive_bytes,
-                blocks=pipeline.blocks,
-            ),
-        )
+        name: Clerk(store_of(config.data, name), rules_of(pipeline))
         for name, pipeline in config.pipelines.items()
         if isinstance(pipeline.sink, PullSink)
     }
+
+
+def rules_of(pipeline: Pipeline) -> Rules:
+    """How the consumers of a pipeline are served."""
+    sink = pipeline.sink
+    assert isinstance(sink, PullSink)
+    return Rules(
+        max_out=sink.max_ack_pending,
+        max_deliveries=sink.max_deliveries,
+        max_bytes=sink.max_receive_bytes,
+        blocks=pipeline.parks != "message",
+    )
 
 
 class PullEndpoints:

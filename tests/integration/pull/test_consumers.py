@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import yaml
 
 import tailrace.client
 from tailrace.errors import SinkRefusedError
 from tests import http
+from tests.command import call
 from tests.integration.pull.serving import CONSUMER, NAME, TOKEN, Filling, config_of, serving
 from tests.unit.sinks.pull.stores import Change
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -302,3 +305,28 @@ def test_many_consumers_share_the_messages(tmp_path: Path) -> None:
     for key in {key for key, _ in found}:
         order = [n for each, n in found if each == key]
         assert order == sorted(order)
+
+
+def test_commands_decide_about_exhausted_messages(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "data", max_deliveries=1)
+    path = tmp_path / "tailrace.yml"
+    sink = {"type": "pull", "max_deliveries": 1}
+    pipelines = {NAME: {"encoding": "json", "sink": sink}, "other": {"sink": {"type": "nats"}}}
+    path.write_text(yaml.safe_dump({"data": str(tmp_path / "data"), "pipelines": pipelines}))
+    filling = Filling(config)
+    filling.add(json_change("a", 1), json_change("b", 2))
+
+    def command(action: str, *more: str, name: str = NAME) -> subprocess.CompletedProcess[str]:
+        return call("pull", action, name, *more, "--config", path)
+
+    with serving(config) as url:
+        post(url, "nack", {"ack_ids": [each["ack_id"] for each in receive(url)]})
+        listed = [json.loads(line) for line in command("ls").stdout.splitlines()]
+        assert [each["payload"] for each in listed] == ['{"n": 1}', '{"n": 2}']
+        assert command("retry", "--number", "1").stdout == "1 messages\n"
+        assert numbers(receive(url, wait_ms=WAIT_MS)) == [1]
+        assert command("drop", "--all", "--yes").stdout == "1 messages\n"
+        assert command("ls").stdout == ""
+        assert "say which messages" in command("retry").stderr
+        assert "no pipeline 'other' with a sink pull" in command("ls", name="other").stderr
+    filling.close()

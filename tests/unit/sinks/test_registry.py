@@ -46,7 +46,8 @@ def test_settings_become_the_model_of_their_kind() -> None:
         ({"type": "nots"}, r"pipelines\.p\.sink: unknown sink 'nots', did you mean nats\?"),
         (
             {},
-            r"pipelines\.p\.sink: needs a `type`: nats, kafka, http, redis, postgres, file, shadow",
+            r"pipelines\.p\.sink: needs a `type`: nats, kafka, http, redis, postgres, file, pull, "
+            r"shadow",
         ),
         ({"type": "nats", "strem": 1}, r"pipelines\.p\.sink\.strem: unknown key.* stream\?"),
         ({"type": "nats", "stream": {"nam": 1}}, r"sink\.stream\.nam: unknown key.* name\?"),

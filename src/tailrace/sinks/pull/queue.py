@@ -137,12 +137,16 @@ class Queue(PullDatabase):
         ready = self.connection.execute(_READY, (limit,)).fetchall()
         candidates = [(seq, size, tuple(after)) for seq, size, *after in ready]
         heapify(candidates)
+        # Enough of them are `first`: a later follower cannot be among the oldest.
+        last = ready[-1][0] if len(ready) == limit else None
         seen: set[int] = set()
         while candidates:
             seq, size, after = heappop(candidates)
             yield seq, size
             for follower in after:
-                if follower is not None and follower not in seen:
+                if follower is None or follower in seen:
+                    continue
+                if last is None or follower < last:
                     found = self._follower(follower, picked)
                     if found is not None:
                         seen.add(follower)

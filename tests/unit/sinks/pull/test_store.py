@@ -183,6 +183,13 @@ def test_listing_what_does_not_exist(tmp_path: Path) -> None:
         assert listing.exhausted(limit=10) == []
 
 
+def test_the_store_is_for_its_owner(store: Store, tmp_path: Path) -> None:
+    store.add([Change("a")])
+    files = [tmp_path / "sink", *(tmp_path / "sink").iterdir()]
+    assert len(files) > 1
+    assert [path for path in files if path.stat().st_mode & 0o077] == []
+
+
 def test_a_file_of_another_release_is_refused(store: Store, tmp_path: Path) -> None:
     store.queue.connection.execute("PRAGMA user_version = 99")
     with pytest.raises(StorageError, match="has version 99, this release reads version 1"):
