@@ -70,7 +70,10 @@ class PullConsumer:
     ) -> None:
         self._pool = pool
         self._url = url
-        self._headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        self._headers: list[tuple[bytes | str, bytes | str]] = [
+            ("Authorization", f"Bearer {token}"),
+            ("Content-Type", "application/json"),
+        ]
         self._timeout_s = timeout_s
         self._batch_size = batch_size
 
@@ -141,7 +144,7 @@ class PullConsumer:
             )
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
             raise SinkUnreachableError(
-                f"{url}: {error or type(error).__name__}",
+                f"{url}: {type(error).__name__} {error}".strip(),
                 hint="Check the address, and that `tailrace run` is running there.",
             ) from error
         if answer.status != _OK:

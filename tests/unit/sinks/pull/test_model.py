@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from tailrace.sinks.pull.database import DELAYED, EXHAUSTED, OUT, WAITING
@@ -281,10 +283,18 @@ class Consumers(RuleBasedStateMachine):
         return data.draw(st.lists(st.sampled_from(recent), max_size=6))
 
 
-TestConsumers = Consumers.TestCase
-TestConsumers.settings = settings(
+QUICK = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=25,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_random_calls() -> None:
+    run_state_machine_as_test(Consumers, settings=QUICK)
+
+
+@pytest.mark.long
+def test_many_random_calls() -> None:
+    run_state_machine_as_test(Consumers, settings=settings(QUICK, max_examples=500))
