@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,7 @@ import pytest
 from tailrace.errors import SinkFencedError, StorageError
 from tailrace.sinks.pull.database import in_folder
 from tailrace.sinks.pull.listing import Listing
-from tailrace.sinks.pull.queue import _FOLLOWER, _READY, DeliveryId, Queue, Rules
-from tailrace.sinks.pull.succession import FIRST, NEXT, NEXT_WHOLE
+from tailrace.sinks.pull.queue import DeliveryId, Queue, Rules
 from tests.unit.sinks.pull.stores import RULES, Change, Store
 
 if TYPE_CHECKING:
@@ -196,19 +196,36 @@ def test_a_file_of_another_release_is_refused(store: Store, tmp_path: Path) -> N
         Queue(in_folder(tmp_path / "sink"), RULES)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        _READY,
-        _FOLLOWER,
-        f"UPDATE messages AS m SET first = 1 WHERE m.seq > ? AND {FIRST}",
-        *(f"SELECT {column} FROM messages m WHERE m.seq = ?" for column in (*NEXT, NEXT_WHOLE)),
-    ],
-)
-def test_queries_search_indexes(store: Store, query: str) -> None:
-    """No statement of a request reads all messages, however many wait or are blocked."""
-    plan = store.queue.connection.execute(f"EXPLAIN QUERY PLAN {query}", (1,)).fetchall()
-    details = [detail for *_, detail in plan]
-    assert details
-    scans = [each for each in details if each.startswith("SCAN") and "INDEX ready" not in each]
-    assert scans == []
+def test_statements_search_indexes(store: Store) -> None:
+    """No statement reads all messages, however many wait or are blocked: only the indexes of those
+    that may be delivered, and of exhausted ones, are read from their beginning."""
+    connection, queue = store.queue.connection, store.queue
+    statements: set[str] = set()
+    for each in (connection, store.intake.connection):
+        each.set_trace_callback(statements.add)
+    store.add([Change(None), Change("a"), Change("b"), Change("a")])
+    found = receive(store)
+    with queue.transaction():
+        queue.extend(found, now_ms=0, visibility_ms=50)
+        queue.reject(found, now_ms=0, delay_ms=1)
+    found = receive(store, now_ms=100)
+    with queue.transaction():
+        queue.take_back(found)
+    acknowledge(store, receive(store))
+    with queue.transaction():
+        queue.expire(now_ms=1000)
+        queue.next_expiry_ms()
+        queue.retry([1])
+        queue.drop()
+    for each in (connection, store.intake.connection):
+        each.set_trace_callback(None)
+    plans = [
+        detail
+        for statement in statements
+        if statement.startswith(("SELECT", "UPDATE", "DELETE", "INSERT"))
+        for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {statement}")
+    ]
+    assert len(plans) > 50
+    scans = [each for each in plans if re.match(r"SCAN (messages|bodies|[menw])\b", each)]
+    assert scans
+    assert [each for each in scans if not each.endswith(("INDEX ready", "INDEX exhausted"))] == []
