@@ -1,8 +1,8 @@
 """Sinks and their own clients at their best batching, with the same messages in the same run.
 
 The clients repeat messages after a crash and know no keys. The sinks store positions with the
-messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP, RabbitMQ), or both
-write versions (OpenSearch).
+messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP, RabbitMQ, AWS),
+or write versions (OpenSearch).
 """
 
 from __future__ import annotations

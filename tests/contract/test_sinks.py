@@ -41,6 +41,10 @@ from tailrace.sinks.nats.sink import JetStream
 from tailrace.sinks.outcome import Verdict
 from tailrace.sinks.postgres.settings import PostgresSink
 from tailrace.sinks.postgres.sink import Postgres
+from tailrace.sinks.pull.database import in_folder
+from tailrace.sinks.pull.queue import Queue, Rules
+from tailrace.sinks.pull.settings import PullSink
+from tailrace.sinks.pull.sink import Pull
 from tailrace.sinks.rabbitmq.settings import RabbitMQSink
 from tailrace.sinks.rabbitmq.sink import RabbitMQ
 from tailrace.sinks.redis.settings import RedisSink
@@ -54,6 +58,7 @@ from tests.waiting import LONG_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tailrace.sinks.contract import Sink
     from tailrace.testing import (
@@ -349,6 +354,32 @@ class SearchBench:
         ]
 
 
+class PullBench:
+    prefix = "cdc"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: list[Delivered] = []
+
+    def make(self) -> Sink:
+        settings = PullSink.model_validate({"type": "pull"})
+        return Pull(settings, Lane(pipeline="contract", folder=self._folder))
+
+    def delivered(self) -> list[Delivered]:
+        """What consumers have received, who acknowledge everything."""
+        rules = Rules(max_out=10_000, max_deliveries=0, max_bytes=2**30)
+        with Queue(in_folder(self._folder), rules) as queue:
+            while found := self._receive(queue):
+                self._found += found
+        return self._found
+
+    def _receive(self, queue: Queue) -> list[Delivered]:
+        with queue.transaction():
+            found = queue.receive(7, token=1, now_ms=0, visibility_ms=1)
+            queue.acknowledge([each.delivery for each in found])
+        return [(each.destination.encode(), each.id.encode(), each.payload) for each in found]
+
+
 @contextmanager
 def nats_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     del request
@@ -420,6 +451,11 @@ def aws_bench(
     yield AwsBench(kind, request.getfixturevalue("aws"), suffix=suffix, **keys)
 
 
+@contextmanager
+def pull_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield PullBench(request.getfixturevalue("tmp_path") / "pull")
+
+
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Bench]]] = {
     "nats": nats_bench,
     "kafka": partial(kafka_bench, transactional=False),
@@ -442,6 +478,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Benc
     "sns-fifo": partial(aws_bench, kind="sns", topic="arn:{table}", suffix=".fifo"),
     "kinesis": partial(aws_bench, kind="kinesis", stream="{table}"),
     "eventbridge": partial(aws_bench, kind="eventbridge"),
+    "pull": pull_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""
 

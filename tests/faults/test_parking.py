@@ -23,7 +23,6 @@ from tailrace.parking import control
 from tailrace.parking.listing import Listing
 from tailrace.parking.parking import folder_of, store_of
 from tailrace.parking.selection import Selection
-from tailrace.testing import EmbeddedRabbitMQ, EmbeddedRedis
 from tests.command import call
 from tests.faults import soak
 from tests.faults.destinations import DESTINATIONS
@@ -115,9 +114,8 @@ def disturbing(destination: Destination, seed: int) -> Iterator[None]:
 
 @pytest.fixture
 def destination(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[Destination]:
-    needed = {"redis": EmbeddedRedis, "rabbitmq": EmbeddedRabbitMQ}.get(request.param)
-    if needed is not None and (reason := needed.unavailable()):
-        pytest.skip(reason)
+    if request.param in {"redis", "rabbitmq"}:
+        request.getfixturevalue(f"{request.param}_available")
     with DESTINATIONS[request.param](tmp_path, seed) as made:
         yield made
 

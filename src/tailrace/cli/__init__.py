@@ -37,6 +37,7 @@ _COMMANDS = {
     "backfill": "backfill:backfill",
     "backfills": "backfill:backfills_app",
     "parked": "parked:parked_app",
+    "pull": "pull:pull_app",
     "log": "log.command:log_app",
     "table": "table:table_app",
     "demo": "demo.command:demo",

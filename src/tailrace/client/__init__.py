@@ -18,16 +18,18 @@ identity           what identifies a stream, and the history of its messages
 follow             changes of a table from a start position
 replica            a snapshot, then the changes that it does not contain
 transactions       the same changes, in whole transactions
+consumer           messages of a pipeline with the sink `pull`, over HTTP
 creek/             the same for Creek's producers: Avro, one message per row
 
-It connects to NATS only. It needs neither PostgreSQL nor Spark, and imports without the libraries
-for them.
+It connects to NATS, and `consumer` to the HTTP endpoints. It needs neither PostgreSQL nor Spark,
+and imports without the libraries for them.
 """
 
 from tailrace.change import Op
 from tailrace.client import creek
 from tailrace.client.change import Change
 from tailrace.client.client import Client, connect
+from tailrace.client.consumer import PullConsumer, PulledMessage, pull
 from tailrace.client.follow import Follow
 from tailrace.client.identity import StreamIdentity
 from tailrace.client.replica import Replica, State
@@ -47,6 +49,8 @@ __all__ = [
     "Follow",
     "Meta",
     "Op",
+    "PullConsumer",
+    "PulledMessage",
     "Replica",
     "Schema",
     "Snapshot",
@@ -55,4 +59,5 @@ __all__ = [
     "Transactions",
     "connect",
     "creek",
+    "pull",
 ]

@@ -35,14 +35,19 @@ class Watch:
             self._written.register(self._handle, select.POLLIN)
             weakref.finalize(self, os.close, self._handle)
 
-    def wait(self, timeout_s: float) -> None:
-        """Return after a write since the last call, or after the timeout, or earlier."""
+    def wait(self, timeout_s: float) -> bool:
+        """Return after a write since the last call, or after the timeout, or earlier.
+
+        Returns whether there may have been a write.
+        """
         if self._handle is None:
             time.sleep(min(timeout_s, _POLL_S))
-            return
-        if self._written.poll(min(timeout_s, _MAX_WAIT_S) * 1000):
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._handle, _EVENTS_BYTES)
+            return True
+        if not self._written.poll(min(timeout_s, _MAX_WAIT_S) * 1000):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._handle, _EVENTS_BYTES)
+        return True
 
 
 def _watch(path: Path) -> int | None:

@@ -168,6 +168,50 @@ class PipelineFigures(Figures):
         int | None,
         Figure("Bytes of the messages that are parked now.", gauge("tailrace_parked_bytes")),
     ] = None
+    pull_pending: Annotated[
+        int | None,
+        Figure(
+            "Messages that consumers of a sink pull have not acknowledged.",
+            gauge("tailrace_pull_pending"),
+        ),
+    ] = None
+    pull_pending_bytes: Annotated[
+        int | None,
+        Figure("Bytes of these messages.", gauge("tailrace_pull_pending_bytes")),
+    ] = None
+    pull_out: Annotated[
+        int | None,
+        Figure("Those of them that consumers have received.", gauge("tailrace_pull_out")),
+    ] = None
+    pull_exhausted: Annotated[
+        int | None,
+        Figure(
+            "Those of them that were delivered too often.",
+            gauge("tailrace_pull_exhausted"),
+        ),
+    ] = None
+    pull_oldest_s: Annotated[
+        float | None,
+        Figure(
+            "Seconds since the oldest of them came; 0 if there is none.",
+            gauge("tailrace_pull_oldest_age_seconds"),
+        ),
+    ] = None
+    pull_delivered: Annotated[
+        int | None,
+        Figure(
+            "Deliveries to consumers, repeated ones included.",
+            counter("tailrace_pull_delivered"),
+        ),
+    ] = None
+    pull_redelivered: Annotated[
+        int | None,
+        Figure("Repeated deliveries.", counter("tailrace_pull_redelivered")),
+    ] = None
+    pull_acknowledged: Annotated[
+        int | None,
+        Figure("Messages that consumers acknowledged.", counter("tailrace_pull_acknowledged")),
+    ] = None
     batches: Annotated[int, Figure("Micro-batches committed.", counter("tailrace_batches"))] = 0
     restarts: Annotated[
         int, Figure("Restarts of the query after an error.", counter("tailrace_restarts"))

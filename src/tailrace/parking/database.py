@@ -10,18 +10,8 @@ integers of SQLite.
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from tailrace.sqlite_file import SqliteFile
 
-from tailrace import private
-from tailrace.errors import CorruptError, DiskFullError, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-_VERSION = 1
 _SCHEMA = """
 CREATE TABLE parked (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -59,81 +49,10 @@ CREATE TABLE orders (
   delivered INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0
 );
 """
-_READ_TIMEOUT_S = 30
 
 
-class Database:
+class Database(SqliteFile):
     """An open file. In a `with` block it is closed at the end."""
 
-    def __init__(self, path: Path, *, write: bool = False) -> None:
-        self._path = path
-        if write:
-            private.create_folder(path.parent)
-            # SQLite creates its other files with the mode of this one.
-            if not path.exists():
-                private.create_file(path).close()
-        with self.translated():
-            uri = f"{path.absolute().as_uri()}?mode={'rw' if write else 'ro'}"
-            self.connection = sqlite3.connect(
-                uri, uri=True, timeout=_READ_TIMEOUT_S, isolation_level=None
-            )
-            if write:
-                self._create()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def created(self) -> bool:
-        """Whether the file has its tables."""
-        with self.translated():
-            return bool(self.connection.execute("PRAGMA user_version").fetchone()[0])
-
-    def close(self) -> None:
-        """Close the file."""
-        self.connection.close()
-
-    def _create(self) -> None:
-        execute = self.connection.execute
-        execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = FULL")
-        (version,) = execute("PRAGMA user_version").fetchone()
-        if version not in (0, _VERSION):
-            raise StorageError(
-                f"{self._path} has version {version}, this release reads version {_VERSION}",
-                hint="Another release of Tailrace wrote it: use that release.",
-            )
-        if not version:
-            self.connection.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;"
-            )
-
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise errors of SQLite as those of a disk."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            what = f"the parked messages in {self._path}: {error}"
-            name = getattr(error, "sqlite_errorname", "")
-            if name == "SQLITE_FULL":
-                raise DiskFullError(what) from error
-            if name in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
-                raise CorruptError(what, hint="Restore the file from a backup.") from error
-            raise StorageError(what) from error
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is durable at the end of the block."""
-        with self.translated():
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.connection
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
+    content = "the parked messages"
+    schema = _SCHEMA

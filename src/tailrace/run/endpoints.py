@@ -24,14 +24,15 @@ from tailrace.jetstream.settings import JetStreamSettings
 from tailrace.observe.endpoints import application, read_body, reply
 from tailrace.observe.hosts import AllowedHosts
 from tailrace.observe.metrics import exposition
-from tailrace.run import parked_endpoints
+from tailrace.run import parked_endpoints, pull_endpoints
 from tailrace.run.document import problems, status_document
 from tailrace.run.origin import is_same_origin
 from tailrace.run.parked_endpoints import ParkedEndpoints
+from tailrace.run.pull_endpoints import PullEndpoints
 from tailrace.run.token import FILE, is_authorised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tailrace.backfill.order import DesiredState
     from tailrace.config import Config
     from tailrace.run.overview import Overview
+    from tailrace.run.pull_clerk import Clerk
 
 _ENDPOINTS = {
     "GET /health": "200 while this server answers",
@@ -50,6 +52,7 @@ _ENDPOINTS = {
     "POST /backfills": "request a backfill: {pipeline, table, where, rate}",
     "POST /backfills/ID/pause": "pause, resume or cancel a backfill",
     **parked_endpoints.ENDPOINTS,
+    **pull_endpoints.ENDPOINTS,
     "POST /shutdown": "stop all processes in order",
 }
 
@@ -70,7 +73,8 @@ class _BackfillRequest(BaseModel):
 class Endpoints:
     """The routes, over an overview and a function that stops the system.
 
-    `failing` are the names of services of this process that are down.
+    `failing` are the names of services of this process that are down, and `clerks` serve the
+    consumers of sinks `pull`.
     """
 
     def __init__(
@@ -81,12 +85,14 @@ class Endpoints:
         *,
         token: str,
         failing: Callable[[], Sequence[str]] = tuple,
+        clerks: Mapping[str, Clerk] | None = None,
     ) -> None:
         self._config = config
         self._overview = overview
         self._shut_down = shut_down
         self._token = token
         self._failing = failing
+        self._clerks = clerks or {}
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -101,6 +107,7 @@ class Endpoints:
                 Route("/backfills", self._request_backfill, methods=["POST"]),
                 Route("/backfills/{id}/{action}", self._control_backfill, methods=["POST"]),
                 *ParkedEndpoints(self._config, self._accept).routes(),
+                *PullEndpoints(self._config, self._clerks, self._accept).routes(),
                 Route("/shutdown", self._shutdown, methods=["POST"]),
             ],
             _ENDPOINTS,
@@ -179,11 +186,15 @@ class Endpoints:
         structlog.get_logger().info("serve.shutdown_requested")
         return reply({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
 
-    async def _accept(self, request: Request) -> bytes:
-        """The body of a request that changes something, if it is allowed to."""
+    async def _accept(self, request: Request, tokens: Iterable[str] = ()) -> bytes:
+        """The body of a request that changes something, if it is allowed to.
+
+        It needs the token of the endpoints, or one of `tokens`.
+        """
         if not is_same_origin(request.headers):
             raise HTTPException(403, "requests from web pages of other sites are refused")
-        if not is_authorised(request.headers.get("authorization", ""), self._token):
+        header = request.headers.get("authorization", "")
+        if not any(is_authorised(header, token) for token in (self._token, *tokens)):
             raise HTTPException(
                 401,
                 "this request needs the header `Authorization: Bearer TOKEN`; the token is "

@@ -32,6 +32,9 @@ from tailrace.position import Position
 from tailrace.run import status
 from tailrace.run.status import PipelinesStatus, RunStatus
 from tailrace.schemas.drift import record
+from tailrace.sinks.pull.database import store_of
+from tailrace.sinks.pull.listing import Listing as PullListing
+from tailrace.sinks.pull.settings import PullSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -174,7 +177,9 @@ def _pipelines(
         position = _position(figures.position)
         lag_bytes = max(end.lsn - position.lsn, 0) if end and position else None
         figures = replace(figures, position=str(position or ""), lag_bytes=lag_bytes)
-        yield _with_parked(figures, config.data)
+        figures = _with_parked(figures, config.data)
+        pulled = name in config.pipelines and isinstance(config.pipelines[name].sink, PullSink)
+        yield _with_pull(figures, config.data) if pulled else figures
 
 
 def _with_parked(figures: PipelineFigures, data: Path) -> PipelineFigures:
@@ -185,6 +190,27 @@ def _with_parked(figures: PipelineFigures, data: Path) -> PipelineFigures:
         # `tailrace parked` reports it.
         return figures
     return replace(figures, parked_messages=totals.messages, parked_bytes=totals.bytes)
+
+
+def _with_pull(figures: PipelineFigures, data: Path) -> PipelineFigures:
+    try:
+        with PullListing(store_of(data, figures.name)) as listing:
+            totals, oldest_ms = listing.totals(), listing.oldest_ms()
+    except TailraceError:
+        # The service that serves the consumers reports it.
+        return figures
+    age_s = 0.0 if oldest_ms is None else max(time.time() - oldest_ms / 1000, 0.0)
+    return replace(
+        figures,
+        pull_pending=totals.messages,
+        pull_pending_bytes=totals.bytes,
+        pull_out=totals.out,
+        pull_exhausted=totals.exhausted,
+        pull_oldest_s=round(age_s, 3),
+        pull_delivered=totals.delivered,
+        pull_redelivered=totals.redelivered,
+        pull_acknowledged=totals.acknowledged,
+    )
 
 
 def _position(text: str) -> Position | None:

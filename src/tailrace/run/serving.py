@@ -2,9 +2,10 @@
 
 The server runs in the main thread. Threads beside it (`tailrace.run.services`) create the streams,
 and run the WAL monitor, the schema documents, Creek's schemas, the watcher for schema changes
-without row events, and the bridge's METRICS line. They do not need the endpoints: while the port is
-in use, consumers still get their schemas. This process only reads status files, the log and
-PostgreSQL's catalogs, so it may end at any time.
+without row events, the stores of sinks `pull`, and the bridge's METRICS line. They do not need the
+endpoints: while the port is in use, consumers still get their schemas. This process reads status
+files, the log and PostgreSQL's catalogs, and writes transactions to the stores of sinks `pull`, so
+it may end at any time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tailrace.run import streams
 from tailrace.run.endpoints import Endpoints
 from tailrace.run.monitor import Monitor
 from tailrace.run.overview import Overview
+from tailrace.run.pull_endpoints import clerks_of
 from tailrace.run.services import Services, restart_backoff
 from tailrace.run.token import token_of
 from tailrace.schemas import publisher as schemas
@@ -58,13 +60,16 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
     for name, work in creek.parts(config):
         services.add(name, work)
     services.add("schema changes", lambda stop: _schema_change_watcher(config).run(stop))
+    clerks = clerks_of(config)
+    for name, clerk in clerks.items():
+        services.add(f"pull {name}", clerk.run)
     if metrics_lines:
         services.add("metrics", lambda stop: _print_metrics(overview, stop))
 
     def endpoints() -> Starlette:
         token = token_of(config)
         return Endpoints(
-            config, overview, shut_down, token=token, failing=services.failing
+            config, overview, shut_down, token=token, failing=services.failing, clerks=clerks
         ).application()
 
     ServeProcess(config.http, services, endpoints).run()

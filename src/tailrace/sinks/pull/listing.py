@@ -1,0 +1,71 @@
+"""What commands, `/status` and `/metrics` read of the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.sinks.pull.database import EXHAUSTED, PullDatabase, Totals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExhaustedMessage:
+    """A message that was delivered too often. Times are milliseconds since 1970."""
+
+    number: int
+    id: str
+    destination: str
+    key: bytes | None
+    payload: bytes
+    deliveries: int
+    arrived_at: int
+
+
+class Listing(PullDatabase):
+    """The store, for reading. Empty if nothing was ever stored."""
+
+    def __init__(self, path: Path) -> None:
+        self._exists = path.exists() and path.stat().st_size > 0
+        if self._exists:
+            super().__init__(path)
+            # The file is there before its tables are.
+            self._exists = self.created
+            if not self._exists:
+                super().close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._exists:
+            super().close()
+
+    def totals(self) -> Totals:
+        """How much there is."""
+        return super().totals() if self._exists else Totals()
+
+    def oldest_ms(self) -> int | None:
+        """When the oldest message came; None if there is no message."""
+        if not self._exists:
+            return None
+        with self.translated():
+            query = "SELECT arrived_at FROM bodies ORDER BY seq LIMIT 1"
+            found = self.connection.execute(query).fetchone()
+        return None if found is None else int(found[0])
+
+    def exhausted(self, *, after: int = 0, limit: int) -> list[ExhaustedMessage]:
+        """The exhausted messages with numbers after `after`, oldest first."""
+        if not self._exists:
+            return []
+        query = (
+            "SELECT seq, id, destination, key, payload, deliveries, arrived_at "  # noqa: S608
+            f"FROM messages JOIN bodies USING (seq) WHERE state = {EXHAUSTED} AND seq > ? "
+            "ORDER BY seq LIMIT ?"
+        )
+        names = ("number", "id", "destination", "key", "payload", "deliveries", "arrived_at")
+        with self.translated():
+            return [
+                ExhaustedMessage(**dict(zip(names, row, strict=True)))
+                for row in self.connection.execute(query, (after, limit))
+            ]
