@@ -39,7 +39,8 @@ def versions(*positions: Position, generation: int = 0, names: tuple[bytes, ...]
         for at, each in enumerate(positions)
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
-    return versions_of(batch, generation=generation).tolist()
+    found: list[int] = versions_of(batch, generation=generation).tolist()
+    return found
 
 
 @given(st.lists(COMMITS | READ_ROWS, min_size=2, max_size=20))
