@@ -1,9 +1,9 @@
 """A cluster that fails and refuses while processes are killed: documents become the rows.
 
 Rows with large values are inserted, updated, moved to other keys and deleted. A gateway fails some
-requests before, and denies some items after the cluster has stored them. The mapping refuses some
-rows, which are parked with everything that follows them. Once the mapping takes every row and what is
-parked was retried, the documents are the rows.
+requests before the cluster has stored them, and denies some items after that. The mapping refuses
+some rows, which are parked with everything that follows them. Once the mapping takes every row and
+what is parked was retried, the documents are the rows.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def system(victim_database: Database, cluster: Cluster, tmp_path: Path) -> Itera
         index = index_of(victim_database, name)
         mapping = {"mappings": {"properties": {"label": {"type": "integer"}}}}
         cluster.server.call("PUT", f"/{index}", mapping)
-        sink = {"type": "opensearch", "url": cluster.url, "index": index}
+        sink: dict[str, Any] = {"type": "opensearch", "url": cluster.url, "index": index}
         sink |= {"histories": f"{victim_database.name}-histories", "batch_rows": 20}
         pipelines[name] = {**common, **keys, "sink": sink}
     made = System(victim_database, tmp_path, pipelines, tables=TABLES)
@@ -169,6 +169,9 @@ def run(system: System, cluster: Cluster, seed: int, kills: int) -> None:
     def documents(name: str) -> dict[str, Any]:
         return cluster.server.documents(index_of(system.database, name))
 
+    def nothing_parked(name: str) -> bool:
+        return not parked(system, name)
+
     for name in names:
         wait_for(partial(system.reached, name, end), partial(system.progress, name))
         waiting = parked(system, name)
@@ -187,7 +190,7 @@ def run(system: System, cluster: Cluster, seed: int, kills: int) -> None:
         done = call("parked", "retry", name, "--all", "--config", system.folder / "tailrace.yml")
         assert done.returncode == 0, done.stderr
     for name in names:
-        wait_for(lambda name=name: not parked(system, name), partial(system.progress, name))
+        wait_for(partial(nothing_parked, name), partial(system.progress, name))
         assert documents(name) == rows
     assert system.stop() == 0
 
