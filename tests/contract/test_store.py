@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -197,6 +198,21 @@ def test_a_failed_atomic_write_keeps_the_old_file(store: Store) -> None:
     assert store.names() == ["a"]
 
 
+def test_several_threads_replace_a_file(tmp_path: Path) -> None:
+    """As the task that plans and the thread that watches do with the pin of a pipeline."""
+    records = [bytes([letter]) * 4096 for letter in b"abcd"]
+
+    def write(record: bytes) -> None:
+        for _ in range(50):
+            LocalStore(tmp_path).write_atomic("pin", record)
+            assert LocalStore(tmp_path).read("pin", 0, 5000) in records
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(write, record) for record in records]:
+            done.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["pin"]
+
+
 def test_a_folder_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "nowhere")
     assert store.names() == []
@@ -213,6 +229,8 @@ def test_the_lock_sweeps_up_after_interrupted_writes(tmp_path: Path) -> None:
     for name in ("0000000001-0000000000001000.seg.tmp", "0000000001-0000000000001000.idx.tmp"):
         (tmp_path / name).write_bytes(b"half")
     (tmp_path / "pin-reader.json.tmp").write_bytes(b"a reader is writing this")
+    (tmp_path / "pin-dead.json.tmp").write_bytes(b"a reader was writing this")
+    os.utime(tmp_path / "pin-dead.json.tmp", (0, 0))
     (tmp_path / "0000000001-0000000000001000.seg").write_bytes(b"whole")
     with store.lock("lock"):
         assert {path.name for path in tmp_path.iterdir()} == {

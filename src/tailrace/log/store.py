@@ -20,6 +20,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
+import time
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from tailrace import private
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TEMPORARY = ".tmp"
+_OLD_S = 3600.0
+"""After this, nobody is still writing a temporary file."""
 _COPY_BYTES = 1 << 20
 
 
@@ -153,14 +157,20 @@ class LocalStore:
             self._replace(name, parts)
 
     def _replace(self, name: str, parts: Iterable[bytes]) -> None:
-        temporary = self.folder / (name + _TEMPORARY)
+        # Several processes and threads may replace one file at the same time, such as a pin.
+        writer = f"{os.getpid()}-{threading.get_native_id()}"
+        temporary = self.folder / f"{name}.{writer}{_TEMPORARY}"
         failpoint.hit("store.create")
-        with private.create_file(temporary, buffering=0) as file:
-            for part in parts:
-                write_all(file.fileno(), [part])
-            os.fsync(file.fileno())
-        failpoint.hit("store.before-rename")
-        temporary.rename(self.folder / name)
+        try:
+            with private.create_file(temporary, buffering=0) as file:
+                for part in parts:
+                    write_all(file.fileno(), [part])
+                os.fsync(file.fileno())
+            failpoint.hit("store.before-rename")
+            temporary.rename(self.folder / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         failpoint.hit("store.after-rename")
         sync_folder(self.folder)
 
@@ -205,12 +215,15 @@ class LocalStore:
             yield
 
     def _remove_temporary_files(self) -> None:
-        """Remove temporary segments and indexes that a killed appender left.
+        """Remove temporary files that killed processes left.
 
-        Readers write pins at any time, so temporary pin files are left alone.
+        Segments and indexes have one writer. Readers write pins at any time: those that are not old
+        are left alone.
         """
-        for path in self.folder.glob(f"[0-9]*{_TEMPORARY}"):
-            path.unlink(missing_ok=True)
+        for path in self.folder.glob(f"*{_TEMPORARY}"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.name[0].isdigit() or time.time() - path.stat().st_mtime > _OLD_S:
+                    path.unlink()
 
 
 class LocalFile:
