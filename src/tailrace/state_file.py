@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -80,8 +81,9 @@ class StateFile(Generic[T]):
             self._written = content
 
     def _replace(self, content: bytes) -> None:
-        # With the process id: two processes may write the same file at the same time.
-        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        # Two processes or threads may write the same file at the same time.
+        writer = f"{os.getpid()}-{threading.get_native_id()}"
+        temporary = self.path.with_name(f"{self.path.name}.{writer}.tmp")
         try:
             temporary.write_bytes(content)
         except OSError as error:
