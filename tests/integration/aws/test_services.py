@@ -261,6 +261,16 @@ def test_a_certificate_that_is_not_trusted(
                 settings_of("sqs", aws, endpoint_url=secure.url, **keys), name="test"
             )
         assert "tls_ca" in caught.value.hint
+    missing = {"tls_ca": certificates / "none.crt"}
+    with pytest.raises(SinkRefusedError, match=r"none\.crt cannot be read"):
+        SINKS.find("sqs").probe(settings_of("sqs", aws, **missing), name="test")
+
+
+def test_an_endpoint_that_is_no_address(aws: Aws) -> None:
+    settings = settings_of("sqs", aws, endpoint_url="https://exa mple")
+    with pytest.raises(SinkRefusedError) as caught:
+        SINKS.find("sqs").probe(settings, name="test")
+    assert "endpoint_url" in caught.value.hint
 
 
 def test_tls(aws: Aws, certificates: Path) -> None:

@@ -108,6 +108,8 @@ class Service:
         match error:
             case exceptions.SSLError() if "CERTIFICATE" in str(error).upper():
                 return SinkRefusedError(text, hint="Check tls_ca and endpoint_url of the sink.")
+            case ValueError():
+                return SinkRefusedError(text, hint="Check endpoint_url of the sink.")
             case exceptions.NoRegionError():
                 return SinkRefusedError(text, hint="Set region of the sink, such as eu-central-1.")
             case (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tailrace.errors import PoisonedError
+from tailrace.errors import PoisonedError, SinkRefusedError
 from tailrace.sinks.aws.session import client_of
 from tailrace.sinks.aws.text import text_of
 from tailrace.sinks.requests.sink import RequestSink
@@ -59,9 +60,12 @@ class AwsSink(RequestSink[Any]):
 
     def connect(self) -> Any:
         """A client. It connects when the first request is sent."""
+        authority = self._aws.tls_ca
+        if authority is not None and not os.access(authority, os.R_OK):
+            raise SinkRefusedError(f"{authority} cannot be read", hint="Check tls_ca of the sink.")
         try:
             return client_of(self._aws, self.service.client)
-        except BotoCoreError as error:
+        except (BotoCoreError, ValueError) as error:
             raise self.service.translate(error) from None
 
     def send(self, connection: Any, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
