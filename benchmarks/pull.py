@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     Post = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 _TOKEN = "benchmark-0123456789"
-_NAME = "orders"
+_FULL, _EMPTY = "full", "empty"
+"""Pipelines: one with many messages, one whose consumers wait."""
 _KEYS = 100_000
 _ROWS = 50_000
 _PAYLOAD = b'{"id": %d, "text": "' + b"x" * 170 + b'"}'
@@ -53,7 +54,7 @@ def run(quick: bool) -> Report:
     report = Report(f"pull: {count:,} messages of 200 bytes, {_KEYS:,} keys")
     with tempfile.TemporaryDirectory(prefix="trpull-") as temporary:
         config = _config(Path(temporary))
-        sink = _sink(config)
+        sink, fresh = _sink(config, _FULL), _sink(config, _EMPTY)
         began = time.perf_counter()
         for start in range(0, count, _ROWS):
             sink.write(_messages(start, _ROWS))
@@ -66,26 +67,29 @@ def run(quick: bool) -> Report:
             server.start()
             try:
                 port = listener.getsockname()[1]
-                asyncio.run(_measure(report, port, sink, count=count, waiting=waiting))
-                rss = psutil.Process(server.pid).memory_info().rss
+                process = psutil.Process(server.pid)
+                asyncio.run(_drive(report, port, process, most=min(count - 20_000, 200_000)))
+                asyncio.run(_latency(report, port, fresh, waiting=waiting))
+                rss = process.memory_info().rss
                 report.figure("pull_rss_mb", rss / 1e6, "memory of the server, in the end")
             finally:
                 server.terminate()
                 server.join()
         sink.close()
+        fresh.close()
     return report
 
 
 def _config(data: Path) -> Config:
     sink = {"type": "pull", "tokens": {"all": _TOKEN}, "visibility_s": 3600}
-    pipelines = {_NAME: {"encoding": "json", "sink": sink}}
+    pipelines = {name: {"encoding": "json", "sink": sink} for name in (_FULL, _EMPTY)}
     return Config.model_validate({"data": str(data), "pipelines": pipelines})
 
 
-def _sink(config: Config) -> Pull:
-    chosen = config.pipelines[_NAME].sink
+def _sink(config: Config, name: str) -> Pull:
+    chosen = config.pipelines[name].sink
     assert isinstance(chosen, PullSink)
-    sink = Pull(chosen, Lane(pipeline=_NAME, folder=config.data / "sinks" / _NAME))
+    sink = Pull(chosen, Lane(pipeline=name, folder=config.data / "sinks" / name))
     sink.open(ORIGIN)
     return sink
 
@@ -118,16 +122,17 @@ def _messages(start: int, count: int) -> pa.RecordBatch:
     )
 
 
-async def _measure(report: Report, port: int, sink: Pull, *, count: int, waiting: int) -> None:
+async def _drive(report: Report, port: int, server: psutil.Process, *, most: int) -> None:
     await _blocked(report, port)
-    await _throughput(report, port, most=min(count - 20_000, 200_000))
-    await _drain(port)
-    await _latency(report, port, sink, start=count, waiting=waiting)
+    before = sum(server.cpu_times()[:2])
+    received = await _throughput(report, port, most=most)
+    us = (sum(server.cpu_times()[:2]) - before) / received * 1e6
+    report.add("CPU of the server", f"{us:,.1f} µs", "per message, received and acknowledged")
 
 
 async def _blocked(report: Report, port: int) -> None:
     """An answer while 9,000 keys at the head of the store are out."""
-    async with _connected(port) as post:
+    async with _connected(port, _FULL) as post:
         for _ in range(9):
             await post("receive", {"batch_size": 1000})
         times = []
@@ -142,12 +147,12 @@ async def _blocked(report: Report, port: int) -> None:
         await post("ack", {"ack_ids": ids})
 
 
-async def _throughput(report: Report, port: int, *, most: int) -> None:
+async def _throughput(report: Report, port: int, *, most: int) -> int:
     received = 0
 
     async def consume() -> None:
         nonlocal received
-        async with _connected(port) as post:
+        async with _connected(port, _FULL) as post:
             while received < most:
                 found = (await post("receive", {"batch_size": _BATCH}))["messages"]
                 received += len(found)
@@ -158,21 +163,15 @@ async def _throughput(report: Report, port: int, *, most: int) -> None:
     rate = received / (time.perf_counter() - began)
     remark = f"received and acknowledged, {_CONSUMERS} consumers, {_BATCH} per request"
     report.figure("pull_per_s", rate, remark)
+    return received
 
 
-async def _drain(port: int) -> None:
-    """Take everything out of the way: what is out blocks its key, the rest is acknowledged."""
-    async with _connected(port) as post:
-        while found := (await post("receive", {"batch_size": 1000}))["messages"]:
-            await post("ack", {"ack_ids": [each["ack_id"] for each in found]})
-
-
-async def _latency(report: Report, port: int, sink: Pull, *, start: int, waiting: int) -> None:
+async def _latency(report: Report, port: int, sink: Pull, *, waiting: int) -> None:
     """From the write of one message into the sink to its arrival at one of many consumers."""
     arrived: asyncio.Queue[float] = asyncio.Queue()
 
     async def consume() -> None:
-        async with _connected(port) as post:
+        async with _connected(port, _EMPTY) as post:
             while True:
                 answer = await post("receive", {"wait_ms": 300_000})
                 if answer["messages"]:
@@ -188,9 +187,8 @@ async def _latency(report: Report, port: int, sink: Pull, *, start: int, waiting
     await asyncio.sleep(3)
     times = []
     for number in range(200):
-        batch = start + 9_500 + number
         began = time.perf_counter()
-        thread = threading.Thread(target=write, args=(batch,))
+        thread = threading.Thread(target=write, args=(number,))
         thread.start()
         times.append(await arrived.get() - began)
         thread.join()
@@ -203,7 +201,7 @@ async def _latency(report: Report, port: int, sink: Pull, *, start: int, waiting
 
 
 @asynccontextmanager
-async def _connected(port: int) -> AsyncIterator[Post]:
+async def _connected(port: int, name: str) -> AsyncIterator[Post]:
     """A connection for requests, as cheap as can be."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -212,7 +210,7 @@ async def _connected(port: int) -> AsyncIterator[Post]:
         writer.write(
             b"POST /v1/pull/%s/%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
             b"Content-Length: %d\r\n\r\n%s"
-            % (_NAME.encode(), action.encode(), _TOKEN.encode(), len(content), content)
+            % (name.encode(), action.encode(), _TOKEN.encode(), len(content), content)
         )
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -55,19 +55,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WORD = 1 << 64
 
 
-def parse_ack_id(text: str) -> DeliveryId:
+def parse_ack_id(text: object) -> DeliveryId:
     """A delivery from the text that names it.
 
     >>> parse_ack_id("42-1f")
     DeliveryId(seq=42, token=31)
     """
-    number, _, token = text.partition("-")
+    number, _, token = str(text).partition("-")
     try:
         found = DeliveryId(int(number), int(token, 16))
     except ValueError:
         found = DeliveryId(-1, -1)
     if not (0 <= found.seq < _WORD // 2 and 0 <= found.token < _WORD // 2):
-        raise ValueError(f"must be an ack_id as it was received, got {text[:100]!r}")
+        raise ValueError(f"must be an ack_id as it was received, got {str(text)[:100]!r}")
     return found
 
 
@@ -78,12 +78,6 @@ def ack_id(delivery: DeliveryId) -> str:
     '42-1f'
     """
     return f"{delivery.seq}-{delivery.token:x}"
-
-
-def _parsed(texts: list[str]) -> list[str]:
-    for text in texts:
-        parse_ack_id(text)
-    return texts
 
 
 class _Body(BaseModel):
@@ -101,11 +95,7 @@ class _Receive(_Body):
 class _Ack(_Body):
     """Some deliveries."""
 
-    ack_ids: Annotated[list[str], AfterValidator(_parsed)] = Field(max_length=_MOST)
-
-    @property
-    def deliveries(self) -> list[DeliveryId]:
-        return [parse_ack_id(text) for text in self.ack_ids]
+    ack_ids: list[Annotated[DeliveryId, PlainValidator(parse_ack_id)]] = Field(max_length=_MOST)
 
 
 class _Nack(_Ack):
@@ -197,17 +187,17 @@ class PullEndpoints:
 
     async def _ack(self, request: Request) -> Response:
         body = await self._body(request, _Ack)
-        known = await self._clerk(request).acknowledge(body.deliveries)
+        known = await self._clerk(request).acknowledge(body.ack_ids)
         return _known("acknowledged", body, known)
 
     async def _nack(self, request: Request) -> Response:
         body = await self._body(request, _Nack)
-        known = await self._clerk(request).reject(body.deliveries, delay_ms=body.delay_ms)
+        known = await self._clerk(request).reject(body.ack_ids, delay_ms=body.delay_ms)
         return _known("rejected", body, known)
 
     async def _extend(self, request: Request) -> Response:
         body = await self._body(request, _Extend)
-        known = await self._clerk(request).extend(body.deliveries, visibility_ms=body.visibility_ms)
+        known = await self._clerk(request).extend(body.ack_ids, visibility_ms=body.visibility_ms)
         return _known("extended", body, known)
 
     async def _exhausted(self, request: Request) -> Response:
@@ -307,7 +297,7 @@ def _message(each: Delivery, *, plain: bool) -> dict[str, Any]:
         "destination": each.destination,
         **_text("key", each.key),
         "position": str(Position(Lsn(each.lsn % _WORD), each.ordinal % _WORD)),
-        "committed_at": (_EPOCH + timedelta(microseconds=each.committed_at)).isoformat(),
+        "committed_at": _EPOCH + timedelta(microseconds=each.committed_at),
         "deliveries": each.deliveries,
         **_payload(each.payload, plain=plain),
     }
@@ -341,5 +331,5 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
 
 def _known(what: str, body: _Ack, known: set[DeliveryId]) -> Response:
     """How many deliveries a request concerned, and those that had ended before."""
-    ended = [text for text in body.ack_ids if parse_ack_id(text) not in known]
+    ended = [ack_id(each) for each in body.ack_ids if each not in known]
     return reply({what: len(known), "expired": ended})
