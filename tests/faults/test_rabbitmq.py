@@ -7,6 +7,7 @@ is parked, no counter has arrived before a smaller one of its row, and a retry d
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
@@ -91,24 +92,31 @@ class Broker:
                 client.channel().queue_bind(name, EXCHANGE, f"{name}.lost")
 
     def _run(self) -> None:
-        """Consume in the order of arrival, with pauses in which queues fill."""
+        """Consume until the end of the block, with a new connection after each crash."""
         while not self._stop.wait(0.2):
             try:
                 with self.client() as client:
-                    for name, found in self.arrived.items():
-                        self._consume(client.channel(), name, found)
+                    self._consume(client)
             except (amqp.AMQPError, OSError):
                 continue
 
-    def _consume(self, channel: Any, name: str, found: list[Change]) -> None:
-        """Acknowledged only then: the broker may be killed before its answer arrives."""
-        for _ in range(500):
-            message = channel.basic_get(name)
-            if message is None:
-                return
-            row = json.loads(message.body)["after"]
-            found.append((row["id"], row["n"]))
-            channel.basic_ack(message.delivery_tag)
+    def _consume(self, client: amqp.Connection) -> None:
+        """Note and acknowledge what arrives, with pauses in which queues fill."""
+        for name in self.arrived:
+            channel = client.channel()
+            channel.basic_qos(0, 100, False)
+            channel.basic_consume(name, callback=partial(self._note, name, channel))
+        while not self._stop.is_set():
+            if int(time.monotonic()) % 4 == 0:
+                self._stop.wait(0.5)
+            with contextlib.suppress(TimeoutError):
+                client.drain_events(timeout=0.2)
+
+    def _note(self, name: str, channel: Any, message: amqp.Message) -> None:
+        """Acknowledged after it: a broker that is killed delivers again what it must."""
+        row = json.loads(message.body)["after"]
+        self.arrived[name].append((row["id"], row["n"]))
+        channel.basic_ack(message.delivery_tag)
 
     def restart(self) -> None:
         """A crash, and a start."""
@@ -182,7 +190,7 @@ def run(system: System, broker: Broker, seed: int, faults: int) -> None:
         time.sleep(rng.uniform(2, 4))
         for number in range(faults):
             strike(FAULTS[number % len(FAULTS)], system, broker, rng)
-            time.sleep(rng.uniform(3, 8))
+            time.sleep(rng.uniform(2, 4))
     end = system.captured()
     everything = committed(system)
 
