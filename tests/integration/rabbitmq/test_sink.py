@@ -131,9 +131,8 @@ def test_an_exchange_that_is_deleted_on_the_way_is_noticed(bench: Bench) -> None
         assert sink.inspect(bench.rows(range(2))) == {}
         with bench.channel() as channel:
             channel.exchange_delete(bench.name)
-        sink.write(bench.rows(range(2)))
         with pytest.raises(SinkUnreachableError, match="no exchange"):
-            sink.flush()
+            send(sink, bench.rows(range(2)))
 
 
 def test_invalid_messages_are_refused(bench: Bench) -> None:
@@ -273,15 +272,15 @@ def test_alarms(own_server: EmbeddedRabbitMQ) -> None:
     with bench.opened() as sink:
         assert send(sink, bench.rows(range(2))).messages == 2
         own_server.control("set_vm_memory_high_watermark", "0.000001")
-        sink.write(bench.rows(range(2, 4)))
-        # Sent before the broker said so, and taken when the alarm ends.
-        assert sink.flush(end=False).upto is not None
         # A new connection finds out without a message that would arrive later.
         with pytest.raises(SinkFullError, match="blocks publishers: low on memory") as caught:
             probe(bench.settings(), name="p")
         assert "rabbitmq-diagnostics alarms" in caught.value.hint
         [finding] = SINK.check(bench.settings())
         assert finding.severity is Severity.ERROR
+        sink.write(bench.rows(range(2, 4)))
+        # Sent before the broker said so, and taken when the alarm ends.
+        assert sink.flush(end=False).upto is not None
         own_server.control("set_vm_memory_high_watermark", "0.9")
         assert sink.flush().messages == 2
     assert bench.numbers() == [0, 1, 2, 3]
@@ -293,6 +292,8 @@ def test_an_alarm_that_lasts_stops_the_attempt(own_server: EmbeddedRabbitMQ) -> 
     with bench.opened(timeout_s=2) as sink:
         assert send(sink, bench.rows(range(2))).messages == 2
         own_server.control("set_vm_memory_high_watermark", "0.000001")
+        with pytest.raises(SinkFullError, match="blocks publishers"):
+            probe(bench.settings(), name="p")
         sink.write(bench.rows(range(2, 4)))
         with pytest.raises(SinkFullError, match="blocks publishers"):
             sink.flush()

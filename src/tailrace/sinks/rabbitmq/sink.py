@@ -97,13 +97,17 @@ class RabbitMQ:
     @contextlib.contextmanager
     def _attempt(self) -> Iterator[_Open]:
         """Use the connection. Any failure closes the sink."""
-        if self._open is None:
+        opened = self._open
+        if opened is None:
             raise SinkUnreachableError(f"the sink of pipeline {self._lane.pipeline} is not open")
         try:
-            with self._open.connection.lock:
-                yield self._open
-        except BaseException:
+            with opened.connection.lock:
+                yield opened
+        except BaseException as error:
             self.close()
+            if isinstance(error, SinkUnreachableError) and opened.connection.blocked:
+                # A broker that blocks publishers reads nothing, and so answers nothing.
+                raise opened.connection.refusal() from error
             raise
 
 
