@@ -85,6 +85,8 @@ class Application:
 def _start_spark(config: Config) -> SparkSession:
     """The session. While the JVM starts, a thread loads what this process needs next."""
     interpreter.skip_discovery()
+    used = {pipeline.sink.type for pipeline in config.pipelines.values()}
+    os.environ[interpreter.SINKS] = ",".join(sorted(used))
     loading = threading.Thread(target=lambda: [*map(import_module, _LOADED_LATER)], daemon=True)
     loading.start()
     spark = session.build(_spark_settings(config))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import daemon
 
+from tailrace.pipeline import interpreter
 from tailrace.pipeline.worker import BACKGROUND
 from tailrace.sinks.registry import SINKS
 
@@ -29,10 +30,15 @@ if TYPE_CHECKING:
 
 
 def _sinks() -> Iterator[str]:
-    """The modules of the built-in sinks: beside each `sink_type` is the sink."""
-    for path in SINKS.built_in.values():
-        module = str(path).partition(":")[0]
-        yield from (module, module.removesuffix("_type"))
+    """The modules of the built-in sinks that are used, or of all: beside a `sink_type` is its sink.
+
+    Libraries of clients are large: those of all sinks take a second of a core and 60 MB.
+    """
+    used = os.environ.get(interpreter.SINKS)
+    for name, path in SINKS.built_in.items():
+        if used is None or name in used.split(","):
+            module = str(path).partition(":")[0]
+            yield from (module, module.removesuffix("_type"))
 
 
 MODULES = (

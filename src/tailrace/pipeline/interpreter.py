@@ -23,6 +23,8 @@ from tailrace.pipeline import fork_server
 
 _SCRIPT = Path(__file__).with_name("python.sh")
 _INTERPRETER = "TAILRACE_PYTHON"
+SINKS = "TAILRACE_SINKS"
+"""The variable with the kinds of sinks that workers load; all of them without it."""
 
 
 def configure(*, local: bool, preload: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -10,16 +11,21 @@ from tailrace.encode.shapes.shape_type import ShapeType
 from tailrace.pipeline import daemon
 
 
-def loaded(modules: tuple[str, ...], *, missing: tuple[str, ...] = ()) -> set[str]:
+def loaded(
+    modules: tuple[str, ...] | None = None, *, missing: tuple[str, ...] = (), **env: str
+) -> set[str]:
     """What a fresh interpreter has loaded after the daemon's imports; `missing` fail to import."""
+    chosen = "daemon.MODULES" if modules is None else repr(modules)
     program = (
         "import sys\n"
         f"sys.modules.update(dict.fromkeys({missing!r}))\n"
         "from tailrace.pipeline import daemon\n"
-        f"daemon.load(*{modules!r})\n"
+        f"daemon.load(*{chosen})\n"
         "print(*(name for name, module in sys.modules.items() if module is not None))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, env=os.environ | env
+    )
     return set(done.stdout.decode().split())
 
 
@@ -37,6 +43,12 @@ def test_the_modules_of_snapshots_are_importable() -> None:
 def test_a_sink_without_its_extra_is_left_out() -> None:
     found = loaded(daemon.MODULES, missing=("confluent_kafka",))
     assert set(daemon.MODULES) - found == {"tailrace.sinks.kafka.sink", "tailrace.shadow.sink"}
+
+
+def test_only_the_sinks_that_are_used_are_loaded() -> None:
+    found = loaded(TAILRACE_SINKS="http,another.package")
+    assert {"httpcore", "tailrace.sinks.http.sink"} <= found
+    assert not found & {"redis", "botocore", "elastic_transport", "confluent_kafka", "amqp"}
 
 
 def test_every_shape_is_loaded() -> None:

@@ -1,0 +1,5 @@
+"""The sink of `opensearch` is the shared one. Workers load it by this name."""
+
+from tailrace.sinks.search.sink import Search
+
+__all__ = ["Search"]
