@@ -40,6 +40,8 @@ pytestmark = pytest.mark.long
 
 CI_CHANGES, CI_KEYS, CI_FAULTS = 5_000, 200, 4
 SOAK_CHANGES, SOAK_KEYS = 200_000, 5_000
+CATCH_UP_S = 3600
+"""A webhook per change, three times 200,000, takes a busy machine many minutes."""
 PIPELINES: dict[str, dict[str, Any]] = {
     "plain": {},
     "sql": {"where": "after.n >= 0"},
@@ -198,7 +200,7 @@ def check_decided(
     def decided() -> bool:
         return everything <= set(destination.accepted(name)) | parked(system, name)
 
-    wait_for(decided, partial(system.progress, name))
+    wait_for(decided, partial(system.progress, name), CATCH_UP_S)
     found, waiting = destination.accepted(name), parked(system, name)
     accepted = set(found)
     repeated = len(found) - len(accepted)
@@ -231,7 +233,8 @@ def run(
     everything = set(system.database.query(COMMITTED))
     assert len(everything) >= changes
     for name in system.pipelines:
-        wait_for(partial(system.reached, name, end), partial(system.progress, name))
+        progress = partial(system.progress, name)
+        wait_for(partial(system.reached, name, end), progress, CATCH_UP_S)
         check_decided(system, destination, name, everything, faults)
     heal(system, destination)
     running(system)
@@ -243,7 +246,7 @@ def run(
         return not parked(system, name)
 
     for name in system.pipelines:
-        wait_for(partial(nothing_parked, name), partial(system.progress, name))
+        wait_for(partial(nothing_parked, name), partial(system.progress, name), CATCH_UP_S)
         found = destination.accepted(name)
         assert everything == set(found), name
         assert in_order(found), name
