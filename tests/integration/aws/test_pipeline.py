@@ -74,7 +74,7 @@ def test_a_message_that_is_too_large_is_parked(
     database.execute("UPDATE notes SET note = 'short' WHERE id IN (2, 3)")
     captured.catch_up()
     with delivery.running() as progress:
-        wait_for(lambda: progress.figures.parked_messages == 2, progress.current)
+        wait_for(lambda: len(parked(delivery)) == 2, progress.current)
     found = [json.loads(each["Body"])["data"] for each in aws.received(queue)]
     assert [row["note"] for row in found if row["id"] == 3] == ["é", "short"]
     assert sorted(row["id"] for row in found) == [1, 3, 3]

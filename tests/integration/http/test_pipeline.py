@@ -93,7 +93,7 @@ def test_a_change_that_is_refused_stops_the_pipeline(
     database: Database, capture: Capturing, deliver: Delivering, receiver: HttpReceiver
 ) -> None:
     """GIVEN `park: never` and a receiver that refuses a change THEN the pipeline stops and names
-    the change; WHEN the receiver accepts it THEN nothing is missing."""
+    the change; WHEN the receiver accepts it THEN it is sent, and nothing is sent twice."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     captured = capture(database)
     delivery = deliver(captured, to=sink(receiver), park="never")
@@ -106,9 +106,11 @@ def test_a_change_that_is_refused_stops_the_pipeline(
     assert refused in stopped.message
     assert "the receiver answers 422" in stopped.message
     receiver.answer = lambda _: HttpResponse()
+    accepted = {data(request)["id"] for request in receiver.requests} - {3}
     before = len(receiver.requests)
     assert delivery.run().state == "stopped"
-    assert {data(request)["id"] for request in receiver.requests[before:]} == {1, 2, 3, 4, 5}
+    again = [data(request)["id"] for request in receiver.requests[before:]]
+    assert sorted(again) == sorted({1, 2, 3, 4, 5} - accepted)
 
 
 @pytest.mark.parametrize(

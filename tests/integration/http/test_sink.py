@@ -120,7 +120,7 @@ def test_the_url_itself_is_the_default(receiver: HttpReceiver) -> None:
 
 def test_an_array_per_request(receiver: HttpReceiver) -> None:
     with opened(receiver.url, body="array", batch_rows=3) as sink:
-        write(sink, documents(5))
+        write(sink, documents(5, keys=5))
         assert sink.flush().messages == 5
     assert [json.loads(each.body) for each in receiver.requests] == [
         [{"n": 0}, {"n": 1}, {"n": 2}],
@@ -130,6 +130,22 @@ def test_an_array_per_request(receiver: HttpReceiver) -> None:
         request_id([message_id(number) for number in range(3)]),
         request_id([message_id(number) for number in range(3, 5)]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ordered", "expected"), [(True, [[0, 1], [2, 3], [4]]), (False, [[0, 1, 2], [3, 4]])]
+)
+def test_an_array_has_each_key_once_unless_there_is_no_order(
+    receiver: HttpReceiver, ordered: bool, expected: list[list[int]]
+) -> None:
+    settings = settings_of(receiver.url, body="array", batch_rows=3, concurrency=1)
+    sink = Http(settings, Lane(pipeline="test", ordered=ordered))
+    sink.open(ORIGIN)
+    write(sink, documents(5, keys=2))
+    assert sink.flush().messages == 5
+    sink.close()
+    sent = [[each["n"] for each in json.loads(request.body)] for request in receiver.requests]
+    assert sent == expected
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
