@@ -125,3 +125,21 @@ class SqliteFile:
     def begin(self) -> None:
         """Begin a transaction that writes."""
         self.connection.execute("BEGIN IMMEDIATE")
+
+
+class SqliteReader(SqliteFile):
+    """A file that is open for reading, or that was never written: a base beside a kind of file."""
+
+    def __init__(self, path: Path) -> None:
+        self.exists = path.exists() and path.stat().st_size > 0
+        if self.exists:
+            super().__init__(path)
+            # The file is there before its tables are.
+            self.exists = self.created
+            if not self.exists:
+                super().close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.exists:
+            super().close()

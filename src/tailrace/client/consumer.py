@@ -194,13 +194,14 @@ def _parts(messages: Messages) -> Iterable[list[str]]:
 
 
 def _message(fields: dict[str, Any]) -> PulledMessage:
-    coded = fields.pop("key_base64", None)
-    key = fields.pop("key", None)
+    text = fields.pop("key", None)
+    key = None if text is None else text.encode()
+    if "key_base64" in fields:
+        key = base64.b64decode(fields.pop("key_base64"))
     data = fields.pop("data", None)
     if "data_base64" in fields:
         data = base64.b64decode(fields.pop("data_base64"))
-    raw = base64.b64decode(coded) if coded is not None else None if key is None else key.encode()
-    return PulledMessage(**fields, key=raw, data=data)
+    return PulledMessage(**fields, key=key, data=data)
 
 
 def _error(url: str, status: int, content: bytes) -> SinkError:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.parking.database import Database
+from tailrace.sqlite_file import SqliteReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from tailrace.parking.selection import Selection
 
@@ -71,22 +71,8 @@ class OrderProgress:
 _COLUMNS = ", ".join(field.name for field in fields(ParkedMessage))
 
 
-class Listing(Database):
+class Listing(SqliteReader, Database):
     """The parked messages of a pipeline, for reading. Empty if nothing was ever parked."""
-
-    def __init__(self, path: Path) -> None:
-        self._exists = path.exists() and path.stat().st_size > 0
-        if self._exists:
-            super().__init__(path)
-            # The file is there before its tables are.
-            self._exists = self.created
-            if not self._exists:
-                super().close()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._exists:
-            super().close()
 
     def totals(self) -> Totals:
         """How much is parked."""
@@ -95,7 +81,7 @@ class Listing(Database):
 
     def last(self) -> int:
         """The number of the last parked message; 0 if no message is parked."""
-        if not self._exists:
+        if not self.exists:
             return 0
         with self.translated():
             row = self.connection.execute("SELECT max(seq) FROM parked").fetchone()
@@ -103,7 +89,7 @@ class Listing(Database):
 
     def count(self, selection: Selection) -> int:
         """How many messages are selected."""
-        if not self._exists:
+        if not self.exists:
             return 0
         where, values = selection.condition()
         with self.translated():
@@ -121,7 +107,7 @@ class Listing(Database):
 
     def payload(self, seq: int) -> bytes | None:
         """The payload of a message; None if it is no longer parked."""
-        if not self._exists:
+        if not self.exists:
             return None
         with self.translated():
             query = "SELECT payload FROM payloads WHERE seq = ?"
@@ -138,7 +124,7 @@ class Listing(Database):
         return self._read(OrderProgress, query, {})
 
     def _read(self, kind: type[T], query: str, values: Mapping[str, Any]) -> list[T]:
-        if not self._exists:
+        if not self.exists:
             return []
         with self.translated():
             found = self.connection.execute(query, values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tailrace.sinks.destination import Template
+from tailrace.sinks.destination import Template, escaped
 
 _ESCAPED = re.compile(r"[^A-Za-z0-9_]")
 
@@ -22,11 +22,7 @@ def token(name: str) -> str:
     >>> token("order_items"), token("my-app"), token("odd.name *"), token("")
     ('order_items', 'my--2Dapp', 'odd--2Ename--20--2A', '--')
     """
-    return _ESCAPED.sub(_hexed, name) if name else "--"
-
-
-def _hexed(match: re.Match[str]) -> str:
-    return "".join(f"--{byte:02X}" for byte in match[0].encode())
+    return escaped(name, _ESCAPED, mark="--")
 
 
 class NameTemplate(Template):

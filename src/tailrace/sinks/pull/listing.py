@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tailrace.sinks.pull.database import EXHAUSTED, PullDatabase, Totals
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tailrace.sqlite_file import SqliteReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,30 +21,16 @@ class ExhaustedMessage:
     arrived_at: int
 
 
-class Listing(PullDatabase):
+class Listing(SqliteReader, PullDatabase):
     """The store, for reading. Empty if nothing was ever stored."""
-
-    def __init__(self, path: Path) -> None:
-        self._exists = path.exists() and path.stat().st_size > 0
-        if self._exists:
-            super().__init__(path)
-            # The file is there before its tables are.
-            self._exists = self.created
-            if not self._exists:
-                super().close()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._exists:
-            super().close()
 
     def totals(self) -> Totals:
         """How much there is."""
-        return super().totals() if self._exists else Totals()
+        return super().totals() if self.exists else Totals()
 
     def oldest_ms(self) -> int | None:
         """When the oldest message came; None if there is no message."""
-        if not self._exists:
+        if not self.exists:
             return None
         with self.translated():
             query = "SELECT arrived_at FROM bodies ORDER BY seq LIMIT 1"
@@ -56,7 +39,7 @@ class Listing(PullDatabase):
 
     def exhausted(self, *, after: int = 0, limit: int) -> list[ExhaustedMessage]:
         """The exhausted messages with numbers after `after`, oldest first."""
-        if not self._exists:
+        if not self.exists:
             return []
         query = (
             "SELECT seq, id, destination, key, payload, deliveries, arrived_at "  # noqa: S608

@@ -17,7 +17,8 @@ import structlog
 from amqp import spec
 
 from tailrace import __version__
-from tailrace.errors import SinkError, SinkFullError, SinkRefusedError, SinkUnreachableError
+from tailrace.errors import SinkError, SinkFullError, SinkUnreachableError
+from tailrace.sinks.certificates import readable
 from tailrace.sinks.rabbitmq.failures import translated
 
 if TYPE_CHECKING:
@@ -221,12 +222,4 @@ def _tls(settings: RabbitMQSink, host: str) -> dict[str, Any]:
         "certfile": settings.tls_certificate,
         "keyfile": settings.tls_key,
     }
-    for path in filter(None, files.values()):
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            raise SinkRefusedError(
-                f"{path} cannot be read: {error.strerror}", hint="Check the `tls_` settings."
-            ) from error
-    found = {key: str(path) for key, path in files.items() if path is not None}
-    return {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": host, **found}
+    return {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": host, **readable(files)}

@@ -8,13 +8,13 @@ separates words of a routing key, is a wildcard of bindings or separates the two
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from tailrace.sinks.destination import Template
+from tailrace.sinks.destination import Template, escaped
 
-_STRUCTURAL = frozenset(".*#/%")
+_SPECIAL = re.compile(r"[.*#/%\s\x00-\x1f\x7f-\x9f]")
 _LONGEST = 255
 """Bytes of a short string of AMQP."""
 
@@ -52,17 +52,7 @@ def token(name: str) -> str:
     >>> token("order_items"), token("odd.name *"), token("a%b"), token("")
     ('order_items', 'odd%2Ename%20%2A', 'a%25b', '%')
     """
-    if not name:
-        return "%"
-    return "".join(_escaped(letter) if _special(letter) else letter for letter in name)
-
-
-def _special(letter: str) -> bool:
-    return letter in _STRUCTURAL or letter.isspace() or unicodedata.category(letter) == "Cc"
-
-
-def _escaped(letter: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in letter.encode())
+    return escaped(name, _SPECIAL, mark="%")
 
 
 class ExchangeTemplate(Template):

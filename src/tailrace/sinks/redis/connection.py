@@ -15,7 +15,7 @@ from redis.connection import Connection as Tcp
 from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
-from tailrace.errors import SinkRefusedError
+from tailrace.sinks.certificates import readable
 from tailrace.sinks.redis.failures import translated
 
 if TYPE_CHECKING:
@@ -52,15 +52,7 @@ def tls_options(settings: RedisSink) -> dict[str, Any]:
         "ssl_certfile": settings.tls_certificate,
         "ssl_keyfile": settings.tls_key,
     }
-    for path in filter(None, files.values()):
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            raise SinkRefusedError(
-                f"{path} cannot be read: {error.strerror}", hint="Check the `tls_` settings."
-            ) from error
-    found = {key: str(path) for key, path in files.items() if path is not None}
-    return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **found}
+    return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **readable(files)}
 
 
 class Connection:

@@ -10,12 +10,12 @@ before the name deletes. Templates fill it in for deletes, and a `route` may do 
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from functools import lru_cache
 
-from tailrace.sinks.destination import StateTemplate
+from tailrace.sinks.destination import StateTemplate, escaped
 
-_STRUCTURAL = frozenset(".:{}*?[]^\\%")
+_SPECIAL = re.compile(r"[.:{}*?\[\]^\\%\s\x00-\x1f\x7f-\x9f]")
 
 
 @lru_cache(maxsize=65536)
@@ -25,17 +25,7 @@ def token(name: str) -> str:
     >>> token("order_items"), token("odd.name *"), token("a%b"), token("")
     ('order_items', 'odd%2Ename%20%2A', 'a%25b', '%')
     """
-    if not name:
-        return "%"
-    return "".join(_escaped(letter) if _special(letter) else letter for letter in name)
-
-
-def _special(letter: str) -> bool:
-    return letter in _STRUCTURAL or letter.isspace() or unicodedata.category(letter) == "Cc"
-
-
-def _escaped(letter: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in letter.encode())
+    return escaped(name, _SPECIAL, mark="%")
 
 
 class KeyTemplate(StateTemplate):
