@@ -18,7 +18,7 @@ from tailrace.parking.parking import Parking, TaskParking, store_of
 from tailrace.parking.selection import Selection
 from tailrace.pipeline.guard import Flushes, ParkingGuard
 from tailrace.position import ORIGIN, Position
-from tests.contract.test_sinks import BENCHES, TOO_LARGE, place
+from tests.contract.benches import BENCHES, TOO_LARGE
 from tests.unit.sinks.rows import message_id, payload, position, rows
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tailrace.parking.order import Action
     from tailrace.parking.parking import Release
     from tailrace.sinks.contract import Sink
-    from tests.contract.test_sinks import Bench
+    from tests.contract.benches import Bench
 
 REPEATING = {
     "kafka", "http", "rabbitmq", "rabbitmq-quorum",
@@ -111,7 +111,7 @@ def messages(
     bench: Bench, numbers: Sequence[int], keys: bytes, *, large: int = -1
 ) -> pa.RecordBatch:
     """Messages with these numbers and with keys of a letter each; one is too large."""
-    batch = rows(numbers, destination=place(bench))
+    batch = rows(numbers, destination=bench.place())
     payloads = [b"x" * TOO_LARGE if each == large else payload(each) for each in numbers]
     columns = {"key": [keys[at : at + 1] for at in range(len(keys))], "payload": payloads}
     for name, values in columns.items():

@@ -8,7 +8,7 @@ import json
 import random
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import amqp
 import nats
@@ -109,51 +109,65 @@ class _Receiver(HttpReceiver):
         """Nothing: the answers are enough."""
 
 
-class RedisStreams(Destination):
-    """One stream per pipeline. Messages are too large for the sink until it is healed."""
+S = TypeVar("S", EmbeddedRedis, EmbeddedPostgres, EmbeddedNats, EmbeddedRabbitMQ)
 
-    def __init__(self, folder: Path, seed: int) -> None:
+
+class Proxied(Destination, Generic[S]):
+    """A server of its own, whose connections can be cut."""
+
+    def __init__(self, folder: Path, seed: int, server: S) -> None:
         super().__init__(folder, seed)
-        self._server = EmbeddedRedis()
-        self._proxy = TcpProxy("127.0.0.1", self._server.port)
+        self.server: S = server
 
-    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
-        url = f"redis://127.0.0.1:{self._proxy.port}"
-        return {"type": "redis", "url": url, "name": name, **({} if healed else TOO_LARGE)}
-
-    def accepted(self, name: str) -> list[Change]:
-        with redis.Redis(port=self._server.port) as client:
-            return changes(fields[b"payload"] for _, fields in client.xrange(name))
+    @property
+    def port(self) -> int:
+        """Where the sink connects to."""
+        return self._proxy.port
 
     def disturb(self) -> None:
         self._proxy.cut()
 
     def crash(self) -> bool:
-        self._server.kill()
-        self._server.start()
+        self.server.kill()
+        self.server.start()
         return True
 
     def __enter__(self) -> Destination:
-        self._server.start()
+        self.server.start()
+        self._proxy = TcpProxy("127.0.0.1", self.server.port)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._proxy.close()
-        self._server.__exit__()
+        self.server.__exit__()
 
 
-class PostgresEvents(Destination):
+class RedisStreams(Proxied[EmbeddedRedis]):
+    """One stream per pipeline. Messages are too large for the sink until it is healed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed, EmbeddedRedis())
+
+    def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
+        url = f"redis://127.0.0.1:{self.port}"
+        return {"type": "redis", "url": url, "name": name, **({} if healed else TOO_LARGE)}
+
+    def accepted(self, name: str) -> list[Change]:
+        with redis.Redis(port=self.server.port) as client:
+            return changes(fields[b"payload"] for _, fields in client.xrange(name))
+
+
+class PostgresEvents(Proxied[EmbeddedPostgres]):
     """One table per pipeline, with a constraint that refuses messages until it is healed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder, seed)
-        self._server = EmbeddedPostgres(18)
+        super().__init__(folder, seed, EmbeddedPostgres(18))
         self._names: list[str] = []
 
     def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
         if not healed:
             self._names.append(name)
-        dsn = f"postgresql://postgres@127.0.0.1:{self._proxy.port}/{self._database}"
+        dsn = f"postgresql://postgres@127.0.0.1:{self.port}/{self._database}"
         return {"type": "postgres", "dsn": dsn, "events": f"events_{name}"}
 
     def prepare(self) -> None:
@@ -167,31 +181,18 @@ class PostgresEvents(Destination):
         with self._connect() as connection:
             return changes(row[0] for row in connection.execute(query))
 
-    def disturb(self) -> None:
-        self._proxy.cut()
-
-    def crash(self) -> bool:
-        self._server.kill()
-        self._server.start()
-        return True
-
     def heal(self) -> None:
         with self._connect() as connection:
             for name in self._names:
                 connection.execute(f"ALTER TABLE events_{name} DROP CONSTRAINT empty")
 
     def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(self._server.dsn(self._database), autocommit=True)
+        return psycopg.connect(self.server.dsn(self._database), autocommit=True)
 
     def __enter__(self) -> Destination:
-        self._server.start()
-        self._database = self._server.create_database("copy")
-        self._proxy = TcpProxy("127.0.0.1", self._server.port)
+        super().__enter__()
+        self._database = self.server.create_database("copy")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._proxy.close()
-        self._server.__exit__()
 
 
 class Files(Destination):
@@ -217,18 +218,17 @@ class Files(Destination):
         return changes(line for file in files for line in gzip.open(file))
 
 
-class Streams(Destination):
+class Streams(Proxied[EmbeddedNats]):
     """A JetStream stream per pipeline. Messages are too large for it until it is healed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder, seed)
-        self._server = EmbeddedNats(data=folder / "jetstream")
+        super().__init__(folder, seed, EmbeddedNats(data=folder / "jetstream"))
         self._names: list[str] = []
 
     def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
         if not healed:
             self._names.append(name)
-        return sink(f"nats://127.0.0.1:{self._proxy.port}", name)
+        return sink(f"nats://127.0.0.1:{self.port}", name)
 
     def prepare(self) -> None:
         asyncio.run(self._limit(2000))
@@ -237,7 +237,7 @@ class Streams(Destination):
         asyncio.run(self._limit(-1))
 
     async def _limit(self, size: int) -> None:
-        client = await nats.connect(self._server.url)
+        client = await nats.connect(self.server.url)
         try:
             for name in self._names:
                 info = await client.jetstream().stream_info(name)
@@ -250,7 +250,7 @@ class Streams(Destination):
         return changes(asyncio.run(self._payloads(name)))
 
     async def _payloads(self, name: str) -> list[bytes]:
-        client = await nats.connect(self._server.url)
+        client = await nats.connect(self.server.url)
         try:
             jetstream = client.jetstream()
             count = (await jetstream.stream_info(name)).state.messages
@@ -259,38 +259,21 @@ class Streams(Destination):
         finally:
             await close(client)
 
-    def disturb(self) -> None:
-        self._proxy.cut()
 
-    def crash(self) -> bool:
-        self._server.kill()
-        self._server.start()
-        return True
-
-    def __enter__(self) -> Destination:
-        self._server.start()
-        self._proxy = TcpProxy("127.0.0.1", self._server.port)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._proxy.close()
-        self._server.__exit__()
-
-
-class Queues(Destination):
+class Queues(Proxied[EmbeddedRabbitMQ]):
     """A quorum queue per pipeline. Messages are too large for the sink until it is healed."""
 
     repeats_per_fault = 200
 
     def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder, seed)
-        self._server = EmbeddedRabbitMQ()
+        super().__init__(folder, seed, EmbeddedRabbitMQ())
         self._received: dict[str, list[Change]] = defaultdict(list)
+        self._cuts = 0
 
     def sink(self, name: str, *, healed: bool = False) -> dict[str, Any]:
         return {
             "type": "rabbitmq",
-            "url": f"amqp://127.0.0.1:{self._proxy.port}",
+            "url": f"amqp://127.0.0.1:{self.port}",
             "exchange": name,
             "routing_key": "{table}",
             "max_outstanding": self.repeats_per_fault,
@@ -304,7 +287,7 @@ class Queues(Destination):
 
     def accepted(self, name: str) -> list[Change]:
         # Not while the server dies: what it has sent is gone.
-        with amqp.Connection(f"127.0.0.1:{self._server.port}", login_method="PLAIN") as client:
+        with amqp.Connection(f"127.0.0.1:{self.server.port}", login_method="PLAIN") as client:
             channel = client.channel()
             while (message := channel.basic_get(f"{name}.counters", no_ack=True)) is not None:
                 self._received[name] += changes([message.body])
@@ -312,22 +295,7 @@ class Queues(Destination):
 
     def disturb(self) -> None:
         self._cuts += 1
-        self._proxy.cut()
-
-    def crash(self) -> bool:
-        self._server.kill()
-        self._server.start()
-        return True
-
-    def __enter__(self) -> Destination:
-        self._server.start()
-        self._proxy = TcpProxy("127.0.0.1", self._server.port)
-        self._cuts = 0
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._proxy.close()
-        self._server.__exit__()
+        super().disturb()
 
 
 DESTINATIONS: dict[str, type[Destination]] = {
