@@ -13,7 +13,7 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.report import Report
-from tailrace.message import MESSAGES
+from tailrace.message import HEADERS, MESSAGES
 from tailrace.parking.listing import Listing
 from tailrace.parking.message import Fate, Reason, with_fate
 from tailrace.parking.order import Orders
@@ -66,6 +66,7 @@ def _park(folder: Path, start: int) -> None:
             pa.array(np.zeros(_PART, np.int64)),
             pa.array(np.ones(_PART, np.uint64)),
             pa.nulls(_PART, pa.binary()),
+            pa.nulls(_PART, HEADERS),
         ],
         schema=MESSAGES,
     )

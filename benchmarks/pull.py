@@ -21,7 +21,7 @@ import uvicorn
 
 from benchmarks.report import Report
 from tailrace.config import Config
-from tailrace.message import MESSAGES
+from tailrace.message import HEADERS, MESSAGES
 from tailrace.observe.endpoints import settings
 from tailrace.observe.figures import SlotFigures
 from tailrace.position import ORIGIN
@@ -117,6 +117,7 @@ def _messages(start: int, count: int) -> pa.RecordBatch:
             pa.array(np.zeros(count, np.int64)),
             pa.array(np.ones(count, np.uint64)),
             pa.nulls(count, pa.binary()),
+            pa.nulls(count, HEADERS),
         ],
         schema=MESSAGES,
     )

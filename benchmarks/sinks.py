@@ -28,7 +28,7 @@ from opensearchpy import helpers
 
 from benchmarks import sinks_aws
 from benchmarks.report import Report
-from tailrace.message import MESSAGES
+from tailrace.message import HEADERS, MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.registry import SINKS
@@ -101,6 +101,7 @@ def _batch(start: int, count: int, destination: bytes) -> pa.RecordBatch:
             pa.array([0] * count, pa.int64()),
             pa.array([1] * count, pa.uint64()),
             pa.nulls(count, pa.binary()),
+            pa.nulls(count, HEADERS),
         ],
         schema=MESSAGES,
     )

@@ -12,6 +12,8 @@ from tailrace.position import Lsn, Position
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+HEADERS = pa.map_(pa.binary(), pa.binary())
+"""Names and values of headers (`tailrace.headers`)."""
 MESSAGES = pa.schema(
     [
         pa.field("destination", pa.binary(), nullable=False),
@@ -23,6 +25,7 @@ MESSAGES = pa.schema(
         pa.field("committed_at", pa.int64(), nullable=False),
         pa.field("scope", pa.uint64(), nullable=False),
         pa.field("former", pa.binary()),
+        pa.field("headers", HEADERS),
     ]
 )
 """One message per row, in order of position. Destinations and ids are UTF-8; `committed_at` counts
@@ -30,7 +33,8 @@ microseconds since 1970 UTC. The rows of one transaction (one `lsn`) are consecu
 
 Messages with the same `scope` and `key` must stay in order. The scope is a hash of the table's
 name. `former` is the old key of an update that changed it, which must follow the messages of both
-keys. A message without a key must stay in order with all messages of its scope."""
+keys. A message without a key must stay in order with all messages of its scope. `headers` are those
+that the pipeline's settings add."""
 
 PLACE = np.dtype([("lsn", "<u8"), ("ordinal", "<u8")])
 """A position, as an element of a column."""

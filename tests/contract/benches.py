@@ -21,6 +21,7 @@ import redis
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
+from tailrace.headers import loaded
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.file.settings import FileSink
 from tailrace.sinks.file.sink_type import SINK as FILES
@@ -42,12 +43,13 @@ from tailrace.sinks.redis.settings import RedisSink
 from tailrace.sinks.redis.sink import Redis
 from tailrace.sinks.registry import SINKS
 from tailrace.testing import EmbeddedNats, HttpReceiver
+from tests import topics
 from tests.integration.kafka.reading import Bench as Topic
 from tests.unit.sinks.rows import message_id
 from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -90,12 +92,17 @@ class Bench(ABC):
     def delivered(self) -> list[Delivered]:
         """What the destination holds, in its order."""
 
+    def headers(self) -> list[dict[str, str]]:
+        """The headers of what it holds, with names in lower case, if its messages have any."""
+        raise NotImplementedError
+
 
 class NatsBench(Bench):
     prefix = "cdc"
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._headers: list[dict[str, str]] = []
 
     def make(self) -> Sink:
         settings = NatsSink(type="nats", url=SecretStr(self._url), timeout_s=LONG_S)
@@ -114,8 +121,14 @@ class NatsBench(Bench):
             assert message.subject is not None
             name = (message.headers or {})["Nats-Msg-Id"]
             found.append((message.subject.encode(), name.encode(), message.data or b""))
+            self._headers.append(_lower((message.headers or {}).items()))
         await client.close()
         return found
+
+    def headers(self) -> list[dict[str, str]]:
+        self._headers = []
+        self.delivered()
+        return self._headers
 
 
 class KafkaBench(Bench):
@@ -146,6 +159,13 @@ class KafkaBench(Bench):
             for found in Topic(self._bootstrap, topic).held()
         ]
 
+    def headers(self) -> list[dict[str, str]]:
+        found = []
+        for each in topics.messages(self._bootstrap, f"{self.prefix}.orders.insert"):
+            pairs: Any = each.headers()
+            found.append(_lower((name, value.decode()) for name, value in pairs))
+        return found
+
 
 class HttpBench(Bench):
     prefix = "/cdc"
@@ -160,6 +180,9 @@ class HttpBench(Bench):
     def delivered(self) -> list[Delivered]:
         requests = self._receiver.requests
         return [(each.path.encode(), each.id.encode(), each.body) for each in requests]
+
+    def headers(self) -> list[dict[str, str]]:
+        return [dict(each.headers) for each in self._receiver.requests]
 
 
 class RedisBench(Bench):
@@ -194,6 +217,7 @@ class RabbitMQBench(Bench):
         self.prefix = f"{self._exchange}/cdc"
         self._server = server
         self._found: list[Delivered] = []
+        self._headers: list[dict[str, str]] = []
         with self._client() as client:
             channel = client.channel()
             channel.exchange_declare(self._exchange, "topic", durable=True, auto_delete=False)
@@ -219,7 +243,12 @@ class RabbitMQBench(Bench):
                 place = f"{self._exchange}/{found.delivery_info['routing_key']}"
                 name = found.properties["message_id"]
                 self._found.append((place.encode(), name.encode(), found.body or b""))
+                self._headers.append(_lower(found.properties["application_headers"].items()))
         return self._found
+
+    def headers(self) -> list[dict[str, str]]:
+        self.delivered()
+        return self._headers
 
 
 class PostgresBench(Bench):
@@ -308,6 +337,13 @@ class AwsBench(Bench):
             self._received[name] += [(destination, *each) for each in found]
         return [each for name in self._places for each in self._received[name]]
 
+    def headers(self) -> list[dict[str, str]]:
+        return [
+            _lower((at, of["StringValue"]) for at, of in each["MessageAttributes"].items())
+            for name in self._places
+            for each in self._aws.received(name)
+        ]
+
     def _messages(self, name: str) -> Iterator[tuple[bytes, bytes]]:
         for each in self._aws.received(name):
             if self._kind == "eventbridge":
@@ -356,6 +392,7 @@ class PullBench(Bench):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._found: list[Delivered] = []
+        self._headers: list[dict[str, str]] = []
 
     def make(self) -> Sink:
         settings = PullSink.model_validate({"type": "pull"})
@@ -369,11 +406,20 @@ class PullBench(Bench):
                 self._found += found
         return self._found
 
+    def headers(self) -> list[dict[str, str]]:
+        self.delivered()
+        return self._headers
+
     def _receive(self, queue: Queue) -> list[Delivered]:
         with queue.transaction():
             found = queue.receive(7, token=1, now_ms=0, visibility_ms=1)
             queue.acknowledge([each.delivery for each in found])
+        self._headers += [_lower(loaded(each.headers).items()) for each in found]
         return [(each.destination.encode(), each.id.encode(), each.payload) for each in found]
+
+
+def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers}
 
 
 @contextmanager

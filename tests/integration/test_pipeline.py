@@ -225,6 +225,42 @@ def test_a_row_that_an_expression_cannot_compute_stops_the_pipeline(
     assert "'seventeen'" in progress.message
 
 
+def test_payload_and_headers_by_expression(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    """GIVEN expressions for payload and headers THEN messages have them; where the payload is NULL,
+    and for logical messages, it is that of the shape."""
+    database.execute("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, total int)")
+    captured = capture(database)
+    database.execute("INSERT INTO orders VALUES (1, 'ann', 10), (2, 'bob', 20)")
+    database.execute("DELETE FROM orders WHERE id = 2")
+    database.execute("SELECT pg_logical_emit_message(true, 'note', 'hello')")
+    captured.catch_up()
+    delivery = deliver(
+        captured,
+        messages=["note"],
+        payload="CASE WHEN op <> 'delete' THEN struct(id, struct(customer, total * 2 AS twice) AS "
+        "of) END",
+        headers={"Operation": "op", "Customer": "after.customer"},
+        shape="plain",
+    )
+    progress = delivery.run()
+    assert progress.state == "stopped", progress.message
+    found = delivery.received()
+    assert [message.json for message in found[:2]] == [
+        {"id": 1, "of": {"customer": "ann", "twice": 20}},
+        {"id": 2, "of": {"customer": "bob", "twice": 40}},
+    ]
+    assert [message.json["op"] for message in found[2:]] == ["delete", "message"]
+    names = ("Operation", "Customer")
+    assert [[message.headers.get(name) for name in names] for message in found] == [
+        ["insert", "ann"],
+        ["insert", "bob"],
+        ["delete", None],
+        ["message", None],
+    ]
+
+
 @pytest.mark.parametrize("atomic", [False, True], ids=["plain", "atomic"])
 @pytest.mark.parametrize("large", [2, 5])
 def test_a_message_that_is_too_large_does_not_tear_its_transaction(

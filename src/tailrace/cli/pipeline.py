@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -92,8 +92,8 @@ def try_(
 ) -> None:
     """Show the messages that a pipeline makes of recent changes, and send nothing.
 
-    Reads the last 10,000 changes of its tables in the log, and applies `where`, `select`, `route`,
-    the shape and the encoding of the settings file. The pipeline need not run, and may run.
+    Reads the last 10,000 changes of its tables in the log, and applies the expressions, the shape
+    and the encoding of the settings file. The pipeline need not run, and may run.
     Starts Spark if the pipeline has SQL expressions.
 
     \b
@@ -116,6 +116,7 @@ def try_(
             **text_field("key", row["key"]),
             "id": row["id"].decode("utf-8", "replace"),
             "committed_at": time_text(row["committed_at"]),
+            **({"headers": fields} if (fields := _headers(row)) else {}),
             **text_field("payload", row["payload"]),
         }
         if as_json:
@@ -126,6 +127,10 @@ def try_(
         typer.echo(f"  {escape(str(payload[1]))}")
     if not found:
         typer.echo("No change in the log reaches the sink.", err=True)
+
+
+def _headers(row: dict[str, Any]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in row["headers"] or []}
 
 
 def _control(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -47,6 +47,7 @@ class PulledMessage:
     """How often the message was delivered, this time included."""
     data: Any
     """The payload: what its JSON contains, or bytes in another encoding."""
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 Messages = PulledMessage | list[PulledMessage]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
@@ -89,6 +90,17 @@ class Backfills(Section):
     )
 
 
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,127}")
+"""Names that HTTP, NATS, Kafka and AMQP accept."""
+
+
+def _headers(values: dict[str, str]) -> dict[str, str]:
+    for name in values:
+        if _HEADER.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is not a valid name of a header")
+    return values
+
+
 T = TypeVar("T")
 
 
@@ -144,6 +156,19 @@ class Pipeline(Section):
     key: str = Field(
         default="",
         description="SQL expression for the message key. Empty: the row's replica identity.",
+    )
+    payload: str = Field(
+        default="",
+        description=(
+            "SQL expression for the whole payload: a struct or map becomes JSON, a text or bytes "
+            "stay as they are. Empty or NULL: the payload of the shape."
+        ),
+    )
+    headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(
+        default={},
+        description=(
+            "Headers of each message: name and SQL expression for the value. NULL: no such header."
+        ),
     )
     lanes: int = Field(
         default=1,
@@ -235,6 +260,11 @@ class Pipeline(Section):
         return StreamLayout.of_stream(self.namespace, self.layout, self.jetstream.stream.name)
 
     @property
+    def has_expressions(self) -> bool:
+        """Whether its changes pass through Spark SQL."""
+        return any((self.where, self.select, self.route, self.key, self.payload, self.headers))
+
+    @property
     def format(self) -> Encoding:
         """The encoding, chosen by the shape where none is given."""
         return self.encoding or SHAPES.find(self.shape).encodings[0]
@@ -268,23 +298,23 @@ class Pipeline(Section):
         shape, sink = SHAPES.find(self.shape), SINKS.find(self.sink.type)
         if bool(shape.records) != sink.records:
             raise ValueError(f"shape {shape.name} and sink {sink.name} do not fit each other")
-        if not shape.stages and (
-            self.where or self.select or self.route or self.key or self.lanes > 1
-        ):
+        if not shape.stages and (self.has_expressions or self.lanes > 1):
             raise ValueError(
-                f"shape {shape.name} delivers whole rows in one lane: remove `where`, `select`, "
-                "`route`, `key` and `lanes`"
+                f"shape {shape.name} delivers whole rows in one lane: remove `lanes` and all SQL "
+                "expressions"
             )
         if self.encoding is not None and self.encoding not in shape.encodings:
             raise ValueError(
                 f"shape {shape.name} has no encoding {self.encoding}: use "
                 f"{' or '.join(shape.encodings)}, or leave `encoding` out"
             )
+        if self.headers and (reason := sink.header_misfit(self.sink, tuple(self.headers))):
+            raise ValueError(reason)
         if reason := sink.misfit(self.sink, shape=shape.name, encoding=self.format):
             raise ValueError(reason)
-        if shape.whole_rows and (self.messages or self.select):
+        if shape.whole_rows and (self.messages or self.select or self.payload):
             raise ValueError(
-                f"shape {shape.name} delivers whole rows: remove `messages` and `select`"
+                f"shape {shape.name} delivers whole rows: remove `messages`, `select` and `payload`"
             )
         return self
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tailrace import headers
 from tailrace.decode import columns
 from tailrace.decode.hashes import hash_of_name, hash_of_table
 from tailrace.encode.facts import Origin
@@ -70,6 +71,7 @@ class Encoder:
                 pa.array(group.committed_at),
                 pa.array(_scopes(group)),
                 pa.nulls(len(group), pa.binary()) if key is not None else former_keys(group),
+                headers.none(len(group)),
             ],
             schema=MESSAGES,
         )

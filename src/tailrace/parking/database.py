@@ -26,7 +26,7 @@ CREATE TABLE parked (
   wanted TEXT,
   UNIQUE (history, first_lsn, first_ordinal)
 );
-CREATE TABLE payloads (seq INTEGER PRIMARY KEY, payload BLOB NOT NULL);
+CREATE TABLE payloads (seq INTEGER PRIMARY KEY, payload BLOB NOT NULL, headers TEXT);
 CREATE INDEX by_destination ON parked (destination, seq);
 CREATE INDEX by_code ON parked (code, seq);
 CREATE INDEX by_id ON parked (id);

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tailrace import headers
 from tailrace.message import MESSAGES, rows_up_to
 from tailrace.parking.database import Database
 from tailrace.parking.message import RELEASED, Fate
@@ -97,7 +98,7 @@ class Store(Database):
             row |= {"seq": seq, "held": int(row["fate"] == Fate.HELD)}
         executemany(_INSERT, rows)
         executemany(
-            "INSERT INTO payloads SELECT :seq, :payload "
+            "INSERT INTO payloads SELECT :seq, :payload, :headers "
             "WHERE EXISTS (SELECT 1 FROM parked WHERE seq = :seq)",
             rows,
         )
@@ -202,7 +203,7 @@ class Store(Database):
         chosen: list[dict[str, Any]] = []
         with self.translated():
             found = self.connection.execute(
-                "SELECT parked.*, payload FROM parked JOIN payloads USING (seq) "
+                "SELECT parked.*, payload, headers FROM parked JOIN payloads USING (seq) "
                 "WHERE wanted IS NOT NULL AND history = ? "
                 "ORDER BY first_lsn, first_ordinal LIMIT ?",
                 (self._history, rows),
@@ -246,6 +247,7 @@ def _with_groups(rows: pa.RecordBatch, history: str) -> list[dict[str, Any]]:
             "former_group": former,
             "whole": int(whole),
             "bytes": len(row["payload"]),
+            "headers": headers.dumped(row["headers"]),
         }
     return found
 
@@ -257,6 +259,10 @@ def _released(rows: list[dict[str, Any]]) -> pa.RecordBatch:
             "destination": row["destination"].encode(),
             "id": row["id"].encode(),
             "scope": row["scope"] % (1 << 64),
+            "headers": [
+                (name.encode(), value.encode())
+                for name, value in headers.loaded(row["headers"]).items()
+            ],
             "lsn": 0,
             "ordinal": 0,
         }

@@ -100,10 +100,7 @@ def _no_spark() -> Finding:
 
 
 def _has_sql(config: Config) -> bool:
-    return any(
-        pipeline.where or pipeline.select or pipeline.route or pipeline.key
-        for pipeline in config.pipelines.values()
-    )
+    return any(pipeline.has_expressions for pipeline in config.pipelines.values())
 
 
 def _analyser(config: Config) -> Ask | None:
@@ -195,9 +192,8 @@ class _Check:
             return
         for expression in expressions.all():
             yield from self._named("expression-unchanged", self._unchanged(expression, table))
-        for single in (expressions.where, expressions.route, expressions.key):
-            if single is not None:
-                yield from self._named("expression-old-row", self._old_row(single, relation))
+        for single in expressions.singles():
+            yield from self._named("expression-old-row", self._old_row(single, relation))
         kind = self.types.get(subject, {}).get("route", "string")
         if kind != "string":
             said = warning(f"route is of type {kind}", "Convert it: cast(... as string)", subject)
@@ -210,8 +206,8 @@ class _Check:
             yield from self._named("select-key", self._left_out(relation, keyed, kept))
 
     def _note(self, kinds: Types, subject: str) -> None:
-        single = {"where": kinds.where, "route": kinds.route, "key": kinds.key}
-        named = {name: kind for name, kind in single.items() if kind is not None}
+        names = ("where", "route", "key", "payload")
+        named = {name: kind for name in names if (kind := getattr(kinds, name)) is not None}
         items = {f"select[{index}]": kind for index, kind in enumerate(kinds.select or ())}
         self.types[subject] = named | items
 

@@ -15,9 +15,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 
+from tailrace.headers import of_texts
 from tailrace.open_batch import OpenBatch
 from tailrace.pipeline.delivery import Delivery
 from tailrace.pipeline.frames.blocks import encoder_of, unpack
@@ -128,6 +130,7 @@ def encode_rows(
     if not len(changes):
         return
     route, key = changes.field("destination"), changes.field("message_key")
+    payload, headers = changes.field("message_payload"), changes.field("message_headers")
     batches = []
     for group, found in groups_of(changes, relations):
         at = pa.array(found)
@@ -136,9 +139,24 @@ def encode_rows(
             destination=route.take(at).cast(pa.binary()),
             key=key.take(at).cast(pa.binary()) if spec.keyed else None,
         )
-        batches.append(made)
+        batches.append(_with_columns(made, payload.take(at), headers.take(at)))
     if batches:
         yield in_order(batches)
+
+
+def _with_columns(
+    messages: pa.RecordBatch, payload: pa.Array, headers: pa.MapArray
+) -> pa.RecordBatch:
+    """The messages with these headers, and these payloads in place of those of the shape."""
+    changed = {}
+    if payload.null_count < len(payload):
+        changed["payload"] = pc.coalesce(payload, messages["payload"])
+    if headers.null_count < len(headers):
+        changed["headers"] = of_texts(headers)
+    for name, column in changed.items():
+        at = messages.schema.get_field_index(name)
+        messages = messages.set_column(at, messages.schema.field(at), column)
+    return messages
 
 
 def _deliver(

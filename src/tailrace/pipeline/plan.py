@@ -16,7 +16,13 @@ from pyspark.sql import functions as sql
 from tailrace.errors import ConfigError
 from tailrace.pipeline.expressions import expression
 from tailrace.pipeline.expressions.analysis import analyse
-from tailrace.pipeline.expressions.compile import Compiled, combine, fingerprint
+from tailrace.pipeline.expressions.compile import (
+    NO_BYTES,
+    NO_HEADERS,
+    Compiled,
+    combine,
+    fingerprint,
+)
 from tailrace.pipeline.expressions.compile import compile as compiled_for
 from tailrace.tables import Tables
 
@@ -34,7 +40,12 @@ if TYPE_CHECKING:
 
 _IMAGES = ("before", "after", "unchanged", "absent")
 _NO_TEXT = "CAST(NULL AS STRING)"
-_NO_COLUMN = {"destination": _NO_TEXT, "message_key": _NO_TEXT}
+_NO_COLUMN = {
+    "destination": _NO_TEXT,
+    "message_key": _NO_TEXT,
+    "message_payload": NO_BYTES,
+    "message_headers": NO_HEADERS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +66,7 @@ class Plan:
         return relations
 
     def apply(self, frame: DataFrame) -> DataFrame:
-        """Filter by `where`, then compute `select`, `route` and `key`."""
+        """Filter by `where`, then compute the others."""
         if self.expressions.where is not None:
             frame = frame.where(self._text("where", mark="true"))
         changed: dict[str, str] = dict(_NO_COLUMN)
@@ -69,6 +80,10 @@ class Plan:
             changed["destination"] = self._text("route", mark=_NO_TEXT)
         if self.expressions.key is not None:
             changed["message_key"] = self._text("key", mark=_NO_TEXT)
+        if self.expressions.payload is not None:
+            changed["message_payload"] = self._text("payload", mark=NO_BYTES)
+        if self.expressions.headers:
+            changed["message_headers"] = self._text("headers", mark=NO_HEADERS)
         return frame.withColumns({name: sql.expr(text) for name, text in changed.items()})
 
     def _text(self, stage: str, *, mark: str) -> str:

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from tailrace import audit
+from tailrace import audit, headers
 from tailrace.observe.endpoints import reply
 from tailrace.position import Lsn, Position
 from tailrace.run.pull_clerk import Clerk
@@ -299,6 +299,7 @@ def _message(each: Delivery, *, plain: bool) -> dict[str, Any]:
         "position": str(Position(Lsn(each.lsn % _WORD), each.ordinal % _WORD)),
         "committed_at": _EPOCH + timedelta(microseconds=each.committed_at),
         "deliveries": each.deliveries,
+        **({"headers": headers.loaded(each.headers)} if each.headers else {}),
         **_payload(each.payload, plain=plain),
     }
 

@@ -17,6 +17,7 @@ from tailrace.finding import Finding, Severity, error
 from tailrace.settings import Section
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator, Sequence
 
     from tailrace.sinks.contract import Lane, Sink
@@ -65,6 +66,8 @@ class SinkType(ABC, Generic[S]):
     """Whether the task that reads a backlog also delivers it. For sinks whose client takes little
     CPU per message: a second process then gains less than the way to it through the JVM costs."""
 
+    own_headers: ClassVar[re.Pattern[str] | None] = None
+    """Names of headers that a pipeline cannot set. None: messages of this sink have no headers."""
     all_or_nothing: ClassVar[bool] = False
     """Whether a flush stores nothing if a message is not accepted: the others are written again."""
 
@@ -75,6 +78,16 @@ class SinkType(ABC, Generic[S]):
     def misfit(self, settings: S, *, shape: str, encoding: str) -> str:
         """Why it cannot take messages of a shape in an encoding; empty if it can."""
         del settings, shape, encoding
+        return ""
+
+    def header_misfit(self, settings: S, names: Sequence[str]) -> str:
+        """Why messages cannot have these headers; empty if they can."""
+        del settings
+        if self.own_headers is None:
+            return f"messages of the sink {self.name} have no headers: remove `headers`"
+        taken = [name for name in names if self.own_headers.fullmatch(name)]
+        if taken:
+            return f"the sink {self.name} does not take the header {taken[0]}: choose another name"
         return ""
 
     def atomic(self, settings: S) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tailrace import headers
 from tailrace.message import MESSAGES
 from tailrace.position import Lsn, Position
 
@@ -53,6 +54,7 @@ def rows(
         pa.array([0] * len(chosen), pa.int64()),
         pa.array([1] * len(chosen), pa.uint64()),
         pa.array([None] * len(chosen), pa.binary()),
+        headers.none(len(chosen)),
     ]
     return pa.record_batch(columns, schema=MESSAGES)
 

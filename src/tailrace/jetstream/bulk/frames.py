@@ -9,7 +9,8 @@
 The reply subject ends with the number of the message on this connection, so that an answer names
 the message it belongs to. In an atomic batch only the last message has a reply: the number of the
 first message, a dash, and the number of messages. `fields` are further header lines of every
-message, the optional column `headers` those of one message, each after its line break.
+message, the column `headers` those of one message; in the optional column `lines` each of them
+follows its line break.
 
 The columns must be valid: `tailrace.jetstream.subjects` checks the destinations, and `broken_ids`
 finds an id that would end its header line.
@@ -23,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace import headers
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -31,19 +34,34 @@ BATCH_FIELDS_BYTES = 128
 _FIXED_BYTES = len(b"NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
 
 
-def header_bytes(ids: pa.Array) -> npt.NDArray[np.int64]:
+def header_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Bytes of the header block of each message, without the fields of an atomic batch."""
-    return lengths(ids) + _FIXED_BYTES
+    size = lengths(batch.column("id")) + _FIXED_BYTES
+    if "lines" in batch.schema.names:
+        size += lengths(batch.column("lines"))
+    if "headers" in batch.schema.names:
+        size += headers.sizes(batch.column("headers"), each=len(b"\r\n: "))
+    return size
+
+
+def _lines(batch: pa.RecordBatch) -> list[pa.Array]:
+    """The header lines of each message."""
+    if "lines" in batch.schema.names:
+        return [batch.column("lines")]
+    if "headers" not in batch.schema.names:
+        return []
+    made = headers.joined(
+        batch.column("headers"),
+        lambda names, values: (_scalar(b"\r\n"), names, _scalar(b": "), values),
+    )
+    return [] if made is None else [made]
 
 
 def frame(batch: pa.RecordBatch, *, inbox: bytes, first: int, fields: bytes = b"") -> pa.Array:
     """Every row as an HPUB whose reply subject is `inbox` and a number, counted from `first`."""
     reply = [_scalar(b" " + inbox), _digits(np.arange(first, first + batch.num_rows))]
-    header = header_bytes(batch.column("id")) + len(fields)
-    further: list[pa.Scalar | pa.Array] = [_scalar(fields)] if fields else []
-    if "headers" in batch.schema.names:
-        further.append(batch.column("headers"))
-        header += lengths(batch.column("headers"))
+    header = header_bytes(batch) + len(fields)
+    further = [_scalar(fields)] if fields else []
     return _publish_frames(batch, reply, further, header)
 
 
@@ -73,7 +91,7 @@ def frame_atomic(
         _either(last, _scalar(b"\r\nNats-Batch-Commit: 1"), empty),
     )
     members = _either(several, member, empty)
-    header = header_bytes(batch.column("id")) + len(fields) + lengths(members)
+    header = header_bytes(batch) + len(fields) + lengths(members)
     return _publish_frames(batch, [reply], [_scalar(fields), members], header)
 
 
@@ -95,6 +113,7 @@ def _publish_frames(
         _scalar(b"\r\nNATS/1.0\r\nNats-Msg-Id: "),
         batch.column("id"),
         *fields,
+        *_lines(batch),
         _scalar(b"\r\n\r\n"),
         payload,
         _scalar(b"\r\n"),

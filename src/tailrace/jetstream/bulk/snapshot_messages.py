@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OWNER = "snapshots"
 """The owner of a stream of snapshots, in the stream's metadata."""
 _OUTSTANDING = 16
-_SCHEMA = pa.schema([(name, pa.binary()) for name in ("destination", "id", "headers", "payload")])
+_SCHEMA = pa.schema([(name, pa.binary()) for name in ("destination", "id", "lines", "payload")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class SnapshotMessage:
         row = {
             "destination": self.destination.encode(),
             "id": self.id.encode(),
-            "headers": self.lines,
+            "lines": self.lines,
             "payload": self.payload,
         }
         return pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
@@ -124,13 +124,11 @@ class SnapshotPublisher:
         self.publish(message.batch)
 
     def publish(self, messages: pa.RecordBatch) -> None:
-        """Publish rows of `destination`, `id`, `payload` and, optionally, `headers`.
+        """Publish rows of `destination`, `id`, `payload` and, optionally, `lines`.
 
         Returns before all are stored. The caller has validated the destinations.
         """
-        size = frames.header_bytes(messages["id"]) + frames.lengths(messages["payload"])
-        if "headers" in messages.schema.names:
-            size += frames.lengths(messages["headers"])
+        size = frames.header_bytes(messages) + frames.lengths(messages["payload"])
         if size.max(initial=0) > self.max_bytes:
             row = messages.slice(int(size.argmax()), 1).to_pylist()[0]
             raise PoisonedError(

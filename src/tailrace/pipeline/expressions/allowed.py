@@ -80,7 +80,7 @@ REASONS: dict[type[exp.Expr], str] = {
     exp.Lambda: "lambdas are not allowed",
     exp.Placeholder: "parameters are not supported",
     exp.Parameter: "session variables are not supported",
-    exp.Alias: "AS is only allowed in `select`",
+    exp.Alias: "AS is only allowed in `select` and in struct()",
     exp.Concat: "two strings in a row: write ||, or '' for a quote inside a string",
     exp.Dot: "a qualified name is before.column, after.column or change.field",
     exp.Tuple: "a list in parentheses is only allowed after IN",

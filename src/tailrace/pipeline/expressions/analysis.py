@@ -16,7 +16,7 @@ from pyspark.logger import PySparkLogger
 
 from tailrace.errors import ConfigError, ExpressionError, PoisonedError
 from tailrace.pipeline.expressions import sql
-from tailrace.pipeline.expressions.compile import typed
+from tailrace.pipeline.expressions.compile import typed, typed_payload
 from tailrace.pipeline.expressions.names import Typed
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Types:
     select: tuple[str, ...] | None
     route: str | None
     key: str | None
+    payload: str | None
 
 
 def result_types(spark: SparkSession, expressions: Expressions, relation: Relation) -> Types:
@@ -73,6 +74,7 @@ def result_types(spark: SparkSession, expressions: Expressions, relation: Relati
         else tuple(_type(spark, item.expression, relation) for item in select),
         route=type_of(expressions.route),
         key=type_of(expressions.key),
+        payload=type_of(expressions.payload),
     )
 
 
@@ -82,6 +84,8 @@ def analyse(spark: SparkSession, expressions: Expressions, compiled: Compiled) -
     if compiled.relation is None:
         return compiled
     kinds = result_types(spark, expressions, compiled.relation)
+    if expressions.payload is not None and kinds.payload is not None:
+        compiled = typed_payload(compiled, expressions.payload, kinds.payload)
     if compiled.select is None or kinds.select is None:
         return compiled
     columns = tuple(
@@ -123,9 +127,9 @@ def data_error(message: str) -> ExpressionError | None:
     return ExpressionError(f"an expression fails for a row: {shown}", hint=_CONVERT)
 
 
-# Class 22 of SQLSTATE is "data exception". 42601 is a text that does not match the format of
-# to_number(), 54000 a result that is too large.
-_DATA_EXCEPTION = re.compile(r" SQLSTATE: (22\w{3}|42601|54000)\b")
+# Class 22 of SQLSTATE is "data exception". 23505 is a map that has a key twice, 42601 a text that
+# does not match the format of to_number(), 54000 a result that is too large.
+_DATA_EXCEPTION = re.compile(r" SQLSTATE: (22\w{3}|23505|42601|54000)\b")
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 # Some functions fail with an exception of Java's library, which has no SQLSTATE.
 _JAVA_EXCEPTION = re.compile(

@@ -116,8 +116,8 @@ def _misread(text: str, column: Column) -> str:
 def text_of(value_sql: str, kind: str) -> tuple[str, int] | None:
     """Spark SQL for PostgreSQL's text of a value, and the oid of the PostgreSQL type.
 
-    None for a type without such a text: arrays, structs, intervals. `kind` is Spark's spelling of
-    the type, such as `decimal(10,2)`.
+    Structs, maps and arrays are JSON. None for a type without a text: intervals. `kind` is Spark's
+    spelling of the type, such as `decimal(10,2)`.
     """
     plain = f"CAST({value_sql} AS STRING)"
     known = {
@@ -131,9 +131,31 @@ def text_of(value_sql: str, kind: str) -> tuple[str, int] | None:
         "void": (plain, TEXT),
         **{number: (plain, oid) for number, oid in _NUMBERS.items()},
     }
+    if kind.startswith(_NESTED):
+        return json(value_sql), JSON
     return (plain, NUMERIC) if kind.startswith("decimal(") else known.get(kind)
 
 
+def json(value_sql: str) -> str:
+    """Spark SQL for a value as JSON: no field is left out, and no digit of a time."""
+    options = (f"{sql.string(name)}, {sql.string(value)}" for name, value in _JSON_OPTIONS.items())
+    return f"to_json({value_sql}, map({', '.join(options)}))"
+
+
+def payload_of(value_sql: str, kind: str) -> str | None:
+    """Spark SQL for the bytes of a message, from a value; None for a type without a text."""
+    if kind == "binary":
+        return value_sql
+    text = text_of(value_sql, kind)
+    return None if text is None else f"CAST({text[0]} AS BINARY)"
+
+
+_NESTED = ("struct<", "map<", "array<")
+_JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 _NUMBERS = {
     "tinyint": INT2,
     "smallint": INT2,

@@ -16,11 +16,16 @@ from tailrace.pipeline.expressions.names import Image, Message, Row, absent, unc
 from tailrace.schema import Column, Relation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace.pipeline.expressions.expression import Expression, Expressions, Item
     from tailrace.pipeline.expressions.reference import Names
     from tailrace.schema import TypeName
+
+
+NO_BYTES = "CAST(NULL AS BINARY)"
+NO_HEADERS = "CAST(NULL AS MAP<STRING, STRING>)"
+_CONTROLS = sql.string(r"\p{Cntrl}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,9 @@ class Compiled:
     where: str | None
     route: str | None
     key: str | None
+    payload: str | None
+    """The bytes of the message, once Spark has told the type; NULL leaves them to the shape."""
+    headers: str | None
     select: tuple[Selected, ...] | None
 
     @property
@@ -97,8 +105,24 @@ def compile(  # noqa: A001 - the module's one verb
         where=rendered(expressions.where),
         route=rendered_text(expressions.route),
         key=rendered_text(expressions.key),
+        payload=NO_BYTES if relation is None else rendered(expressions.payload),
+        headers=_headers(
+            (name, expression.render(_names(expression, relation)))
+            for name, expression in expressions.headers
+        ),
         select=select,
     )
+
+
+def _headers(values: Iterable[tuple[str, str]]) -> str | None:
+    """A map without NULLs. A control character would end a header, and blanks around it vanish."""
+    entries = [
+        f"{sql.string(name)}, trim(regexp_replace(CAST({value} AS STRING), {_CONTROLS}, ' '))"
+        for name, value in values
+    ]
+    if not entries:
+        return None
+    return f"map_filter(map({', '.join(entries)}), (name, value) -> value IS NOT NULL)"
 
 
 def _names(expression: Expression, relation: Relation | None) -> Names:
@@ -181,6 +205,15 @@ def _indexes(image: str, tests: Sequence[str]) -> str:
         return empty
     listed = f"array_compact(array({', '.join(cases)}))"
     return f"CASE WHEN {image} IS NOT NULL THEN {listed} ELSE {empty} END"
+
+
+def typed_payload(compiled: Compiled, expression: Expression, kind: str) -> Compiled:
+    """With the payload as bytes."""
+    assert compiled.payload is not None
+    payload = cells.payload_of(compiled.payload, kind)
+    if payload is None:
+        expression.text.refuse(0, f"it has type {kind}, which messages do not support: cast it")
+    return replace(compiled, payload=payload)
 
 
 def typed(selected: Selected, kind: str) -> Selected:

@@ -1,4 +1,4 @@
-"""The expressions of a pipeline: `where`, `select`, `route` and `key`, parsed and checked.
+"""The expressions of a pipeline, such as `where` and `select`, parsed and checked.
 
 This module makes every check that needs no table. `tailrace.pipeline.expressions.compile` resolves
 the names against the columns of a table.
@@ -64,14 +64,20 @@ class Expressions:
     select: tuple[Item, ...] | None = None
     route: Expression | None = None
     key: Expression | None = None
+    payload: Expression | None = None
+    headers: tuple[tuple[str, Expression], ...] = ()
 
     def __bool__(self) -> bool:
-        return any(part is not None for part in (self.where, self.select, self.route, self.key))
+        return bool(self.all())
 
     def all(self) -> tuple[Expression, ...]:
-        """Every expression, in the order of the settings."""
-        items = tuple(item.expression for item in self.select or ())
-        expressions = (self.where, *items, self.route, self.key)
+        """Every expression."""
+        return (*self.singles(), *(item.expression for item in self.select or ()))
+
+    def singles(self) -> tuple[Expression, ...]:
+        """Those that see the old and the new row: all but `select`."""
+        headers = (expression for _, expression in self.headers)
+        expressions = (self.where, self.route, self.key, self.payload, *headers)
         return tuple(expression for expression in expressions if expression is not None)
 
 
@@ -83,13 +89,21 @@ def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
         select=_items(f"{prefix}select", pipeline.select) if pipeline.select else None,
         route=_single(f"{prefix}route", pipeline.route),
         key=_single(f"{prefix}key", pipeline.key),
+        payload=_single(f"{prefix}payload", pipeline.payload),
+        headers=tuple(
+            (header, _parsed(Text(f"{prefix}headers.{header}", sql)))
+            for header, sql in pipeline.headers.items()
+        ),
     )
 
 
 def _single(place: str, sql: str) -> Expression | None:
     if not sql.strip():
         return None
-    text = Text(place, sql)
+    return _parsed(Text(place, sql))
+
+
+def _parsed(text: Text) -> Expression:
     return _checked(text, syntax.parse(text), _Recorder(text))
 
 

@@ -18,6 +18,10 @@ GUARDS = frozenset({UNCHANGED, ABSENT, KNOWN})
 OWN = GUARDS | {TEXT}
 """Tailrace's own functions: each takes one column, by name."""
 
+TO_JSON = "to_json"
+STRUCT = "struct"
+"""Its fields have names: `struct(id, total * 2 AS doubled)`."""
+
 _STRINGS = {
     **dict.fromkeys(("lower", "upper", "lcase", "ucase", "initcap", "reverse", "ascii"), (1, 1)),
     **dict.fromkeys(("length", "len", "char_length", "character_length"), (1, 1)),
@@ -81,7 +85,9 @@ _TIMES = {
 _JSON_AND_ARRAYS = {
     "get_json_object": (2, 2),
     **dict.fromkeys(("json_array_length", "json_object_keys"), (1, 1)),
-    "array": (1, MANY),
+    **dict.fromkeys(("array", STRUCT), (1, MANY)),
+    "map": (2, MANY),
+    TO_JSON: (1, 1),
     **dict.fromkeys(("array_contains", "array_position", "arrays_overlap"), (2, 2)),
     **dict.fromkeys(("element_at", "try_element_at", "get"), (2, 2)),
     **dict.fromkeys(("size", "cardinality", "array_size", "array_distinct"), (1, 1)),
@@ -106,7 +112,7 @@ TEXTLESS: Final = frozenset(
         *_CHOICES,
         *(_NUMBERS.keys() - {"to_char", "format_number", "conv"}),
         *(_TIMES.keys() - {"date_format", "from_unixtime"}),
-        *(_JSON_AND_ARRAYS.keys() - {"get_json_object", "json_object_keys", "array_join"}),
+        *(_JSON_AND_ARRAYS.keys() - {"get_json_object", "json_object_keys", "array_join", TO_JSON}),
     }
 )
 """Functions that return no text of several letters other than one of their arguments."""

@@ -36,6 +36,8 @@ MAX_FACTOR: Final = 100
 MAX_CHARACTERS: Final = 1_000_000
 """How many characters a result may have beyond those of columns."""
 
+_ESCAPED = 6
+"""A control character in JSON is a backslash, a u and four digits."""
 _REPLACEMENTS = {"replace": 2, "regexp_replace": 2, "array_join": 1, "concat_ws": 0}
 """The argument that a function inserts many times."""
 
@@ -138,6 +140,8 @@ class _Checker:
         """The result of a function that makes its arguments longer."""
         grown = result
         match self._name:
+            case functions.TO_JSON:
+                grown = result.times(_ESCAPED)
             case "repeat":
                 grown = result.times(self._number(1, MAX_WIDTH))
             case "lpad" | "rpad":

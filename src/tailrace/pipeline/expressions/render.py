@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sqlglot import exp
 
-from tailrace.pipeline.expressions import functions, sql
+from tailrace.pipeline.expressions import cells, functions, sql
 from tailrace.pipeline.expressions.allowed import (
     BINARY,
     CONDITIONS,
@@ -283,10 +283,35 @@ class Renderer:
         least, most = functions.ALLOWED[name]
         if not least <= len(arguments) <= most:
             self._refuse(node, f"{name}() takes {_count(least, most)}, not {len(arguments)}")
+        if name == functions.STRUCT:
+            return self._struct(arguments)
         written = [self.sql(argument) for argument in arguments]
+        if name == functions.TO_JSON:
+            return cells.json(written[0])
         if name == "if":
             written[0] = self._names.condition(written[0])
         return f"{name}({', '.join(written)})"
+
+    def _struct(self, arguments: list[exp.Expr]) -> str:
+        """The fields with their names, which Spark would lose: its columns are arrays of cells."""
+        fields: dict[str, str] = {}
+        for argument in arguments:
+            name, value = self._field(argument)
+            if name in fields:
+                self._refuse(argument, f"the name {name} is already used by an earlier field")
+            fields[name] = f"{sql.string(name)}, {self.sql(value)}"
+        return f"named_struct({', '.join(fields.values())})"
+
+    def _field(self, argument: exp.Expr) -> tuple[str, exp.Expr]:
+        if isinstance(argument, exp.Alias):
+            self._only(argument, "this", "alias")
+            alias = argument.args["alias"]
+            if not isinstance(alias, exp.Identifier) or not alias.name:
+                self._refuse(argument, "AS must be followed by a name")
+            return alias.name, self._part(argument, "this")
+        if not isinstance(argument, exp.Column):
+            self._refuse(argument, "a field of struct() needs a name: add AS name")
+        return self._reference(argument).name, argument
 
     def _own_function(self, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> str:
         if len(arguments) != 1:

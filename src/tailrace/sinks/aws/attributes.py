@@ -5,6 +5,7 @@
 | `id`       | the id of the message                                               |
 | `key`      | its key, if it has one that the service takes as an attribute       |
 | `encoding` | `base64` if the payload is not text (`tailrace.sinks.aws.text`)     |
+| others     | the `headers` of the pipeline                                       |
 
 A FIFO queue or topic also gets the key as the group, and the id as the deduplication id: it drops a
 message with an id that it has accepted within the last five minutes.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
+from tailrace import headers
 from tailrace.sinks.aws.text import body_of, group_of, id_of, text_of
 
 if TYPE_CHECKING:
@@ -30,10 +32,12 @@ _NAMES_BYTES = 64
 def entries_of(rows: pa.RecordBatch, *, body: str, fifo: bool) -> list[dict[str, Any]]:
     """The entries of a request, with the row as the id. `body` names the field of the payload."""
     columns = [rows.column(name).to_pylist() for name in ("payload", "id", "key", "scope")]
+    columns.append(headers.pairs(rows.column("headers")))
     entries = []
-    for row, (payload, name, key, scope) in enumerate(zip(*columns, strict=True)):
+    for row, (payload, name, key, scope, added) in enumerate(zip(*columns, strict=True)):
         text, encoding = body_of(payload)
-        values = {"id": text_of(name), "key": key and text_of(key), "encoding": encoding}
+        values = {at.decode(): text_of(value) for at, value in added}
+        values |= {"id": text_of(name), "key": key and text_of(key), "encoding": encoding}
         entry = {
             "Id": str(row),
             body: text,
@@ -58,4 +62,5 @@ def sizes_of(batch: pa.RecordBatch) -> NDArray[np.int64]:
         pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy()
         for name in ("payload", "id", "key")
     ]
+    parts.append(headers.sizes(batch.column("headers"), each=len("String")))
     return np.asarray(np.sum(parts, axis=0, dtype=np.int64)) + _NAMES_BYTES

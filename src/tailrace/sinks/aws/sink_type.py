@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415 - botocore is an extra, and is loaded where a sink is opened
 
+NOT_ATTRIBUTES = re.compile(
+    r"id|key|encoding|(aws|amazon)\..*|.*[^A-Za-z0-9_.-].*|\..*|.*\.", re.IGNORECASE
+)
+"""Names of the sink's own attributes, and names that the services do not take."""
+_MOST = 10 - len(("id", "key", "encoding"))
+"""How many headers a message may have: the services take ten attributes."""
 A = TypeVar("A", bound=AwsSettings)
 
 
@@ -28,6 +35,12 @@ class AwsType(SinkType[A]):
     @abstractmethod
     def load(self) -> type[AwsSink]:
         """Import the sink."""
+
+    def header_misfit(self, settings: A, names: Sequence[str]) -> str:
+        """As attributes, if the service has them."""
+        if self.own_headers is not None and len(names) > _MOST:
+            return f"the sink {self.name} takes at most {_MOST} `headers`"
+        return super().header_misfit(settings, names)
 
     def destination(self, template: str, *, database: str) -> NameTemplate:
         """Fills a template of names."""

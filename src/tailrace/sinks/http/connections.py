@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _KEEP_ALIVE_S = 4.0
 """Many servers close an idle connection after five seconds."""
 
+Headers = list[tuple[str, str] | tuple[bytes, bytes]]
+
 
 class Connections:
     """Makes connections as the settings describe. After `close` there are no more requests."""
@@ -35,7 +37,7 @@ class Connections:
         self._all: list[httpcore.ConnectionPool] = []
 
     def stream(
-        self, method: str, url: httpcore.URL, headers: list[tuple[str, str]], body: bytes
+        self, method: str, url: httpcore.URL, headers: Headers, body: bytes
     ) -> AbstractContextManager[httpcore.Response]:
         """Send a request over the connection of this thread."""
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._settings.timeout_s)

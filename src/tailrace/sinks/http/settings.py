@@ -18,7 +18,7 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 - what a secret begins with
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[!-~]+(?:[ \t]+[!-~]+)*")
 _URL = re.compile(r"[!-~]+")
-_OURS = {
+OURS = {
     "connection", "content-length", "content-type", "content-encoding", "host",
     "transfer-encoding", "user-agent", "webhook-id", "webhook-timestamp", "webhook-signature",
 }  # fmt: skip
@@ -56,7 +56,7 @@ def _headers(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name, value in values.items():
         if _TOKEN.fullmatch(name) is None or _VALUE.fullmatch(value.get_secret_value()) is None:
             raise ValueError(f"{name!r} is not a valid header")
-        if name.lower() in _OURS:
+        if name.lower() in OURS:
             raise ValueError(f"{name} cannot be set: the sink sets it")
     return values
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 import httpcore
 
-from tailrace import __version__
+from tailrace import __version__, headers
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
 from tailrace.sinks.http.answers import outcomes_of
 from tailrace.sinks.http.connections import Connections
@@ -32,10 +33,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.sinks.contract import Lane
+    from tailrace.sinks.http.connections import Headers
     from tailrace.sinks.http.settings import HttpSink
 
 _BODY_BYTES = 1 << 20
 """An answer may have a result for each of some thousand messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """A request that is to be signed and sent."""
+
+    url: httpcore.URL
+    name: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
 
 
 class Http(RequestSink[Connections]):
@@ -52,7 +64,7 @@ class Http(RequestSink[Connections]):
         self._url = urlsplit(settings.url.get_secret_value())
         secret = settings.secret.get_secret_value()
         self._signer = Signer(secret) if secret else None
-        self._headers = [
+        self._headers: Headers = [
             ("host", self._url.netloc),
             ("user-agent", f"tailrace/{__version__}"),
             ("content-type", settings.content_type),
@@ -79,9 +91,13 @@ class Http(RequestSink[Connections]):
         """One request."""
         payloads = rows.column("payload").to_pylist()
         body = payloads[0] if self._settings.body == "message" else array_of(payloads)
-        name = request_id(rows.column("id").to_pylist())
-        url = self._url_of(rows.column("destination")[0].as_py())
-        return self._post(connection, url, name, body, count=rows.num_rows)
+        request = Post(
+            url=self._url_of(rows.column("destination")[0].as_py()),
+            name=request_id(rows.column("id").to_pylist()),
+            headers=headers.pairs(rows.column("headers").slice(0, 1))[0],
+            body=body,
+        )
+        return self._post(connection, request, count=rows.num_rows)
 
     def _url_of(self, path: bytes) -> httpcore.URL:
         """`url` with a path appended, as it is: nothing is decoded or normalised."""
@@ -94,18 +110,19 @@ class Http(RequestSink[Connections]):
         )
 
     def _post(
-        self, connections: Connections, url: httpcore.URL, name: str, body: bytes, *, count: int
+        self, connections: Connections, request: Post, *, count: int
     ) -> Mapping[int, Outcome]:
         """Send a request of `count` messages. Returns those that were not accepted, and why."""
-        moment_s = int(self._clock())
-        headers = [*self._headers, ("webhook-id", name), ("webhook-timestamp", str(moment_s))]
+        moment_s, name, body = int(self._clock()), request.name, request.body
+        fields: Headers = [*self._headers, *request.headers]
+        fields += [("webhook-id", name), ("webhook-timestamp", str(moment_s))]
         if self._signer is not None:
-            headers.append(("webhook-signature", self._signer.sign(name, moment_s, body)))
+            fields.append(("webhook-signature", self._signer.sign(name, moment_s, body)))
         if self._settings.compression == "gzip":
             body = gzip.compress(body, compresslevel=1)
         timeout_s = self._settings.timeout_s
         try:
-            with connections.stream(self._settings.method, url, headers, body) as response:
+            with connections.stream(self._settings.method, request.url, fields, body) as response:
                 return outcomes_of(
                     response.status,
                     count=count,
@@ -113,7 +130,7 @@ class Http(RequestSink[Connections]):
                     body=_read(response, timeout_s),
                 )
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-            host = url.host.decode()
+            host = request.url.host.decode()
             raise SinkUnreachableError(f"{host} does not answer: {error}") from error
         except httpcore.LocalProtocolError as error:
             raise SinkRefusedError(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tailrace.sinks.http.destination import PathTemplate
-from tailrace.sinks.http.settings import HttpSink
+from tailrace.sinks.http.settings import OURS, HttpSink
 from tailrace.sinks.sink_type import Promises, SinkType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.sinks.contract import Lane, Sink
 
 # ruff: noqa: PLC0415 - the client is loaded where a sink is opened
@@ -20,6 +23,7 @@ class HttpType(SinkType[HttpSink]):
     name = "http"
     title = "HTTP"
     settings = HttpSink
+    own_headers = re.compile("|".join(OURS), re.IGNORECASE)
     promises = Promises(
         delivery="at least once",
         order="per key: a key has one request at a time",
@@ -34,6 +38,12 @@ class HttpType(SinkType[HttpSink]):
     def destination(self, template: str, *, database: str) -> PathTemplate:
         """Fills a template of paths."""
         return PathTemplate(template, database=database)
+
+    def header_misfit(self, settings: HttpSink, names: Sequence[str]) -> str:
+        """A request has the headers of one message."""
+        if settings.body == "array":
+            return "a request has several messages and one set of headers: use `body: message`"
+        return super().header_misfit(settings, names)
 
     def open(self, settings: HttpSink, lane: Lane) -> Sink:
         """A pool of connections."""

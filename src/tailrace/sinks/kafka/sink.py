@@ -13,14 +13,16 @@ the position back. Nothing of the batch has been written by then.
 
 from __future__ import annotations
 
+import operator
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from tailrace import headers
 from tailrace.errors import PoisonedError, TailraceError
 from tailrace.sinks.kafka import positions
 from tailrace.sinks.kafka.names import Destination, parse_destination
@@ -31,7 +33,7 @@ from tailrace.sinks.ledger import LaneId, Ledger
 from tailrace.sinks.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -117,7 +119,7 @@ class Kafka(ProducerSink):
         with self._attempt():
             errors = self._topics.invalid(batch.column("destination"))
             limit = self._settings.max_message_bytes
-            sizes = record_bytes(batch, headers=self._settings.headers)
+            sizes = record_bytes(batch, named=self._settings.headers)
             for row in np.flatnonzero(sizes > limit).tolist():
                 errors[row] = PoisonedError(
                     f"it has {sizes[row]} bytes, max_message_bytes is {limit}",
@@ -149,7 +151,6 @@ class Kafka(ProducerSink):
             raise
 
     def _outgoing(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        settings = self._settings
         ids = batch.column("id").to_pylist()
         coded = batch.column("destination").dictionary_encode()
         # `inspect` has checked them all, so none of them is None.
@@ -165,9 +166,17 @@ class Kafka(ProducerSink):
             map([destination.partition for destination in parsed].__getitem__, indices),
             ids,
             (batch.column("committed_at").to_numpy() // 1000).tolist(),
-            ([(ID_HEADER, name)] for name in ids) if settings.headers else repeat(None),
+            self._headers(batch, ids),
             strict=False,
         )
+
+    def _headers(self, batch: pa.RecordBatch, ids: list[bytes]) -> Iterable[Any]:
+        own = ([(ID_HEADER, name)] for name in ids) if self._settings.headers else repeat([])
+        added = batch.column("headers")
+        if added.null_count == len(added):
+            return own
+        texts = [[(at.decode(), value) for at, value in each] for each in headers.pairs(added)]
+        return map(operator.add, own, texts)
 
     def flush(self, *, end: bool = True) -> Receipt:
         """Wait until all messages are acknowledged; with transactions, commit."""
@@ -201,10 +210,12 @@ class Kafka(ProducerSink):
         super().close()
 
 
-def record_bytes(batch: pa.RecordBatch, *, headers: bool) -> npt.NDArray[np.int64]:
-    """The sizes that librdkafka compares with `message.max.bytes`."""
+def record_bytes(batch: pa.RecordBatch, *, named: bool) -> npt.NDArray[np.int64]:
+    """The sizes that librdkafka compares with `message.max.bytes`; `named`: with the ids."""
     sizes = _RECORD_BYTES + _lengths(batch.column("payload")) + _lengths(batch.column("key"))
-    if headers:
+    # A name takes up to two bytes for its length, a value up to four.
+    sizes += headers.sizes(batch.column("headers"), each=6)
+    if named:
         ids = _lengths(batch.column("id"))
         # Both lengths are variable integers; an id has fewer than 8,192 bytes.
         sizes += len(ID_HEADER) + 1 + ids + np.where(ids < 64, 1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tailrace.sinks.kafka.destination import TopicTemplate
@@ -20,6 +21,7 @@ class KafkaType(SinkType[KafkaSink]):
     name = "kafka"
     title = "Apache Kafka"
     settings = KafkaSink
+    own_headers = re.compile("tailrace-id")
     promises = Promises(
         delivery="at least once; exactly once with `transactional: true`",
         order="per partition of a topic; a key always has the same partition",

@@ -174,7 +174,7 @@ class JetStream:
         errors: dict[int, SinkError] = self._subjects.unfit(batch.column("destination"))
         for row in frames.broken_ids(ids):
             errors[row] = PoisonedError("its id contains a line break")
-        header = frames.header_bytes(ids) + len(self._own.fields)
+        header = frames.header_bytes(batch) + len(self._own.fields)
         sizes = header + frames.lengths(batch.column("payload"))
         for row in np.flatnonzero(sizes > self._limit_bytes).tolist():
             errors[row] = PoisonedError(

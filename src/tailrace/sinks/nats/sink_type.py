@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tailrace.finding import error
@@ -25,6 +26,7 @@ class Nats(SinkType[NatsSink]):
     name = "nats"
     title = "NATS JetStream"
     settings = NatsSink
+    own_headers = re.compile(r"(nats|tailrace)-.*", re.IGNORECASE)
     promises = Promises(
         delivery="effectively once",
         order="per lane; one lane keeps the order of commits",

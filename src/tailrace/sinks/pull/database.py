@@ -52,7 +52,7 @@ CREATE INDEX whole_tables ON messages (scope, seq) WHERE whole;
 CREATE TABLE bodies (
   seq INTEGER PRIMARY KEY, lsn INTEGER NOT NULL, ordinal INTEGER NOT NULL,
   destination TEXT NOT NULL, id TEXT NOT NULL, key BLOB, payload BLOB NOT NULL,
-  committed_at INTEGER NOT NULL, arrived_at INTEGER NOT NULL
+  headers TEXT, committed_at INTEGER NOT NULL, arrived_at INTEGER NOT NULL
 );
 CREATE TABLE totals (
   last_seq INTEGER NOT NULL, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,

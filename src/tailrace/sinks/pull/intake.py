@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
+from tailrace import headers
 from tailrace.errors import SinkFencedError
 from tailrace.sinks.groups import groups_of
 from tailrace.sinks.ledger import LanePosition
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MESSAGE = "INSERT INTO messages (seq, scope, own, former, whole, bytes) VALUES (?, ?, ?, ?, ?, ?)"
-_BODY = "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_BODY = "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class _NoSpaceError(Exception):
@@ -125,6 +126,7 @@ class Intake(PullDatabase):
             _texts(rows.column("id")),
             keys,
             payloads,
+            map(headers.dumped, headers.pairs(rows.column("headers"))),
             rows.column("committed_at").to_pylist(),
             [now_ms] * count,
             strict=True,

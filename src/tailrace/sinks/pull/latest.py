@@ -25,7 +25,7 @@ WHERE m.seq = (SELECT max(e.seq) FROM messages e WHERE e.own = ?) AND m.former I
 AND m.state <> {OUT} AND coalesce({", ".join([*NEXT, NEXT_WHOLE])}) IS NULL"""
 _BODY = (
     "UPDATE bodies SET lsn = ?, ordinal = ?, destination = ?, id = ?, key = ?, payload = ?, "
-    "committed_at = ? WHERE seq = ?"
+    "headers = ?, committed_at = ? WHERE seq = ?"
 )
 _MESSAGE = (
     "UPDATE messages SET bytes = ?, deliveries = 0, "

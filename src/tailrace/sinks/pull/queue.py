@@ -37,7 +37,8 @@ _FOLLOWER = (
     "FROM messages m WHERE m.seq = ?"
 )
 _DELIVERED = (
-    "SELECT seq, deliveries, id, destination, key, payload, lsn, ordinal, committed_at "
+    "SELECT seq, deliveries, id, destination, key, payload, headers, lsn, ordinal, "
+    "committed_at "
     f"FROM messages JOIN bodies USING (seq) WHERE seq {_LISTED} ORDER BY seq"
 )
 _AFTER = "WITH RECURSIVE after (seq) AS ({start} UNION {steps}) SELECT seq FROM after"
@@ -62,6 +63,8 @@ class Delivery:
     destination: str
     key: bytes | None
     payload: bytes
+    headers: str | None
+    """As JSON."""
     lsn: int
     ordinal: int
     committed_at: int
@@ -107,11 +110,13 @@ class Queue(PullDatabase):
         found = [
             Delivery(
                 delivery=DeliveryId(seq, token), deliveries=deliveries, id=name,
-                destination=destination, key=key, payload=payload, lsn=lsn, ordinal=ordinal,
-                committed_at=committed_at,
+                destination=destination, key=key, payload=payload, headers=headers,
+                lsn=lsn, ordinal=ordinal, committed_at=committed_at,
             )
-            for seq, deliveries, name, destination, key, payload, lsn, ordinal, committed_at
-            in self.connection.execute(_DELIVERED, (listed,))
+            for (
+                seq, deliveries, name, destination, key, payload, headers,
+                lsn, ordinal, committed_at,
+            ) in self.connection.execute(_DELIVERED, (listed,))
         ]  # fmt: skip
         repeated = sum(each.deliveries > 1 for each in found)
         self._count(out=len(found), delivered=len(found), redelivered=repeated)

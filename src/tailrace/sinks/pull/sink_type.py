@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tailrace.finding import Finding, Severity, warning
@@ -21,6 +22,7 @@ class PullType(SinkType[PullSink]):
     name = "pull"
     title = "HTTP pull"
     settings = PullSink
+    own_headers = re.compile("")
     promises = Promises(
         delivery="exactly once into the store; at least once to consumers",
         order=(

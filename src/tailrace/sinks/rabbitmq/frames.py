@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace import headers
 from tailrace.decode import columns
 from tailrace.sinks.rabbitmq.destination import Destination
 
@@ -60,8 +61,8 @@ class Frames:
 
     def header_bytes(self, rows: pa.RecordBatch) -> NDArray[np.int64]:
         """The size of each header frame, which cannot be divided."""
-        keys = self._key_headers(rows.column("key"))
-        return _HEADER_BYTES + self._fixed_bytes + _lengths(rows.column("id")) + _lengths(keys)
+        own = _lengths(self._own_headers(rows))
+        return _HEADER_BYTES + self._fixed_bytes + _lengths(rows.column("id")) + own
 
     def build(self, rows: pa.RecordBatch) -> memoryview:
         """The frames of messages, which are not none."""
@@ -83,9 +84,9 @@ class Frames:
 
     def _header_frames(self, rows: pa.RecordBatch) -> list[pa.BinaryArray]:
         count, ids = rows.num_rows, rows.column("id")
-        keys, names = self._key_headers(rows.column("key")), _lengths(ids)
-        table = _lengths(keys) + len(self._headers)
-        size = _HEADER_BYTES + self._fixed_bytes + names + _lengths(keys)
+        own, names = self._own_headers(rows), _lengths(ids)
+        table = _lengths(own) + len(self._headers)
+        size = _HEADER_BYTES + self._fixed_bytes + names + _lengths(own)
         seconds = rows.column("committed_at").to_numpy() // 1_000_000
         start = _fixed(
             count,
@@ -98,7 +99,15 @@ class Frames:
         )
         mode = bytes([2 if self._settings.persistent else 1])
         middle = _fixed(count, self._headers + mode, _unsigned(names, 1))
-        return [start, keys, middle, ids, _fixed(count, _unsigned(seconds, 8), self._type + _END)]
+        return [start, own, middle, ids, _fixed(count, _unsigned(seconds, 8), self._type + _END)]
+
+    def _own_headers(self, rows: pa.RecordBatch) -> pa.BinaryArray:
+        """The headers of each message: those of the pipeline, and `key`."""
+        keys = self._key_headers(rows.column("key"))
+        added = headers.joined(rows.column("headers"), _entry)
+        if added is None:
+            return keys
+        return pc.binary_join_element_wise(keys, added, _NOTHING)
 
     def _key_headers(self, keys: pa.BinaryArray) -> pa.BinaryArray:
         """The header `key` of each message that has one."""
@@ -145,6 +154,13 @@ def _lengths(values: pa.BinaryArray) -> NDArray[np.int64]:
 def _unsigned(values: NDArray[Any], width: int) -> NDArray[np.uint8]:
     """Numbers in network order, a row each."""
     return values.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
+
+
+def _entry(names: pa.BinaryArray, values: pa.BinaryArray) -> list[pa.Array | pa.Scalar]:
+    """A header as an entry of an AMQP table."""
+    name = _fixed(len(names), _unsigned(_lengths(names), 1))
+    size = _fixed(len(values), _unsigned(_lengths(values), 4))
+    return [name, names, columns.constant(b"S"), size, values]
 
 
 def _fixed(count: int, *parts: bytes | NDArray[np.uint8]) -> pa.BinaryArray:

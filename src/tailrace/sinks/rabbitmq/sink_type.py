@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tailrace.finding import error
@@ -24,6 +25,7 @@ class RabbitMQType(SinkType[RabbitMQSink]):
     name = "rabbitmq"
     title = "RabbitMQ"
     settings = RabbitMQSink
+    own_headers = re.compile("key")
     promises = Promises(
         delivery="at least once",
         order="per key, within a queue: a key has one message in flight",

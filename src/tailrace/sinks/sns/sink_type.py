@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.sinks.aws.sink_type import AwsType
+from tailrace.sinks.aws.sink_type import NOT_ATTRIBUTES, AwsType
 from tailrace.sinks.sink_type import Promises
 from tailrace.sinks.sns.settings import SnsSink
 
@@ -20,6 +20,7 @@ class SnsType(AwsType[SnsSink]):
     name = "sns"
     title = "Amazon SNS"
     settings = SnsSink
+    own_headers = NOT_ATTRIBUTES
     promises = Promises(
         delivery="at least once; FIFO: a repeated message is dropped for five minutes",
         order=(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.jetstream.bulk import frames
-from tailrace.message import MESSAGES
+from tailrace.message import HEADERS, MESSAGES
 from tests.unit.sinks.rows import rows
 
 INBOX = b"_INBOX.abc."
@@ -62,6 +62,7 @@ def batch_of(found: list[tuple[str, str, bytes]], lsns: list[int]) -> pa.RecordB
         pa.array([0] * count, pa.int64()),
         pa.array([0] * count, pa.uint64()),
         pa.nulls(count, pa.binary()),
+        pa.nulls(count, HEADERS),
     ]
     return pa.record_batch(columns, schema=MESSAGES)
 
@@ -110,7 +111,7 @@ def test_header_sizes_are_known_before_framing() -> None:
     batch = rows(range(5))
     framed = bytes_of(frames.frame(batch, inbox=INBOX, first=0))
     sizes = [int(line.split()[3]) for line in framed.split(b"\r\n") if line.startswith(b"HPUB")]
-    assert frames.header_bytes(batch.column("id")).tolist() == sizes
+    assert frames.header_bytes(batch).tolist() == sizes
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ FORBIDDEN = [
     *("*", "a.*", "before.*", "count(*)", "concat(*)"),
     *(":p = 1", "? = 1", "a = ?", "@x = 1", "${env:HOME} = 'x'", "$x", "{x} = 1", "{{x}}"),
     *("/*+ BROADCAST(t) */ a = 1", "a /*+ x */ = 1", "a = 1 /*+ x */"),
-    *("lower(a => 'x') = 'y'", "a[0] = 1", "array(1)[0] = 1", "(a, b) = (1, 2)", "struct(1 AS a)"),
+    *("lower(a => 'x') = 'y'", "a[0] = 1", "array(1)[0] = 1", "(a, b) = (1, 2)", "struct(1)"),
     *("a & 1 = 1", "a | b", "a ^ b", "~a = 1", "a << 1", "a -> 'b'", "a ->> 'b'", "a ? 'b'"),
     *("a AT TIME ZONE 'UTC'", "a COLLATE utf8 = 'x'", "a.b.c = 1", "other.a = 1", "a.b().c"),
     *("cast(a AS array<int>)", "cast(a AS struct<b:int>)", "cast(a AS map<int,int>) = 1"),
@@ -265,3 +265,18 @@ def test_any_sequence_of_words_parses_or_raises_an_expression_error(text: str) -
     for settings in ({"where": text}, {"select": (text,)}):
         with suppress(ExpressionError):
             expressions(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("struct(id, upper(name)) AS s", r"a field of struct\(\) needs a name: add AS name"),
+        ("struct(id, name AS id) AS s", "the name id is already used by an earlier field"),
+        ("upper(name AS n) AS s", r"AS is only allowed in `select` and in struct\(\)"),
+        ("struct() AS s", r"struct\(\) takes 1 or more arguments"),
+        ("map('a') AS s", r"map\(\) takes 2 or more arguments"),
+    ],
+)
+def test_fields_of_structs_have_names(text: str, reason: str) -> None:
+    with pytest.raises(ExpressionError, match=reason):
+        expressions(select=(text,))
