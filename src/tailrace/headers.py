@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.decode import columns
 from tailrace.message import HEADERS
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     Entry = Callable[[pa.BinaryArray, pa.BinaryArray], Sequence[pa.Array | pa.Scalar]]
 
-_EMPTY = columns.constant(b"")
+_EMPTY = pa.scalar(b"", pa.binary())
 
 
 def none(count: int) -> pa.MapArray:

@@ -1,7 +1,7 @@
 """The messages that a pipeline makes of recent changes: what `tailrace pipeline try` shows.
 
-They pass through the expressions, the shape and the encoding, as in the running pipeline. Spark runs
-only if the pipeline has SQL stages. Nothing is sent.
+They pass through the expressions, the shape and the encoding, as in the running pipeline. Spark
+runs only if the pipeline has SQL stages. Nothing is sent.
 """
 
 from __future__ import annotations
