@@ -16,7 +16,7 @@ from tailrace.checkpoint import StartRecord
 from tailrace.client.creek.packets import Assembler, unpack
 from tailrace.errors import ConfigError, CorruptError, ExpressionError, MalformedError
 from tailrace.pipeline.expressions import patterns
-from tailrace.pipeline.expressions.expression import _item, _single
+from tailrace.pipeline.expressions.expression import _item, _parsed
 from tailrace.pipeline.expressions.syntax import Text
 from tailrace.position import Lsn, Position
 from tailrace.postgres.condition import _KEYWORDS, FUNCTIONS, TYPES, checked
@@ -66,8 +66,8 @@ def _expression(data: bytes) -> bool:
     text = data.decode(errors="replace")
     accepted, errors = False, list[str]()
     for parse in (
-        lambda: _single("where", text),
-        lambda: _item(Text("select[0]", f"{text} AS a")),
+        lambda: _parsed(Text("where", text), {}),
+        lambda: _item(Text("select[0]", f"{text} AS a"), {}),
     ):
         try:
             accepted |= parse() is not None

@@ -109,7 +109,15 @@ def try_(
     settings = options.settings(config)
     pipeline = _configured(settings, name)
     log = Log.open(settings.log.path)
-    found = preview(pipeline, name, log, settings.spark, table=table, limit=limit)
+    found = preview(
+        pipeline,
+        name,
+        log,
+        settings.spark,
+        dsn=settings.source.dsn.get_secret_value(),
+        table=table,
+        limit=limit,
+    )
     for row in (row for batch in found for row in batch.to_pylist()):
         document = {
             "destination": row["destination"].decode("utf-8", "replace"),

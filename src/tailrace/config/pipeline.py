@@ -61,6 +61,24 @@ def _condition(text: str) -> str:
     return text
 
 
+class Enrichment(Section):
+    """Rows of a query at the source, by a column of the changed table."""
+
+    query: str = Field(
+        min_length=1,
+        description=(
+            "SELECT with the values of `key` as $1: SELECT id, name FROM customers WHERE id = "
+            "ANY($1). Its first column is the key; one row per key."
+        ),
+    )
+    key: str = Field(min_length=1, description="Column of the changed table.")
+    cache_s: float = Field(
+        default=1.0, ge=0, description="For so many seconds a row is not looked up again."
+    )
+    cache_rows: int = Field(default=100_000, ge=1, description="Max rows to keep.")
+    timeout_s: float = Field(default=10.0, gt=0, description="Max seconds of a query.")
+
+
 class Backfill(Section):
     """One backfill: the rows of a table, sent once through the pipeline."""
 
@@ -90,6 +108,7 @@ class Backfills(Section):
     )
 
 
+_QUALIFIERS = frozenset({"before", "after", "row", "change"})
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,127}")
 """Names that HTTP, NATS, Kafka and AMQP accept."""
 
@@ -98,6 +117,16 @@ def _headers(values: dict[str, str]) -> dict[str, str]:
     for name in values:
         if _HEADER.fullmatch(name) is None:
             raise ValueError(f"{name!r} is not a valid name of a header")
+    return values
+
+
+def _lookups(values: dict[str, Enrichment]) -> dict[str, Enrichment]:
+    for name in values:
+        if re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name) is None or name in _QUALIFIERS:
+            raise ValueError(
+                f"{name!r} cannot name a lookup: use lower-case letters, digits and _, and none of "
+                f"{', '.join(sorted(_QUALIFIERS))}"
+            )
     return values
 
 
@@ -169,6 +198,10 @@ class Pipeline(Section):
         description=(
             "Headers of each message: name and SQL expression for the value. NULL: no such header."
         ),
+    )
+    enrich: Annotated[dict[str, Enrichment], AfterValidator(_lookups)] = Field(
+        default={},
+        description="Lookups by name: SQL expressions read their columns as NAME.column.",
     )
     lanes: int = Field(
         default=1,
@@ -316,6 +349,12 @@ class Pipeline(Section):
             raise ValueError(
                 f"shape {shape.name} delivers whole rows: remove `messages`, `select` and `payload`"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _lookups_are_read(self) -> Self:
+        if self.enrich and not self.has_expressions:
+            raise ValueError("`enrich` has no effect without an SQL expression that reads it")
         return self
 
     @model_validator(mode="after")

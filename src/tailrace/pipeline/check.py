@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tailrace.change import Op
-from tailrace.errors import ExpressionError, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.finding import Finding, Severity, error, info, warning
 from tailrace.java import find_java
+from tailrace.pipeline import enrich
 from tailrace.pipeline.expressions import cells
 from tailrace.pipeline.expressions.compile import compile as compiled
 from tailrace.pipeline.expressions.expression import Expressions, parse
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tailrace.config import Config, Pipeline
     from tailrace.pipeline.expressions.analysis import Types
     from tailrace.pipeline.expressions.expression import Expression
+    from tailrace.pipeline.expressions.lookups import Lookups
     from tailrace.postgres.publication import PublicationState
     from tailrace.schema import Column, Relation
 
@@ -63,9 +65,8 @@ class Report:
 
 def check(config: Config, *, spark: bool = True, sinks: bool = True) -> Report:
     """Check every pipeline of the settings. Changes nothing."""
-    with connect(
-        config.source.dsn.get_secret_value(), connect_timeout_s=config.capture.connect_timeout_s
-    ) as connection:
+    dsn = config.source.dsn.get_secret_value()
+    with connect(dsn, connect_timeout_s=config.capture.connect_timeout_s) as connection:
         publication = read_publication(connection, config.source.publication)
         published = read_published(connection, publication) if publication else []
         database = connection.info.dbname
@@ -74,7 +75,7 @@ def check(config: Config, *, spark: bool = True, sinks: bool = True) -> Report:
     ask = _analyser(config) if wanted else None
     if wanted and ask is None:
         found.append(_no_spark())
-    source = _Source(publication, published, database)
+    source = _Source(publication, published, database, dsn)
     checks = [_Check(name, pipeline, source, ask) for name, pipeline in config.pipelines.items()]
     for each in checks:
         found += each.findings(sinks=sinks)
@@ -129,6 +130,7 @@ class _Source:
     publication: PublicationState | None
     published: Sequence[Published]
     database: str
+    dsn: str
 
     def publishes(self, operation: str) -> bool:
         return self.publication is None or bool(getattr(self.publication, operation))
@@ -141,6 +143,7 @@ class _Check:
         self.name = name
         self.pipeline = pipeline
         self.types: dict[str, dict[str, str]] = {}
+        self._lookups: Lookups = {}
         self._source = source
         self._ask = ask
         self._sink = SINKS.find(pipeline.sink.type)
@@ -156,9 +159,12 @@ class _Check:
         yield from self._named("pipeline-tables", self._patterns())
         try:
             expressions = parse(self.pipeline, name=self.name)
-        except ExpressionError as refusal:
+            if expressions.lookups:
+                expressions = enrich.with_columns(expressions, self._source.dsn)
+        except TailraceError as refusal:
             yield from self._named("expression", [error(str(refusal), refusal.hint)])
             expressions = Expressions()
+        self._lookups = expressions.lookups
         for table in self.tables:
             yield from self._table(expressions, table)
         yield from self._named("sink-destinations", self._destinations())
@@ -219,7 +225,9 @@ class _Check:
         ):
             return
         selects = expression.text.place.rpartition(".")[2].startswith("select")
-        read = _columns(expression, relation, ("", "row", "after"))
+        read = _columns(
+            Row(expression.text, relation, self._lookups), expression, ("", "row", "after")
+        )
         if selects and len(read) < 2:
             return
         large = [relation.columns[index].name for index in sorted(read)]
@@ -247,7 +255,7 @@ class _Check:
             )
             if any(self._source.publishes(operation) for operation in when)
         ]
-        read = _columns(expression, relation, tuple(places))
+        read = _columns(Row(expression.text, relation, self._lookups), expression, tuple(places))
         names = [
             relation.columns[index].name
             for index in sorted(read)
@@ -255,7 +263,7 @@ class _Check:
         ]
         if names:
             aware = any(
-                Row(expression.text, relation).column(reference) is None
+                Row(expression.text, relation, self._lookups).column(reference) is None
                 and reference.name.lower() == "op"
                 for reference in expression.references
             )
@@ -306,9 +314,8 @@ class _Check:
         yield from self._sink.check_destinations(sink, destinations)
 
 
-def _columns(expression: Expression, relation: Relation, qualifiers: tuple[str, ...]) -> set[int]:
+def _columns(names: Row, expression: Expression, qualifiers: tuple[str, ...]) -> set[int]:
     """The columns that an expression reads under these qualifiers without testing them."""
-    names = Row(expression.text, relation)
     tested = {names.column(reference) for reference in expression.guarded}
     read = {
         names.column(reference)

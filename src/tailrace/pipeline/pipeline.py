@@ -65,14 +65,16 @@ def start(
     log: Log,
     folders: Folders,
     began: StartRecord,
+    dsn: str = "",
     max_open_s: float = 0.0,
 ) -> StreamingQuery:
-    """Start the query of a pipeline over the log. With `max_open_s` its batches may be open."""
+    """Start the query of a pipeline over the log. With `max_open_s` its batches may be open; `dsn`
+    is of the source, for lookups."""
     folder = folders.checkpoint
     after = checkpoint.delivered(folder) or began.position
     pages = Spool(folders.spool).pages(checkpoint.delivered_page(folder))
     waiting = [page.table for page in pages]
-    stages = plan.make(spark, pipeline, name=name, log=log, after=after, also=waiting)
+    stages = plan.make(spark, pipeline, name=name, log=log, after=after, dsn=dsn, also=waiting)
     spec = spec_of(name, pipeline, log, stages)
     parking = _parking_of(pipeline, folders, after, history=began.history)
     target = Target(
@@ -110,7 +112,7 @@ def start(
         blocks = read(spark, pipeline, spec, folders, began, open_s=open_s, open_far=far)
         receipts = deliver_blocks(in_lanes(blocks, spec), target, source)
     else:
-        cells = read(spark, pipeline, spec, folders, began, frame="cells", open_s=open_s)
+        cells = read(spark, pipeline, spec, folders, began, frame="cells", open_s=open_s, dsn=dsn)
         rows = in_lanes(stages.apply(cells), spec)
         receipts = deliver_rows(rows, target, spec, stages.relations(), records)
     return (
@@ -147,6 +149,7 @@ def read(
     frame: str = "blocks",
     open_s: float = 0.0,
     open_far: bool = False,
+    dsn: str = "",
 ) -> DataFrame:
     """The log as a streaming frame."""
     return (
@@ -165,6 +168,8 @@ def read(
         .option("openBatches", str(checkpoint.open_folder(folders.checkpoint)))
         .option("maxOpenSeconds", open_s)
         .option("openFar", open_far)
+        # Spark redacts options that are named so.
+        .option("sourceUrl", dsn if spec.lookups else "")
         .option("pushBytes", _push_bytes(spark))
         .load()
     )
@@ -201,6 +206,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         system_identifier=int(identity.system_identifier),
         slot=identity.slot,
         relations=tuple(stages.versions) if stages is not None else (),
+        lookups=stages.lookups() if stages is not None else "",
     )
 
 

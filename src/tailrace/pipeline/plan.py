@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sql
 
 from tailrace.errors import ConfigError
-from tailrace.pipeline.expressions import expression
+from tailrace.pipeline import enrich
+from tailrace.pipeline.expressions import expression, lookups
 from tailrace.pipeline.expressions.analysis import analyse
 from tailrace.pipeline.expressions.compile import (
     NO_BYTES,
@@ -90,6 +91,11 @@ class Plan:
         texts = {number: getattr(version, stage) for number, version in self.versions.items()}
         return combine(texts, message=getattr(self.message, stage), mark=mark)
 
+    def lookups(self) -> str:
+        """The lookups as tasks need them; empty without."""
+        found = self.expressions.lookups
+        return lookups.dump([*found.values()]) if found else ""
+
     def lane_key(self) -> tuple[str, ...]:
         """The column that `key` names: with several lanes it chooses the lane."""
         key = self.expressions.key
@@ -108,12 +114,18 @@ def make(
     name: str,
     log: Log,
     after: Position,
+    dsn: str,
     also: Iterable[Table] = (),
 ) -> Plan | None:
-    """The plan for changes after a position and for these tables; None without expressions."""
+    """The plan for changes after a position and for these tables; None without expressions.
+
+    The source at `dsn` is asked for the columns of lookups.
+    """
     expressions = expression.parse(pipeline, name=name)
     if not expressions:
         return None
+    if expressions.lookups:
+        expressions = enrich.with_columns(expressions, dsn)
     tables = Tables(pipeline.tables)
     versions: dict[int, Compiled] = {}
     types: dict[int, dict[int, TypeName]] = {}

@@ -34,13 +34,20 @@ LOOK_BACK = 10_000
 
 
 def preview(
-    pipeline: Pipeline, name: str, log: Log, spark: SparkSettings, *, table: str, limit: int
+    pipeline: Pipeline,
+    name: str,
+    log: Log,
+    spark: SparkSettings,
+    *,
+    dsn: str,
+    table: str,
+    limit: int,
 ) -> list[pa.RecordBatch]:
     """The last messages of a pipeline, oldest first; with a `table` those of this table."""
     one_lane = pipeline.model_copy(update={"lanes": 1, **_only(pipeline, table)})
     end = log.end().position
     if expression.parse(pipeline, name=name):
-        messages = _through_spark(one_lane, name, log, spark, end)
+        messages = _through_spark(one_lane, name, log, spark, dsn)
     else:
         frame = BlockFrame(spec_of(name, one_lane, log, None))
         messages = _recent(log, end, lambda part: _unpacked(frame.batches(part)))
@@ -61,13 +68,13 @@ def _only(pipeline: Pipeline, table: str) -> dict[str, object]:
 
 
 def _through_spark(
-    pipeline: Pipeline, name: str, log: Log, spark: SparkSettings, end: Position
+    pipeline: Pipeline, name: str, log: Log, spark: SparkSettings, dsn: str
 ) -> list[pa.RecordBatch]:
     running = session.build(spark, name="tailrace try")
-    stages = plan.make(running, pipeline, name=name, log=log, after=log.earliest())
+    stages = plan.make(running, pipeline, name=name, log=log, after=log.earliest(), dsn=dsn)
     assert stages is not None
     spec = spec_of(name, pipeline, log, stages)
-    cells = _recent(log, end, CellFrame(spec).batches)
+    cells = _recent(log, log.end().position, CellFrame(spec, dsn).batches)
     if not cells:
         return []
     frame = running.createDataFrame(pa.Table.from_batches(cells), CellFrame.schema)

@@ -143,6 +143,7 @@ class Runner:
             log=log,
             folders=self._folders,
             began=began,
+            dsn=self._config.source.dsn.get_secret_value(),
             max_open_s=self._pipeline.max_open_s if self._has_spare_slot() else 0.0,
         )
         self._last_batch, self._delivered = -1, False

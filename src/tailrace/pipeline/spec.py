@@ -36,6 +36,9 @@ class Spec:
     relations: tuple[int, ...] = field(default=())
     """Versions of relations that a plan with SQL stages was compiled for."""
 
+    lookups: str = ""
+    """Of a pipeline with `enrich` (`tailrace.pipeline.expressions.lookups`)."""
+
     def dump(self) -> str:
         """As the text of an option."""
         return json.dumps(asdict(self))

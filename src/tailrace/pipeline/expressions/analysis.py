@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
     from tailrace.pipeline.expressions.compile import Compiled
     from tailrace.pipeline.expressions.expression import Expression, Expressions
+    from tailrace.pipeline.expressions.lookups import Lookups
     from tailrace.schema import Relation
 
 CELLS = (
     "lsn BIGINT, ordinal BIGINT, xid BIGINT, committed_at TIMESTAMP, op STRING, `schema` STRING, "
     "`table` STRING, relation BIGINT, annotations STRING, before ARRAY<STRING>, "
-    "after ARRAY<STRING>, unchanged ARRAY<INT>, absent ARRAY<INT>, prefix STRING, content BINARY"
+    "after ARRAY<STRING>, unchanged ARRAY<INT>, absent ARRAY<INT>, "
+    "looked_up ARRAY<STRING>, prefix STRING, content BINARY"
 )
 """The cells frame, which compiled expressions run on, as a Spark schema."""
 
@@ -60,8 +62,10 @@ class Types:
 def result_types(spark: SparkSession, expressions: Expressions, relation: Relation) -> Types:
     """The type of each expression; `ExpressionError` with Spark's message if Spark refuses it."""
 
+    lookups = expressions.lookups
+
     def type_of(expression: Expression | None) -> str | None:
-        return None if expression is None else _type(spark, expression, relation)
+        return None if expression is None else _type(spark, expression, relation, lookups)
 
     where = type_of(expressions.where)
     if where not in (None, "boolean", "void") and expressions.where is not None:
@@ -69,9 +73,7 @@ def result_types(spark: SparkSession, expressions: Expressions, relation: Relati
     select = expressions.select
     return Types(
         where=where,
-        select=None
-        if select is None
-        else tuple(_type(spark, item.expression, relation) for item in select),
+        select=None if select is None else tuple(type_of(item.expression) or "" for item in select),
         route=type_of(expressions.route),
         key=type_of(expressions.key),
         payload=type_of(expressions.payload),
@@ -143,8 +145,8 @@ _CONVERT = (
 )
 
 
-def _type(spark: SparkSession, expression: Expression, relation: Relation) -> str:
-    names = Typed(expression.text, relation)
+def _type(spark: SparkSession, expression: Expression, relation: Relation, lookups: Lookups) -> str:
+    names = Typed(expression.text, relation, lookups)
     text = expression.render(names)
     columns = {"op": "STRING"} | names.columns
     schema = ", ".join(f"{sql.name(name)} {kind}" for name, kind in columns.items())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace.pipeline.expressions.expression import Expression, Expressions, Item
+    from tailrace.pipeline.expressions.lookups import Lookups
     from tailrace.pipeline.expressions.reference import Names
     from tailrace.schema import TypeName
 
@@ -91,14 +92,16 @@ def compile(  # noqa: A001 - the module's one verb
     def rendered(expression: Expression | None) -> str | None:
         if expression is None:
             return None
-        return expression.render(_names(expression, relation))
+        return expression.render(_names(expression, relation, expressions.lookups))
 
     def rendered_text(expression: Expression | None) -> str | None:
         return None if expression is None else f"CAST({rendered(expression)} AS STRING)"
 
     select = None
     if expressions.select is not None and relation is not None:
-        select = tuple(_selected(item, relation) for item in expressions.select)
+        select = tuple(
+            _selected(item, relation, expressions.lookups) for item in expressions.select
+        )
         _refuse_repeated_names(expressions.select, select)
     return Compiled(
         relation=relation,
@@ -107,7 +110,7 @@ def compile(  # noqa: A001 - the module's one verb
         key=rendered_text(expressions.key),
         payload=NO_BYTES if relation is None else rendered(expressions.payload),
         headers=_headers(
-            (name, expression.render(_names(expression, relation)))
+            (name, expression.render(_names(expression, relation, expressions.lookups)))
             for name, expression in expressions.headers
         ),
         select=select,
@@ -125,13 +128,13 @@ def _headers(values: Iterable[tuple[str, str]]) -> str | None:
     return f"map_filter(map({', '.join(entries)}), (name, value) -> value IS NOT NULL)"
 
 
-def _names(expression: Expression, relation: Relation | None) -> Names:
-    return Message() if relation is None else Row(expression.text, relation)
+def _names(expression: Expression, relation: Relation | None, lookups: Lookups) -> Names:
+    return Message(lookups) if relation is None else Row(expression.text, relation, lookups)
 
 
-def _selected(item: Item, relation: Relation) -> Selected:
+def _selected(item: Item, relation: Relation, lookups: Lookups) -> Selected:
     expression = item.expression
-    new, old = (Image(expression.text, relation, image) for image in ("after", "before"))
+    new, old = (Image(expression.text, relation, lookups, image) for image in ("after", "before"))
     plain = item.column
     index = new.column(plain) if plain is not None else None
     if plain is not None and index is not None:

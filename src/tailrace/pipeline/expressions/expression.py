@@ -6,19 +6,23 @@ the names against the columns of a table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from tailrace.pipeline.expressions import limits, syntax
+from tailrace.pipeline.expressions.allowed import QUALIFIERS
+from tailrace.pipeline.expressions.lookups import Lookup
 from tailrace.pipeline.expressions.render import Renderer
 from tailrace.pipeline.expressions.syntax import Text, offset
 
 if TYPE_CHECKING:
     from tailrace import config
+    from tailrace.pipeline.expressions.lookups import Lookups
     from tailrace.pipeline.expressions.reference import Names, Reference
 
+_OF_ROWS = QUALIFIERS | {""}
 _MAX_NAME_BYTES = 63
 """PostgreSQL's limit for identifiers."""
 
@@ -53,7 +57,8 @@ class Item:
         """The reference, if the item is a plain column."""
         tree = self.expression.tree
         plain = isinstance(tree, exp.Column) and len(self.expression.references) == 1
-        return self.expression.references[0] if plain else None
+        reference = self.expression.references[0] if plain else None
+        return reference if reference is None or reference.qualifier in _OF_ROWS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class Expressions:
     key: Expression | None = None
     payload: Expression | None = None
     headers: tuple[tuple[str, Expression], ...] = ()
+    lookups: Lookups = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.all())
@@ -84,31 +90,36 @@ class Expressions:
 def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
     """Parse and check the expressions of a pipeline; error messages use `name`."""
     prefix = f"pipelines.{name}." if name else ""
+    lookups = {
+        each: Lookup(name=each, **settings.model_dump())
+        for each, settings in pipeline.enrich.items()
+    }
+
+    def single(stage: str, sql: str) -> Expression | None:
+        return _parsed(Text(f"{prefix}{stage}", sql), lookups) if sql.strip() else None
+
     return Expressions(
-        where=_single(f"{prefix}where", pipeline.where),
-        select=_items(f"{prefix}select", pipeline.select) if pipeline.select else None,
-        route=_single(f"{prefix}route", pipeline.route),
-        key=_single(f"{prefix}key", pipeline.key),
-        payload=_single(f"{prefix}payload", pipeline.payload),
+        where=single("where", pipeline.where),
+        select=_items(f"{prefix}select", pipeline.select, lookups) if pipeline.select else None,
+        route=single("route", pipeline.route),
+        key=single("key", pipeline.key),
+        payload=single("payload", pipeline.payload),
         headers=tuple(
-            (header, _parsed(Text(f"{prefix}headers.{header}", sql)))
+            (header, _parsed(Text(f"{prefix}headers.{header}", sql), lookups))
             for header, sql in pipeline.headers.items()
         ),
+        lookups=lookups,
     )
 
 
-def _single(place: str, sql: str) -> Expression | None:
-    if not sql.strip():
-        return None
-    return _parsed(Text(place, sql))
+def _parsed(text: Text, lookups: Lookups) -> Expression:
+    return _checked(text, syntax.parse(text), _Recorder(text, lookups))
 
 
-def _parsed(text: Text) -> Expression:
-    return _checked(text, syntax.parse(text), _Recorder(text))
-
-
-def _items(place: str, select: tuple[str, ...]) -> tuple[Item, ...]:
-    items = tuple(_item(Text(f"{place}[{index}]", sql)) for index, sql in enumerate(select))
+def _items(place: str, select: tuple[str, ...], lookups: Lookups) -> tuple[Item, ...]:
+    items = tuple(
+        _item(Text(f"{place}[{index}]", sql), lookups) for index, sql in enumerate(select)
+    )
     names = [item.name or (item.column.name if item.column else "") for item in items]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -118,12 +129,14 @@ def _items(place: str, select: tuple[str, ...]) -> tuple[Item, ...]:
     return items
 
 
-def _item(text: Text) -> Item:
+def _item(text: Text, lookups: Lookups) -> Item:
     tree = syntax.parse(text, named=True)
     name: str | None = None
     if isinstance(tree, exp.Alias):
         name, tree = _alias(text, tree)
-    item = Item(name=name, expression=_checked(text, tree, _Recorder(text, one_image=True)))
+    item = Item(
+        name=name, expression=_checked(text, tree, _Recorder(text, lookups, one_image=True))
+    )
     if item.column is None and name is None:
         text.refuse(0, "an expression needs a name: add AS name")
     return item
@@ -149,8 +162,9 @@ def _checked(text: Text, tree: exp.Expr, recorder: _Recorder) -> Expression:
 class _Recorder:
     """Resolves every name to NULL and records the references: for checks without a table."""
 
-    def __init__(self, text: Text, *, one_image: bool = False) -> None:
+    def __init__(self, text: Text, lookups: Lookups, *, one_image: bool = False) -> None:
         self._text = text
+        self.lookups = lookups
         self._one_image = one_image
         self.references: list[Reference] = []
         self.guarded: list[Reference] = []

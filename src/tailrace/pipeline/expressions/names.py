@@ -24,6 +24,7 @@ from tailrace.pipeline.expressions import cells, sql
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tailrace.pipeline.expressions.lookups import Lookup, Lookups
     from tailrace.pipeline.expressions.reference import Reference
     from tailrace.pipeline.expressions.syntax import Text
     from tailrace.schema import Column, Relation
@@ -49,16 +50,18 @@ class _Table:
     own_qualifier = "after"
     """What an error message suggests for a column whose bare name is ambiguous."""
 
-    def __init__(self, text: Text, relation: Relation) -> None:
+    def __init__(self, text: Text, relation: Relation, lookups: Lookups) -> None:
         self._text = text
         self.relation = relation
+        self.lookups = lookups
 
     def place(self, index: int) -> str:
         """The column's full name, for error messages."""
         return f"{self.relation.qualified_name}.{self.relation.columns[index].name}"
 
     def column(self, reference: Reference) -> int | None:
-        """The column's index; None for a field of the change.
+        """The column's index; None for a field of the change. For a column of a lookup it is the
+        index of the lookup's key.
 
         | name       | the table has a column x | x is a field of the change | result     |
         |------------|--------------------------|----------------------------|------------|
@@ -72,6 +75,8 @@ class _Table:
             self._check_field(reference)
             return None
         names = [column.name for column in self.relation.columns]
+        if lookup := self.lookups.get(reference.qualifier):
+            return self._key_of(lookup, reference, names)
         index = self._index(reference, names)
         is_field = not reference.qualifier and frame_column(reference) is not None
         if index is not None and is_field:
@@ -91,6 +96,23 @@ class _Table:
         if len(matches) > 1:
             self._refuse_ambiguous(reference)
         return matches[0] if matches else None
+
+    def _key_of(self, lookup: Lookup, reference: Reference, names: list[str]) -> int:
+        if lookup.key not in names:
+            self._text.refuse(
+                reference.offset,
+                f"{self.relation.qualified_name} has no column {lookup.key}, which is the key of "
+                f"the lookup {lookup.name}",
+            )
+        return names.index(lookup.key)
+
+    def _looked_up(self, reference: Reference) -> tuple[Lookup, Column, int] | None:
+        """The column of a lookup that an expression names, and its place in the frame."""
+        lookup = self.lookups.get(reference.qualifier)
+        if lookup is None:
+            return None
+        at = lookup.column(self._text, reference)
+        return lookup, lookup.columns[at], lookup.first + at
 
     def own(self, reference: Reference) -> int:
         """The column's index; refuses a field of the change."""
@@ -147,6 +169,10 @@ class Row(_Table):
 
     def value(self, reference: Reference) -> str:
         """The value of a column."""
+        if found := self._looked_up(reference):
+            lookup, column, _ = found
+            text = self.text(reference)
+            return cells.value(text, column, place=f"{lookup.name}.{column.name}")
         index = self.column(reference)
         if index is None:
             return FRAME[reference.name.lower()]
@@ -155,6 +181,8 @@ class Row(_Table):
 
     def text(self, reference: Reference) -> str:
         """PostgreSQL's text of a column."""
+        if found := self._looked_up(reference):
+            return self._text_of_lookup(reference, *found)
         index = self.own(reference)
         match reference.qualifier:
             case "after":
@@ -180,6 +208,17 @@ class Row(_Table):
         if reference.qualifier == "before":
             return f"({absent(index)} OR {self._no_old_row(index)})"
         return f"(after IS NULL AND {absent(index)})"
+
+    def _text_of_lookup(
+        self, reference: Reference, lookup: Lookup, _column: Column, place: int
+    ) -> str:
+        """A lookup whose key is not known has found nothing, which must not be read as NULL."""
+        refusal = sql.stop(
+            f"{self.place(self.own(reference))} was not sent, which is the key of the lookup "
+            f"{lookup.name}; set REPLICA IDENTITY FULL, or test op first"
+        )
+        unknown = f"{self.unchanged(reference)} OR {self.absent(reference)}"
+        return f"(CASE WHEN {unknown} THEN {refusal} ELSE get(looked_up, {place}) END)"
 
     def _no_old_row(self, index: int) -> str:
         """PostgreSQL sends no old row if an update does not change the key."""
@@ -228,12 +267,14 @@ class Image(Row):
 
     own_qualifier = "row"
 
-    def __init__(self, text: Text, relation: Relation, image: str) -> None:
-        super().__init__(text, relation)
+    def __init__(self, text: Text, relation: Relation, lookups: Lookups, image: str) -> None:
+        super().__init__(text, relation, lookups)
         self._image = image
 
     def text(self, reference: Reference) -> str:
         """PostgreSQL's text of a column."""
+        if found := self._looked_up(reference):
+            return self._text_of_lookup(reference, *found)
         index = self.own(reference)
         return self._after(index) if self._image == "after" else self._deleted(index)
 
@@ -256,9 +297,12 @@ _NULL = "CASE WHEN op IS NULL THEN NULL END"
 class Message:
     """A logical message: it has no row, so every column is NULL, and that is known."""
 
+    def __init__(self, lookups: Lookups) -> None:
+        self.lookups = lookups
+
     def value(self, reference: Reference) -> str:
         """The fields of the change; NULL for other names."""
-        if reference.qualifier in ("before", "after", "row"):
+        if reference.qualifier not in ("", "change"):
             return _NULL
         return frame_column(reference) or _NULL
 
@@ -286,12 +330,16 @@ class Typed(_Table):
     has the types by name.
     """
 
-    def __init__(self, text: Text, relation: Relation) -> None:
-        super().__init__(text, relation)
+    def __init__(self, text: Text, relation: Relation, lookups: Lookups) -> None:
+        super().__init__(text, relation, lookups)
         self.columns: dict[str, str] = {}
 
     def value(self, reference: Reference) -> str:
         """A column of the empty frame."""
+        if found := self._looked_up(reference):
+            lookup, column, place = found
+            kinds = {column.name: cells.spark_type(column)}
+            return self._named(lookup.name, place, column.name, kinds)
         index = self.column(reference)
         if index is None:
             return self._named("change", -1, reference.name.lower(), FRAME_TYPES)
@@ -301,6 +349,9 @@ class Typed(_Table):
 
     def text(self, reference: Reference) -> str:
         """A column of type string."""
+        if found := self._looked_up(reference):
+            lookup, column, place = found
+            return self._named(f"{lookup.name}.text", place, column.name, {column.name: "STRING"})
         index = self.own(reference)
         name = self.relation.columns[index].name
         return self._named(f"{reference.qualifier}.text", index, name, {name: "STRING"})

@@ -7,7 +7,10 @@ use of an expression, are in `names`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,10 @@ class Reference:
 
 class Names(Protocol):
     """What the names of an expression mean. Each method returns Spark SQL, or refuses the name."""
+
+    @property
+    def lookups(self) -> Collection[str]:
+        """Names that may qualify a column, beside `after` and the like."""
 
     def value(self, reference: Reference, /) -> str:
         """The value of a column."""

@@ -252,9 +252,10 @@ class Renderer:
             self._refuse(node, REASONS[exp.Dot])
         self._only(node, "this", "table")
         prefix = qualifier.name if isinstance(qualifier, exp.Identifier) else ""
-        if prefix and prefix.lower() not in QUALIFIERS:
+        if prefix and prefix.lower() not in QUALIFIERS | set(self._names.lookups):
+            others = "".join(f", {name}." for name in self._names.lookups)
             self._refuse(
-                node, f"unknown qualifier {prefix}: write before., after., row. or change."
+                node, f"unknown qualifier {prefix}: write before., after., row.{others} or change."
             )
         if not prefix and not name.quoted and name.name.lower() in functions.REFUSED:
             self._refuse_clock_function(node, name.name)

@@ -109,5 +109,5 @@ def follow(options: Options, batch: OpenBatch, page: int) -> Iterator[pa.RecordB
     )
     log = open_log(options.log)
     following = source.follow(log, batch, page=page, versions=PlannedVersions.of(spec))
-    yield from CellFrame(spec).follow(following, batch, push_bytes=options.push_bytes)
+    yield from CellFrame.of(options).follow(following, batch, push_bytes=options.push_bytes)
     freeze_gc()

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from tailrace.change import Op
 from tailrace.decode.group import Cells, Group
 from tailrace.open_batch import OpenBatch
+from tailrace.pipeline import enrich
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.frames.changes import repeated
 from tailrace.pipeline.frames.frame import arrow_schema, check_sizes, in_order, wanted_by
@@ -37,7 +38,7 @@ from tailrace.position import Position
 from tailrace.tables import Prefixes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -66,6 +67,7 @@ SCHEMA = StructType(
         StructField("after", ArrayType(StringType())),
         StructField("unchanged", ArrayType(IntegerType())),
         StructField("absent", ArrayType(IntegerType())),
+        StructField("looked_up", ArrayType(StringType())),
         StructField("prefix", StringType()),
         StructField("open_batch", StringType()),
         StructField("content", BinaryType()),
@@ -146,13 +148,14 @@ class CellFrame:
 
     schema = SCHEMA
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, source_url: str = "") -> None:
         self._spec = spec
+        self._enricher = enrich.of_pipeline(spec.lookups, source_url) if spec.lookups else None
 
     @classmethod
     def of(cls, options: Options) -> CellFrame:
         """The frame for the pipeline in these options."""
-        return cls(Spec.load(options.pipeline))
+        return cls(Spec.load(options.pipeline), options.source_url)
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The rows of a slice, one batch per log entry."""
@@ -162,7 +165,7 @@ class CellFrame:
             for entry in self._groups(part):
                 lanes.join(entry)
         for entry in self._groups(part):
-            yield in_order([_batch(group, lanes, str(part.after), schema) for group in entry])
+            yield in_order([self._batch(group, lanes, str(part.after), schema) for group in entry])
 
     def follow(
         self, following: Following, batch: OpenBatch, *, push_bytes: int
@@ -176,7 +179,7 @@ class CellFrame:
             since_s = time.monotonic() - marked_s
             if part is not None and part.groups:
                 groups = check_sizes(part.groups)
-                yield in_order([_batch(group, lanes, str(start), schema) for group in groups])
+                yield in_order([self._batch(group, lanes, str(start), schema) for group in groups])
             if part is not None and not part.whole:
                 continue
             new = following.reached > marked and (part is None or since_s >= _MARK_S)
@@ -186,13 +189,23 @@ class CellFrame:
                 yield OpenMark(batch, marked, closed=False).rows(push_bytes)
         yield OpenMark(batch, following.reached, closed=True).rows(0)
 
+    def _batch(self, group: Group, lanes: Lanes, start: str, schema: pa.Schema) -> pa.RecordBatch:
+        looked_up = None if self._enricher is None else self._enricher.columns(group)
+        return _batch(group, lanes, start, schema, looked_up)
+
     def _groups(self, part: Slice) -> Iterator[list[Group]]:
         spec = self._spec
         groups = part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
         return map(check_sizes, groups)
 
 
-def _batch(group: Group, lanes: Lanes, start: str, schema: pa.Schema) -> pa.RecordBatch:
+def _batch(
+    group: Group,
+    lanes: Lanes,
+    start: str,
+    schema: pa.Schema,
+    looked_up: Sequence[pa.BinaryArray] | None,
+) -> pa.RecordBatch:
     count, relation = len(group), group.relation
     number = None if relation is None else fingerprint(relation, group.types)
     missing = [] if group.before is None else _absent(group.before)
@@ -208,10 +221,11 @@ def _batch(group: Group, lanes: Lanes, start: str, schema: pa.Schema) -> pa.Reco
         repeated(None if relation is None else relation.name, count),
         pa.repeat(pa.scalar(number, pa.int64()), count),
         pa.nulls(count, pa.string()) if group.annotations is None else group.annotations,
-        _interleaved(group.before, count),
-        _interleaved(group.after, count),
+        _interleaved(_values(group.before, count), count),
+        _interleaved(_values(group.after, count), count),
         _indexes([] if group.after is None else _unchanged(group.after), count),
         _indexes([(at, np.ones(count, np.bool_)) for at in missing], count),
+        _interleaved(looked_up, count),
         pa.nulls(count, pa.string()) if group.prefixes is None else group.prefixes,
         pa.nulls(count, pa.string()),
         pa.nulls(count, pa.binary()) if group.contents is None else group.contents,
@@ -231,18 +245,23 @@ def _unchanged(image: Image) -> list[tuple[int, NDArray[np.bool_]]]:
     ]
 
 
-def _interleaved(image: Image | None, count: int) -> pa.ListArray:
-    """Columns of cells as one array per row.
+def _values(image: Image | None, count: int) -> list[pa.BinaryArray] | None:
+    if image is None:
+        return None
+    return [pa.nulls(count, pa.binary()) if cells is None else cells.values for cells in image]
+
+
+def _interleaved(columns: Sequence[pa.BinaryArray] | None, count: int) -> pa.ListArray:
+    """Columns of text as one array per row.
 
     Columns (a, b), (c, d) become rows [a, c], [b, d].
     """
-    if image is None:
+    if columns is None:
         return pa.nulls(count, pa.list_(pa.string()))
-    width = len(image)
+    width = len(columns)
     offsets = pa.array(np.arange(count + 1, dtype=np.int32) * width)
     if not width:
         return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
-    columns = [pa.nulls(count, pa.binary()) if cells is None else cells.values for cells in image]
     # Element `row * width + column` of the result is element `column * count + row` of the columns.
     order = np.arange(count * width).reshape(width, count).T.reshape(-1)
     values = pa.concat_arrays(columns).take(pa.array(order))

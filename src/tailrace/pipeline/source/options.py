@@ -44,6 +44,7 @@ HELP = {
     "openBatches": "For pipelines: the folder with the records of open batches.",
     "maxOpenSeconds": "For pipelines: how many seconds a batch may stay open.",
     "openFar": "For pipelines: true if batches may be open far from the end of the log, too.",
+    "sourceUrl": "For pipelines with lookups: the connection string of the source.",
     "pushBytes": "For pipelines: the size of a row that moves the rows before it through Spark.",
 }
 _BY_LOWER_CASE = {name.lower(): name for name in HELP}
@@ -82,6 +83,7 @@ class Options:
     max_open_s: float = 0.0
     open_far: bool = False
     push_bytes: int = 1 << 20
+    source_url: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Options:
@@ -137,6 +139,7 @@ class Options:
             max_open_s=float(values.get("maxOpenSeconds", "0")),
             open_far=values.get("openFar", "false").lower() == "true",
             push_bytes=_number(values, "pushBytes", 1 << 20),
+            source_url=values.get("sourceUrl", ""),
         )
 
 

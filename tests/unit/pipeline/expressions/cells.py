@@ -80,7 +80,7 @@ def cells(
         *(relation, '{"user_id": 5}', before, after),
         [NAMES.index(name) for name in unchanged],
         [NAMES.index(name) for name in absent],
-        *(None, None),
+        *(None, None, None),
     )
 
 

@@ -123,7 +123,7 @@ def test_spark_parses_the_rendered_and_the_original_text_alike(
         assert re.search("parentheses|constants only", str(error))  # noqa: PT017
         return
     assert where is not None
-    ours = where.render(Typed(where.text, PARSED))
+    ours = where.render(Typed(where.text, PARSED, {}))
     frame = spark.createDataFrame([], "a BIGINT, b DOUBLE, s STRING, t STRING, p BOOLEAN")
     theirs = plan(frame, text)
     # Some chains of IS are no sentence to Spark at all, so there is nothing to misread; and in
