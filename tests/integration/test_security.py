@@ -44,6 +44,9 @@ ROWS = 50
 ENDPOINTS = ("/status", "/metrics", "/ready", "/health", "/backfills", "/streams/info")
 
 
+_LABELS = "SELECT id, 'x' AS text FROM unnest($1::bigint[]) AS id"
+
+
 class System(Service):
     """`tailrace run` with a pipeline to NATS, passwords in both addresses, and a folder of its own
     for temporary files."""
@@ -65,7 +68,9 @@ class System(Service):
             "pipelines": {
                 "orders": {
                     "encoding": "json",
-                    "where": "op <> 'delete'",
+                    "where": "op <> 'delete' AND label.text IS NOT NULL",
+                    # The tasks that read the log log in to the source.
+                    "enrich": {"label": {"query": _LABELS, "key": "id"}},
                     # Rows go from lane to lane through files of Spark.
                     "lanes": 2,
                     "sink": {

@@ -11,13 +11,14 @@ from tailrace.errors import ConfigError
 from tailrace.pipeline.enrich import Enricher
 from tailrace.pipeline.expressions.lookups import Lookup, dump, load
 from tailrace.schema import Column
-from tests.unit.encode.groups import group
+from tests.unit.encode.groups import group, image, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.postgres.lookup import LookupSession, Row
 
+TABLE = table(Column(name="id", type_oid=20, key=True))
 COLUMNS = (Column(name="id", type_oid=20), Column(name="name", type_oid=25))
 
 
@@ -39,14 +40,14 @@ def lookup(**settings: Any) -> Lookup:
 
 
 def enricher(session: Session, at: list[float], **settings: Any) -> Enricher:
-    return Enricher(
-        [lookup(**settings)], [cast("LookupSession", session)], clock=lambda: at[0]
-    )
+    return Enricher([lookup(**settings)], [cast("LookupSession", session)], clock=lambda: at[0])
 
 
 def found(made: Enricher, *ids: int | None) -> list[Any]:
-    changes = group(Op.INSERT, [{"id": each} for each in ids])
-    return made.columns(changes)[1].to_pylist()
+    keys = image([None if each is None else str(each).encode() for each in ids])
+    changes = group(Op.INSERT, TABLE, len(ids), after=keys)
+    names: list[Any] = made.columns(changes)[1].to_pylist()
+    return names
 
 
 def test_a_batch_asks_once_for_each_key_that_is_not_known() -> None:
