@@ -1,4 +1,4 @@
-"""What operators want of a running pipeline: paused or not, and restarted. One file per pipeline.
+"""What operators want of a running pipeline: paused or not, restarted, moved. A file per pipeline.
 
 Commands write the file; the runner of the pipeline reads it (`tailrace.pipeline.running`), also
 after a restart of its process.
@@ -15,6 +15,8 @@ from tailrace.state_file import StateFile
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.position import Position
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
@@ -23,8 +25,20 @@ class Control:
     paused: bool = False
     restarts: int = 0
     """How often a restart was requested."""
+    moves: int = 0
+    """How often a move to another position was requested."""
+    position: str = ""
+    """Where the last move leads."""
     reason: str = ""
     user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The last move that was carried out or refused."""
+
+    moves: int = 0
+    refusal: str = ""
 
 
 class ControlFile:
@@ -34,6 +48,7 @@ class ControlFile:
         self._data = data
         self._pipeline = pipeline
         self._file = StateFile(data / "control" / f"{pipeline}.json", Control)
+        self._moved = StateFile(data / "control" / f"{pipeline}.moved.json", Moved)
 
     def read(self) -> Control:
         """The desired state; running if nothing else was requested."""
@@ -52,8 +67,21 @@ class ControlFile:
         control = self.read()
         self._write(replace(control, restarts=control.restarts + 1), "restart", user, reason)
 
-    def _write(self, control: Control, action: str, user: str, reason: str) -> None:
+    def move(self, action: str, position: Position, *, user: str, reason: str = "") -> None:
+        """Continue after another position of the log. `action` is for the audit file."""
+        control = self.read()
+        moved = replace(control, moves=control.moves + 1, position=str(position))
+        self._write(moved, action, user, reason, position=moved.position)
+
+    def moved(self) -> Moved:
+        """The last move that was carried out or refused."""
+        return self._moved.read_or(Moved())
+
+    def note_moved(self, moved: Moved) -> None:
+        """Record that a move was carried out or refused."""
+        self._moved.write(moved)
+
+    def _write(self, control: Control, action: str, user: str, reason: str, **facts: str) -> None:
         self._file.write(replace(control, user=user, reason=reason))
-        audit.record(
-            self._data, f"pipeline.{action}", user=user, pipeline=self._pipeline, reason=reason
-        )
+        facts |= {"pipeline": self._pipeline, "reason": reason}
+        audit.record(self._data, f"pipeline.{action}", user=user, **facts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrace import audit
 from tailrace.control import ControlFile
+from tailrace.position import Position
 from tailrace.testing import HttpReceiver, HttpResponse
 from tests.waiting import holds, wait_for
 
@@ -97,3 +98,91 @@ def test_a_failed_pipeline_is_restarted(
             receiver.answer = lambda _: HttpResponse()
             ControlFile(delivery.data, delivery.name).restart(user="ann")
             wait_for(lambda: progress.figures.events == 1, progress.current)
+
+
+def test_a_pipeline_is_rewound_while_it_runs(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    """GIVEN a running pipeline WHEN it is rewound THEN it delivers again from there on, in the same
+    order, and goes on; the data folder records who did it."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    with HttpReceiver() as receiver:
+        sink = {"type": "http", "url": receiver.url, "allow_private": True}
+        delivery = deliver(captured, to=sink)
+        control = ControlFile(delivery.data, delivery.name)
+
+        def ids() -> list[int]:
+            return [json.loads(each.body)["data"]["id"] for each in receiver.requests]
+
+        def insert(number: int) -> Position:
+            database.execute(f"INSERT INTO items VALUES ({number})")
+            captured.catch_up()
+            return captured.log.end().position
+
+        with delivery.running() as progress:
+            places = [insert(number) for number in range(1, 5)]
+            wait_for(lambda: ids() == [1, 2, 3, 4], progress.current)
+            wait_for(lambda: progress.figures.position == str(places[3]), progress.current)
+            control.move("rewind", places[1], user="ann", reason="again")
+            wait_for(lambda: ids() == [1, 2, 3, 4, 3, 4], progress.current)
+            insert(5)
+            wait_for(lambda: ids()[6:] == [5], progress.current)
+            assert control.moved().refusal == ""
+        # It is not carried out again.
+        with delivery.running() as progress:
+            insert(6)
+            wait_for(lambda: ids()[7:] == [6], progress.current)
+    (entry,) = json.loads((delivery.data / "resets.json").read_text())
+    assert (entry["by"], entry["start"]) == ("ann", str(places[1]))
+    audited = [json.loads(line) for line in (delivery.data / audit.FILE).read_text().splitlines()]
+    assert [(each["action"], each["position"]) for each in audited] == [
+        ("pipeline.rewind", str(places[1]))
+    ]
+
+
+def test_a_failed_pipeline_skips_the_change_that_it_failed_at(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, code text)")
+    captured = capture(database)
+    database.execute("INSERT INTO items VALUES (1, '1')")
+    database.execute("INSERT INTO items VALUES (2, 'two')")
+    captured.catch_up()
+    broken = captured.log.end().position
+    database.execute("INSERT INTO items VALUES (3, '3')")
+    captured.catch_up()
+    delivery = deliver(captured, where="after.code::int > 0", shape="plain")
+    control = ControlFile(delivery.data, delivery.name)
+    with delivery.running() as progress:
+        wait_for(lambda: progress.figures.state == "failed", progress.current)
+        control.move("skip", broken, user="ann")
+        wait_for(
+            lambda: (
+                progress.figures.state == "running"
+                and progress.figures.position == str(captured.log.end().position)
+            ),
+            progress.current,
+        )
+    assert [message.json["after"]["id"] for message in delivery.received()][-1] == 3
+    assert 2 not in [message.json["after"]["id"] for message in delivery.received()]
+
+
+def test_a_move_that_is_not_possible_is_refused_and_the_pipeline_goes_on(
+    database: Database, capture: Capturing, deliver: Delivering
+) -> None:
+    """GIVEN a position beyond the log THEN nothing is moved."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured)
+    control = ControlFile(delivery.data, delivery.name)
+    with delivery.running() as progress:
+        beyond = Position.parse("FFFF/0.0")
+        control.move("skip", beyond, user="ann")
+        wait_for(lambda: control.moved().moves == 1, progress.current)
+        assert "the log ends at" in control.moved().refusal
+        database.execute("INSERT INTO items VALUES (1)")
+        captured.catch_up()
+        wait_for(lambda: progress.figures.events == 1, progress.current)
+    assert not (delivery.data / "resets.json").exists()
+    assert len(delivery.received()) == 1

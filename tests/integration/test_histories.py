@@ -14,7 +14,8 @@ from tailrace.jetstream.client import stream_info
 from tailrace.log import retention
 from tailrace.log.reader import Earliest
 from tailrace.log.store import LocalStore
-from tailrace.run.reset import carry_out, plan
+from tailrace.pipeline.reset import plan
+from tailrace.run.reset import carry_out
 from tailrace.sinks.nats.settings import NatsSink
 from tests.waiting import wait_for
 

@@ -1,4 +1,4 @@
-"""`tailrace pipeline`: try single pipelines, and pause, resume and restart running ones."""
+"""`tailrace pipeline`: try single pipelines, and steer running ones."""
 
 # ruff: noqa: PLC0415 - heavy modules are loaded when a command runs, not for --help
 
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.config import Config, Pipeline
+    from tailrace.control import ControlFile
+    from tailrace.log.start import Start
+    from tailrace.position import Position
 
+_MOVE_S, _POLL_S = 30.0, 0.1
 pipeline_app = typer.Typer(
     name="pipeline",
     no_args_is_help=True,
-    help="Try, pause, resume and restart single pipelines.",
+    help="Try, pause, resume, restart, rewind and skip single pipelines.",
 )
 
 Name = Annotated[str, typer.Argument(help="Name of a pipeline in the settings file.")]
@@ -77,6 +83,67 @@ def restart(name: Name, *, reason: Reason = "", config: options.ConfigFile = Non
     Settings are not read again: send SIGHUP to `tailrace run` for that.
     """
     _control(config, name, "restart", reason)
+
+
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="POSITION",
+        help="The id of an event, as errors name it, such as 00000000016b3748-0: continue after "
+        "it. Or now, an LSN, or a time: continue with the first transaction from there on.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@pipeline_app.command()
+def rewind(
+    name: Name,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION",
+            help="earliest, an LSN such as 16/B374D848, a time such as 2026-01-31T12:00:00Z, or "
+            "the id of the last event that is not to be delivered again.",
+        ),
+    ],
+    yes: Yes = False,
+    reason: Reason = "",
+    config: options.ConfigFile = None,
+) -> None:
+    """Deliver changes of the log again, also while the pipeline runs; the others go on.
+
+    Shows how many changes are delivered again, and asks.
+
+    \b
+    Examples:
+      tailrace pipeline rewind orders --to 2026-01-31T12:00:00Z
+      tailrace pipeline rewind orders --to earliest --reason "new index"
+    """
+    _move(config, name, "rewind", to, reason=reason, yes=yes)
+
+
+@pipeline_app.command()
+def skip(
+    name: Name,
+    position: Place,
+    *,
+    yes: Yes = False,
+    reason: Reason = "",
+    config: options.ConfigFile = None,
+) -> None:
+    """Do not deliver the changes up to a position, also of a pipeline that has failed at one.
+
+    Shows how many changes are skipped, and asks. Skipped changes are lost to the sink unless you
+    rewind: parking keeps them (docs/guides/parking.md).
+
+    \b
+    Examples:
+      tailrace pipeline skip orders 00000000016b3748-0 --reason "row 17 is broken"
+      tailrace pipeline skip orders now
+    """
+    _move(config, name, "skip", position, reason=reason, yes=yes)
 
 
 @pipeline_app.command("try")
@@ -152,6 +219,67 @@ def _control(
     typer.echo(f"{name}: {action}")
     if not options.pipelines_run(settings):
         typer.echo("No pipelines run on this data folder. It takes effect when they do.")
+
+
+def _move(
+    config: Path | None,
+    name: str,
+    action: Literal["rewind", "skip"],
+    where: str,
+    *,
+    reason: str,
+    yes: bool,
+) -> None:
+    from tailrace.control import ControlFile
+    from tailrace.errors import ConfigError
+    from tailrace.pipeline import reset
+
+    settings = options.settings(config)
+    _configured(settings, name)
+    planned = reset.plan(settings, name, _place(where))
+    reset.check_move(settings, planned)
+    to, count = planned.after.position, planned.repeated + planned.skipped
+    if planned.repeated and action == "skip":
+        raise ConfigError(
+            f"{name} is past {to}", hint="tailrace pipeline rewind NAME --to POSITION"
+        )
+    if planned.skipped and action == "rewind":
+        raise ConfigError(f"{name} has not come to {to} yet", hint="tailrace pipeline skip")
+    done = "delivered again" if action == "rewind" else "skipped"
+    typer.echo(f"{name} has delivered everything up to {planned.delivered or 'nothing'}.")
+    typer.echo(f"{count:,} changes are {done}; {planned.ahead:,} follow.")
+    if not yes:
+        typer.confirm(f"Continue {name} after {to}?", abort=True)
+    control = ControlFile(settings.data, name)
+    control.move(action, to, user=getpass.getuser(), reason=reason)
+    if not options.pipelines_run(settings):
+        typer.echo("No pipelines run on this data folder. It takes effect when they do.")
+        return
+    if refusal := _result_of(control):
+        raise ConfigError(refusal)
+    typer.echo(f"{name} continues after {to}.")
+
+
+def _result_of(control: ControlFile) -> str:
+    """Wait until the runner of the pipeline has moved it; why not, if it has not."""
+    wanted = control.read().moves
+    for _ in range(round(_MOVE_S / _POLL_S)):
+        moved = control.moved()
+        if moved.moves >= wanted:
+            return moved.refusal
+        time.sleep(_POLL_S)
+    return f"the pipeline has not stopped within {_MOVE_S:g} s; it moves when it does"
+
+
+def _place(text: str) -> Start | Position:
+    from tailrace.log.start import parse_start
+    from tailrace.position import Lsn, Position
+
+    if event := re.fullmatch(r"([0-9a-f]{16})-(\d{1,18})", text):
+        return Position(Lsn(int(event[1], 16)), int(event[2]))
+    if re.fullmatch(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}\.\d{1,18}", text):
+        return Position.parse(text)
+    return parse_start("latest" if text == "now" else text)
 
 
 def _configured(settings: Config, name: str) -> Pipeline:

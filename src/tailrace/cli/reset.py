@@ -14,7 +14,7 @@ from tailrace.cli import options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.run.reset import Plan
+    from tailrace.pipeline.reset import Plan
 
 
 def reset(
@@ -48,7 +48,8 @@ def reset(
     from datetime import UTC, datetime
 
     from tailrace.log.start import parse_start
-    from tailrace.run.reset import carry_out, plan
+    from tailrace.pipeline.reset import plan
+    from tailrace.run.reset import carry_out
 
     private.restrict_new_files()
     settings = options.settings(config, log=log)

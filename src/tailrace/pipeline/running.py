@@ -12,6 +12,7 @@ import contextlib
 import json
 import threading
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -20,11 +21,12 @@ from py4j.protocol import Py4JError
 from tailrace import checkpoint
 from tailrace.backfill.spool import spool_of
 from tailrace.backoff import Backoff
-from tailrace.control import ControlFile
+from tailrace.control import ControlFile, Moved
 from tailrace.errors import (
     ConfigError,
     DiskFullError,
     LogMissingError,
+    PositionLostError,
     ReplanError,
     SinkUnreachableError,
     StorageError,
@@ -35,7 +37,7 @@ from tailrace.log.reader import Log
 from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
 from tailrace.parking import parking
-from tailrace.pipeline import opening
+from tailrace.pipeline import opening, reset
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import translate_error
 from tailrace.pipeline.progress import Progress
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
     from tailrace.checkpoint import StartRecord
     from tailrace.config import Config, Pipeline
+    from tailrace.control import Control
     from tailrace.open_batch import OpenBatches, OpenProgress
 
 _HEALTHY_S = 30.0
@@ -88,6 +91,8 @@ class Runner:
         self._settle_at = 0.0
         self._control_file = ControlFile(config.data, name)
         self._control = self._control_file.read()
+        self._ended = True
+        """Whether no task of an earlier query can be at work."""
         self.progress = Progress(name, clock=clock)
         self.lost: BaseException | None = None
         """Why Spark itself has ended."""
@@ -129,6 +134,7 @@ class Runner:
         log = self._wait_for_log()
         if log is None:
             return
+        self._move_if_requested()
         began = self._prepare(log)
         if not self._wait_while_paused():
             return
@@ -136,6 +142,7 @@ class Runner:
         # pipelines need that core.
         opening.probe(self._pipeline.sink, name=self._name)
         self._open_batches.start_query()
+        self._ended = False
         query = self._query = path.start(
             self._spark,
             self._name,
@@ -169,11 +176,12 @@ class Runner:
                 query.stop()
                 # The report of the last batch comes a moment after its commit.
                 self._read_progress(query)
+            self._ended = checkpoint.running(self._folders.checkpoint) is None
 
     def _check_control(self) -> None:
         """Raise if the operator wants the query to end."""
         before, self._control = self._control, self._control_file.read()
-        if self._control.paused or self._control.restarts != before.restarts:
+        if self._control.paused or _requested(before, self._control):
             raise _ControlledError
 
     def _wait_while_paused(self) -> bool:
@@ -186,7 +194,9 @@ class Runner:
             self.progress.set_state("paused", "", self._control.reason)
         renewed_s = self._clock()
         while self._control.paused and not self._stopping.wait(_POLL_S):
-            self._control = self._control_file.read()
+            before, self._control = self._control, self._control_file.read()
+            if self._control.moves != before.moves:
+                raise _ControlledError
             if self._clock() - renewed_s > _RENEW_S:
                 renewed_s = self._clock()
                 self._renew_pin()
@@ -204,9 +214,25 @@ class Runner:
         """Wait until an operator wants another attempt; False if the pipeline is to stop."""
         while not self._stopping.wait(_POLL_S):
             before, self._control = self._control, self._control_file.read()
-            if self._control.restarts != before.restarts:
+            if _requested(before, self._control):
                 return True
         return False
+
+    def _move_if_requested(self) -> None:
+        """Continue elsewhere in the log, if an operator wants that and nothing is in its way."""
+        control, moved = self._control, self._control_file.moved()
+        if control.moves == moved.moves:
+            return
+        refusal = ""
+        try:
+            if not self._ended:
+                raise ConfigError("the last batch did not end in order; try again")
+            position = Position.parse(control.position)
+            reset.move(self._config, self._name, position, by=control.user, now=datetime.now(UTC))
+        except (ConfigError, PositionLostError) as error:
+            refusal = f"{error}. {error.hint}" if error.hint else str(error)
+            self._events.warning("pipeline.move_refused", user=control.user, reason=refusal)
+        self._control_file.note_moved(Moved(moves=control.moves, refusal=refusal))
 
     @property
     def _open_batches(self) -> OpenBatches:
@@ -299,6 +325,8 @@ class Runner:
         if not error.transient:
             self._events.error("pipeline.failed", code=error.code, reason=str(error))
             self.progress.set_state("failed", error.code, str(error))
+            # A task that fails has ended, and a batch that is open has one.
+            self._ended = True
             return self._wait_for_restart()
         delay_s = self._backoff.next_s()
         self._events.warning(
@@ -319,6 +347,10 @@ class Runner:
                 self._check_control()
             except _ControlledError:
                 return
+
+
+def _requested(before: Control, now: Control) -> bool:
+    return (now.restarts, now.moves) != (before.restarts, before.moves)
 
 
 class _ControlledError(Exception):

@@ -1,159 +1,24 @@
-"""Resets: a pipeline begins again at another position of the log.
-
-The way out of DIVERGED, and the way to deliver changes again or to skip some. The pipelines must
-not run. A reset starts a new history (`tailrace.checkpoint`), so no sink takes messages of the
-earlier one for messages that are already delivered.
-"""
+"""Resets while no pipeline runs: the way out of DIVERGED (`tailrace.pipeline.reset`)."""
 
 from __future__ import annotations
 
 import getpass
 import socket
-from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003 - pydantic reads it
 from typing import TYPE_CHECKING
 
-import structlog
-
-from tailrace import checkpoint
-from tailrace.backfill.order import FINISHED, Record
-from tailrace.backfill.queue import folder_of
-from tailrace.backfill.spool import Spool, spool_of
-from tailrace.checkpoint import StartRecord
-from tailrace.errors import ConfigError, CorruptError
-from tailrace.log import retention
-from tailrace.log.reader import Log
-from tailrace.log.store import LocalStore
-from tailrace.postgres.joining import JOINED
+from tailrace.pipeline import reset
 from tailrace.run import status
 from tailrace.run.lock import data_folder_lock
-from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from datetime import datetime
 
     from tailrace.config import Config
-    from tailrace.log.start import Start
-    from tailrace.position import Position
-
-_UNLIMITED = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a reset will do."""
-
-    pipeline: str
-    before: StartRecord | None
-    """The start record; None if the pipeline has never started."""
-    delivered: Position | None
-    """The position that the pipeline has reached; None if it is not one of this log."""
-    after: StartRecord
-    repeated: int = 0
-    """Changes that are delivered again."""
-    skipped: int = 0
-    """Changes that are not delivered."""
-    ahead: int = 0
-    """Changes that the log holds after the new position."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetEntry:
-    """A reset, as the data folder records it."""
-
-    pipeline: str
-    at: datetime
-    by: str
-    history_before: str
-    delivered: str
-    history: str
-    start: str
-
-
-def plan(config: Config, pipeline: str, start: Start) -> Plan:
-    """What a reset to `start` will deliver again or skip. Changes nothing."""
-    if pipeline not in config.pipelines:
-        raise ConfigError(
-            f"there is no pipeline {pipeline!r}",
-            hint=f"The settings have: {', '.join(sorted(config.pipelines)) or 'no pipelines'}.",
-        )
-    log = Log.open(config.log.path)
-    folder = checkpoint.folder_of(config.data, pipeline)
-    before = _start_before(folder)
-    position = log.resolve(start)
-    delivered = None
-    if before is not None and before.log_id == log.id:
-        delivered = checkpoint.delivered(folder) or before.position
-    if delivered is not None and delivered.lsn > log.end().end_lsn:
-        delivered = None
-    return Plan(
-        pipeline=pipeline,
-        before=before,
-        delivered=delivered,
-        after=StartRecord.after_reset(log.id, position),
-        repeated=0 if delivered is None else _changes(log, position, delivered),
-        skipped=0 if delivered is None else _changes(log, delivered, position),
-        ahead=_changes(log, position, log.end().position),
-    )
-
-
-def _start_before(folder: Path) -> StartRecord | None:
-    """The present start record. A reset replaces a damaged one, as if there were none."""
-    try:
-        return checkpoint.read_start(folder)
-    except CorruptError:
-        return None
-
-
-def _changes(log: Log, after: Position, upto: Position) -> int:
-    """How many changes the log holds in a range."""
-    # Retention may have removed what was delivered long ago.
-    after = max(after, log.earliest())
-    if after >= upto:
-        return 0
-    return log.extent(after, rows=_UNLIMITED, size=_UNLIMITED, upto=upto).rows
+    from tailrace.pipeline.reset import Plan, ResetEntry
 
 
 def carry_out(config: Config, planned: Plan, *, now: datetime) -> ResetEntry:
-    """Reset the pipeline. Raises AlreadyRunningError while pipelines run on the data folder."""
-    pipeline, after = planned.pipeline, planned.after
+    """Reset a pipeline. Raises AlreadyRunningError while pipelines run on the data folder."""
+    user = f"{getpass.getuser()}@{socket.gethostname()}"
     with data_folder_lock(status.folder(config.data), "pipelines"):
-        entry = ResetEntry(
-            pipeline=pipeline,
-            at=now,
-            by=f"{getpass.getuser()}@{socket.gethostname()}",
-            history_before=planned.before.history if planned.before else "",
-            delivered=str(planned.delivered or ""),
-            history=after.history,
-            start=str(after.position),
-        )
-        _record(config.data, entry)
-        store = LocalStore(config.log.path)
-        retention.pin(store, pipeline, after.position, now=now.timestamp())
-        retention.unpin(store, retention.backfill_pin(pipeline))
-        # Before the checkpoint: pages of the earlier position must not be found after it.
-        _restart_backfills(config, pipeline)
-        checkpoint.reset(checkpoint.folder_of(config.data, pipeline), after)
-    structlog.get_logger().info(
-        "pipeline.reset", pipeline=pipeline, by=entry.by, start=entry.start, history=entry.history
-    )
-    return entry
-
-
-def _record(data: Path, entry: ResetEntry) -> None:
-    file = StateFile(data / "resets.json", list[ResetEntry])
-    file.write([*(file.read() or []), entry])
-
-
-def _restart_backfills(config: Config, pipeline: str) -> None:
-    """Their pages were read for the earlier history."""
-    spool, folder = Spool(spool_of(config.data, pipeline)), folder_of(config, pipeline)
-    for number in spool.numbers():
-        spool.remove(number)
-    for joined in (config.data / "snapshots" / pipeline, folder):
-        # After a restore a table may be published again under the same OID: wait for its writers.
-        (joined / JOINED).unlink(missing_ok=True)
-    for record in Record.load(folder).values():
-        if record.state not in FINISHED:
-            record.restart()
-            record.save(folder)
+        return reset.carry_out(config, planned, by=user, now=now)

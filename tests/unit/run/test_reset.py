@@ -16,9 +16,10 @@ from tailrace.errors import AlreadyRunningError, ConfigError
 from tailrace.log import retention
 from tailrace.log.reader import Earliest, Latest, Log
 from tailrace.log.store import LocalStore
+from tailrace.pipeline.reset import Plan, plan
 from tailrace.run import status
 from tailrace.run.lock import data_folder_lock
-from tailrace.run.reset import Plan, carry_out, plan
+from tailrace.run.reset import carry_out
 from tests.fix_log import TestLog, transaction
 
 if TYPE_CHECKING:
