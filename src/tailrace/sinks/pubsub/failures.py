@@ -111,6 +111,8 @@ def _hint(status: StatusCode, topic: str) -> str:
             return _PERMISSION
         case StatusCode.UNAUTHENTICATED:
             return _CREDENTIALS
+        case StatusCode.FAILED_PRECONDITION:
+            return "Check the topic: its encryption key, for example."
         case _:
             return _ELSEWHERE
 

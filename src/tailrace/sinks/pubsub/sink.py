@@ -6,9 +6,9 @@ request has messages of one key, in order, and the next one of the key is sent a
 failed request is not overtaken, without any state at the service. Without `ordering`, requests have
 messages of many keys, and a key still has one request at a time.
 
-Requests are unary calls of the generated client. The library's own publisher batches in threads,
-retries by itself, and lets callers only resume a failed key. The REST interface would need Base64
-and JSON per message, and tests could not use Google's test server, which speaks gRPC only.
+Requests are unary calls of the generated client, over gRPC. The library's own publisher batches and
+retries in threads: it would be a second engine with its own state of failed keys. REST needs Base64
+and JSON for each message, and Google's test server, which the tests use, speaks gRPC only.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class PubSubType(SinkType[PubSubSink]):
         ),
         duplicates=(
             "A message is sent again if its answer was lost, and if the pipeline was interrupted "
-            "before the answer. Pub/Sub does not recognise it; the attribute `id` does"
+            "before the answer. Pub/Sub does not recognise it; consumers do, by the attribute `id`"
         ),
         largest_message="`max_message_bytes` with attributes, 10 MB by default; larger: refused",
         batch=(

@@ -63,7 +63,7 @@ def test_a_pause_that_the_service_asks_for() -> None:
         ),
         (answered(StatusCode.PERMISSION_DENIED), SinkRefusedError, "roles/pubsub.publisher"),
         (answered(StatusCode.UNAUTHENTICATED), SinkRefusedError, "credentials_file"),
-        (answered(StatusCode.FAILED_PRECONDITION), SinkRefusedError, "project"),
+        (answered(StatusCode.FAILED_PRECONDITION), SinkRefusedError, "encryption key"),
         (answered(StatusCode.UNIMPLEMENTED), SinkRefusedError, "endpoint_url"),
         (answered(StatusCode.UNAVAILABLE, HANDSHAKE), SinkRefusedError, "tls_ca"),
         (answered(StatusCode.UNAVAILABLE, NO_TOKEN), SinkUnreachableError, "credentials_file"),
