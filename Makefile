@@ -35,16 +35,21 @@ setup: .venv/ready ## create .venv with everything pinned and hashed
 	$(BIN)/python -m tailrace.pipeline.archive
 	@touch $@
 
+# Building the tests' server of Pub/Sub for the first time may take longer than a test may.
+.venv/pubsub: .venv/ready $(wildcard tests/pubsub_server/*)
+	$(BIN)/python -m tests.pubsub
+	@touch $@
+
 demo: setup ## embedded Postgres and NATS with live traffic, streamed and shown
 	$(BIN)/tailrace demo $(DEMO_ARGS)
 
 quick: setup ## unit tests only, without Spark: one to two minutes
 	$(PYTEST) -m "not (spark or long or soak)" tests/unit $(TEST_ARGS)
 
-test: .venv/archive ## all tests but the long ones, servers included
+test: .venv/archive .venv/pubsub ## all tests but the long ones, servers included
 	$(PYTEST) -m "not (long or soak)" --durations=20 $(TEST_ARGS)
 
-test-long: .venv/archive ## the long tests, and random tests with four times the examples
+test-long: .venv/archive .venv/pubsub ## the long tests, and random tests with four times the examples
 	$(PYTEST) -m "(long or hypothesis or fuzz) and not soak" --hypothesis-profile=long --durations=20 $(TEST_ARGS)
 
 check: setup ## format, lint, types, import contracts

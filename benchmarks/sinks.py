@@ -1,8 +1,8 @@
 """Sinks and their own clients at their best batching, with the same messages in the same run.
 
 The clients repeat messages after a crash and know no keys. The sinks store positions with the
-messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP, RabbitMQ, AWS),
-or write versions (OpenSearch).
+messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP, RabbitMQ, AWS,
+Pub/Sub), or write versions (OpenSearch).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 import redis
 from opensearchpy import helpers
 
-from benchmarks import sinks_aws
+from benchmarks import sinks_aws, sinks_pubsub
 from benchmarks.report import Report
 from tailrace.message import HEADERS, MESSAGES
 from tailrace.position import ORIGIN
@@ -55,7 +55,8 @@ _CONCURRENCY = 16
 
 def run(quick: bool) -> Report:
     """Sink ÷ client: `http_ratio`, `redis_ratio`, `redis_string_ratio`, `rabbitmq_ratio`,
-    `rabbitmq_quorum_ratio`, `postgres_ratio`, `opensearch_ratio`, `sqs_ratio`, `kinesis_ratio`."""
+    `rabbitmq_quorum_ratio`, `postgres_ratio`, `opensearch_ratio`, `sqs_ratio`, `kinesis_ratio`,
+    `pubsub_ratio`, `pubsub_unordered_ratio`."""
     report = Report("sinks: messages per second, and the sink's rate ÷ that of its own client")
     count = 4_000 if quick else 200_000
     _http(report, _messages(count // 20, b"/"))
@@ -77,6 +78,7 @@ def run(quick: bool) -> Report:
     opensearch(report, _messages(count // 2, b"orders"))
     for kind, share in (("sqs", 10), ("kinesis", 2)):
         _aws(report, kind, count // share)
+    pubsub(report, count // 10)
     return report
 
 
@@ -200,6 +202,18 @@ def _aws(report: Report, kind: str, count: int) -> None:
         best = _rate(partial(sinks_aws.send, kind, url, batches), batches, lambda: None)
         settings = sinks_aws.settings_of(kind, url)
         _compare(report, kind, _sink(kind, settings, batches, lambda: None), best)
+
+
+def pubsub(report: Report, count: int) -> None:
+    """With ordering keys a request has one key, of 5,000; without, as many messages as it may."""
+    with sinks_pubsub.server() as port:
+        for ordering, name in ((True, "pubsub"), (False, "pubsub_unordered")):
+            batches = _messages(count, sinks_pubsub.TOPIC)
+            send = partial(sinks_pubsub.send, port, batches, ordering=ordering)
+            sizes = (100,) if ordering else (100, 1000)
+            best = max(_rate(partial(send, rows=size), batches, lambda: None) for size in sizes)
+            settings = sinks_pubsub.settings_of(port, ordering=ordering)
+            _compare(report, name, _sink("pubsub", settings, batches, lambda: None), best)
 
 
 def _flush_redis(server: EmbeddedRedis) -> None:

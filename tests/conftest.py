@@ -26,6 +26,7 @@ pytest_plugins = [
     "tests.fix_redis",
     "tests.fix_rabbitmq",
     "tests.fix_aws",
+    "tests.fix_pubsub",
     "tests.fix_search",
     "tests.fix_s3",
     "tests.fix_broker",

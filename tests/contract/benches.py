@@ -67,8 +67,9 @@ if TYPE_CHECKING:
     from tests.fix_aws import Aws
     from tests.fix_postgres import Database
     from tests.fix_s3 import S3Server
+    from tests.pubsub import Topics
 
-TOO_LARGE = 8_000_000
+TOO_LARGE = 11_000_000
 """The size of a payload that no sink accepts with its default settings."""
 Delivered = tuple[bytes, bytes, bytes]
 """Destination, id, payload."""
@@ -364,6 +365,34 @@ class AwsBench(Bench):
             yield message_id(int(number)) if number.isdigit() else b"", each["Data"]
 
 
+class PubSubBench(Bench):
+    """Topics, which are created when they are named."""
+
+    def __init__(self, topics: Topics, **keys: Any) -> None:
+        self._topics = topics
+        self._settings = {"type": "pubsub", "topic": "{table}", **topics.keys, **keys}
+        self._name = topics.unused("c")
+        self._received: dict[str, list[Delivered]] = {}
+
+    def place(self, table: str = "orders") -> bytes:
+        name = f"{self._name}.{table}"
+        if name not in self._received:
+            self._received[self._topics.create(name)] = []
+        return name.encode()
+
+    def make(self) -> Sink:
+        kind = SINKS.find("pubsub")
+        settings = kind.settings.model_validate({"timeout_s": LONG_S, **self._settings})
+        return kind.open(settings, Lane(pipeline="contract"))
+
+    def delivered(self) -> list[Delivered]:
+        for name, found in self._received.items():
+            for each in self._topics.received(name):
+                assert each.attributes["destination"] == name
+                found.append((name.encode(), each.attributes["id"].encode(), each.data))
+        return [each for found in self._received.values() for each in found]
+
+
 class SearchBench(Bench):
     """Any bytes need `payload: binary`; an index with one shard has an order."""
 
@@ -494,6 +523,11 @@ def aws_bench(
 
 
 @contextmanager
+def pubsub_bench(request: pytest.FixtureRequest, *, ordering: bool) -> Iterator[Bench]:
+    yield PubSubBench(request.getfixturevalue("topics"), ordering=ordering)
+
+
+@contextmanager
 def pull_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield PullBench(request.getfixturevalue("tmp_path") / "pull")
 
@@ -520,6 +554,8 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Benc
     "sns-fifo": partial(aws_bench, kind="sns", topic="arn:{table}", suffix=".fifo"),
     "kinesis": partial(aws_bench, kind="kinesis", stream="{table}"),
     "eventbridge": partial(aws_bench, kind="eventbridge"),
+    "pubsub": partial(pubsub_bench, ordering=True),
+    "pubsub-unordered": partial(pubsub_bench, ordering=False),
     "pull": pull_bench,
 }
 """A sink joins the suite with a line here, under its name or `name-variant`."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 REPEATING = {
     "kafka", "http", "rabbitmq", "rabbitmq-quorum",
     "sqs", "sqs-fifo", "sns", "sns-fifo", "kinesis", "eventbridge",
+    "pubsub", "pubsub-unordered",
 }  # fmt: skip
 """Benches whose sinks deliver a replayed batch again. The FIFO queues of moto forget the ids of
 messages that are deleted."""

@@ -29,6 +29,7 @@ from tailrace.testing.proxy import TcpProxy
 from tests.faults.aws_services import AwsServices
 from tests.faults.destination import Destination
 from tests.faults.path import sink
+from tests.faults.pubsub_topics import PubSubTopics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -306,4 +307,5 @@ DESTINATIONS: dict[str, type[Destination]] = {
     "nats": Streams,
     "rabbitmq": Queues,
     "aws": AwsServices,
+    "pubsub": PubSubTopics,
 }

@@ -116,7 +116,7 @@ def disturbing(destination: Destination, seed: int) -> Iterator[None]:
 
 @pytest.fixture
 def destination(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[Destination]:
-    if request.param in {"redis", "rabbitmq"}:
+    if request.param in {"redis", "rabbitmq", "pubsub"}:
         request.getfixturevalue(f"{request.param}_available")
     with DESTINATIONS[request.param](tmp_path, seed) as made:
         yield made
@@ -253,7 +253,7 @@ def run(
     assert system.stop() == 0
 
 
-@pytest.mark.parametrize("destination", ["http", "postgres"], indirect=True)
+@pytest.mark.parametrize("destination", ["http", "postgres", "pubsub"], indirect=True)
 @pytest.mark.timeout(600)
 def test_every_change_is_delivered_or_parked(
     system: System, destination: Destination, seed: int

@@ -26,6 +26,7 @@ SINKS: Registry[SinkType[Any]] = Registry(
         "sns": "tailrace.sinks.sns.sink_type:SINK",
         "kinesis": "tailrace.sinks.kinesis.sink_type:SINK",
         "eventbridge": "tailrace.sinks.eventbridge.sink_type:SINK",
+        "pubsub": "tailrace.sinks.pubsub.sink_type:SINK",
         "pull": "tailrace.sinks.pull.sink_type:SINK",
         "shadow": "tailrace.shadow.sink_type:SINK",
     },

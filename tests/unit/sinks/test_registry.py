@@ -68,13 +68,14 @@ def test_settings_load_no_client_library() -> None:
         "sns": {"topic": "arn:{table}"},
         "kinesis": {"stream": "{table}"},
         "eventbridge": {},
+        "pubsub": {"project": "shop-1", "topic": "{table}"},
     }
     pipelines = {name: {"sink": {"type": name, **keys}} for name, keys in sinks.items()}
     program = (
         "import sys; from tailrace.config import load;"
         f"load(None, {{'pipelines': {pipelines!r}}});"
         "print(sorted({'nats', 'confluent_kafka', 'httpcore', 'redis', 'botocore', 'pyarrow',"
-        " 'elastic_transport', 'amqp',"
+        " 'elastic_transport', 'amqp', 'google', 'grpc',"
         " 'numpy', 'pyspark', 'psycopg'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

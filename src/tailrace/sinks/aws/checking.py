@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tailrace.finding import Finding, Severity, error, info, warning
+from tailrace.finding import Finding, error, info, warning
 from tailrace.sinks.aws.failures import denies, throttles
+from tailrace.sinks.requests.checking import look_up_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,19 +31,14 @@ def probe(sink: AwsSink) -> None:
 
 def inspect(sink: AwsSink, destinations: Sequence[str]) -> Iterator[Finding]:
     """Look every destination up."""
-    flaws = {each: sink.flaw_of(each.encode()) for each in destinations}
-    for flaw in flaws.values():
-        if flaw is not None:
-            yield error(str(flaw).removeprefix("its "), flaw.hint)
-    with closing(sink.connect()) as client:
-        for name in dict.fromkeys(sink.resource(each) for each in flaws if flaws[each] is None):
-            try:
-                found = list(sink.look_up(client, name))
-            except (BotoCoreError, ClientError) as failed:
-                yield _failed(sink.service, failed, name)
-            else:
-                answer = f"the {sink.service.kind} {name} exists"
-                yield from found or [Finding(severity=Severity.OK, finding=answer)]
+
+    def look_up(client: Any, name: str) -> Iterator[Finding]:
+        try:
+            yield from sink.look_up(client, name)
+        except (BotoCoreError, ClientError) as failed:
+            yield _failed(sink.service, failed, name)
+
+    return look_up_each(sink, destinations, sink.service.kind, look_up)
 
 
 def _failed(service: Service, failed: Exception, destination: str) -> Finding:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tailrace.errors import PoisonedError, SinkRefusedError
+from tailrace.errors import SinkRefusedError
 from tailrace.sinks.aws.session import client_of
 from tailrace.sinks.aws.text import text_of
-from tailrace.sinks.requests.sink import RequestSink
+from tailrace.sinks.requests.sink import RequestSink, invalid_destination
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
+    from tailrace.errors import PoisonedError
     from tailrace.finding import Finding
     from tailrace.sinks.aws.failures import Service
     from tailrace.sinks.aws.settings import AwsSettings
@@ -40,11 +41,6 @@ class AwsSink(RequestSink[Any]):
         self, client: Any, destination: str, rows: pa.RecordBatch
     ) -> Mapping[int, Outcome]:
         """Send a request. Returns the messages that were not accepted, and why."""
-
-    @staticmethod
-    def resource(destination: str) -> str:
-        """The part of a destination that errors name, and that has to exist."""
-        return destination
 
     @abstractmethod
     def takes(self, destination: str) -> bool:
@@ -83,8 +79,4 @@ class AwsSink(RequestSink[Any]):
         text = text_of(destination)
         if text is not None and self.takes(text):
             return None
-        shown = destination.decode("utf-8", "replace")
-        return PoisonedError(
-            f"its destination {shown[:200]!r} is not {self.service.destination}",
-            hint="Change `route`, or the name in the settings of the sink.",
-        )
+        return invalid_destination(destination, self.service.destination)

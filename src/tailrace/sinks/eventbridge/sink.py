@@ -55,8 +55,7 @@ class EventBridge(AwsSink):
         super().__init__(settings, lane)
         self._source = settings.source
 
-    @staticmethod
-    def resource(destination: str) -> str:
+    def resource(self, destination: str) -> str:
         """The bus."""
         return destination.partition(" ")[0]
 

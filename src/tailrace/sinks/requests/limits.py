@@ -15,5 +15,7 @@ class Limits:
     concurrency: int = 16
     distinct: bool = False
     """Whether a request has at most one message of a group: the destination answers for each."""
+    one_key: bool = False
+    """Whether all messages of a request have the same key."""
     one_destination: bool = True
     """Whether all messages of a request have the same destination."""

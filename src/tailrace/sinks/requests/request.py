@@ -149,6 +149,8 @@ def cut(batch: pa.RecordBatch, limits: Limits) -> Iterator[Request]:
         runs[:] = batch.column("destination").dictionary_encode().indices.to_numpy()
     if limits.distinct and limits.rows > 1:
         batch, groups, runs = _in_turns(batch, groups, runs)
+    elif limits.one_key:
+        batch, groups, runs = _by_key(batch, groups, runs)
     lengths = pc.binary_length(batch.column("payload")).to_numpy()
     sizes: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
     at, sent = 0, 0
@@ -168,6 +170,26 @@ def _in_turns(
     """The messages by turn and destination, then in order; and a number for each of these."""
     turns = turns_of(groups)
     runs = turns * (destinations.max() + 1) + destinations
+    return _sorted(batch, groups, runs)
+
+
+def _by_key(
+    batch: pa.RecordBatch, groups: Groups, destinations: NDArray[np.int64]
+) -> tuple[pa.RecordBatch, Groups, NDArray[np.int64]]:
+    """The messages by key, in the order of the keys' first messages; and a number for each key and
+    destination. They stay where they are if keys are tied, or have several destinations."""
+    _, first, key = np.unique(groups.own, return_index=True, return_inverse=True)
+    keys = first[key]
+    runs = keys * (destinations.max() + 1) + destinations
+    tied = groups.whole.any() or not np.array_equal(groups.own, groups.former)
+    if tied or not np.array_equal(destinations, destinations[keys]):
+        return batch, groups, runs
+    return _sorted(batch, groups, runs)
+
+
+def _sorted(
+    batch: pa.RecordBatch, groups: Groups, runs: NDArray[np.int64]
+) -> tuple[pa.RecordBatch, Groups, NDArray[np.int64]]:
     order = np.argsort(runs, kind="stable")
     if np.any(np.diff(order) < 0):
         batch, groups, runs = batch.take(pa.array(order)), groups.take(order), runs[order]

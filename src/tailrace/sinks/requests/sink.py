@@ -46,6 +46,8 @@ class RequestSink(ABC, Generic[C]):
 
     answers_per_message: bool = False
     """Whether a request may be accepted in part. A key is in such a request at most once."""
+    one_key: bool = False
+    """Whether the destination takes messages of one key in a request only."""
 
     def __init__(self, settings: RequestSettings, lane: Lane) -> None:
         self._request_settings = settings
@@ -63,6 +65,10 @@ class RequestSink(ABC, Generic[C]):
     @abstractmethod
     def send(self, connection: C, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
         """Send a request. Returns the messages that were not accepted, and why."""
+
+    def resource(self, destination: str) -> str:
+        """The part of a destination that errors name, and that has to exist."""
+        return destination
 
     def flaw_of(self, destination: bytes) -> PoisonedError | None:
         """Why a destination can never take a message; None if it may."""
@@ -92,7 +98,7 @@ class RequestSink(ABC, Generic[C]):
         distinct = self.answers_per_message and self._lane.ordered
         return Requests(
             partial(self.send, connection),
-            replace(self._request_settings.limits, distinct=distinct),
+            replace(self._request_settings.limits, distinct=distinct, one_key=self.one_key),
             self._lane.retry,
             acknowledged=self._acknowledged,
             ordered=self._lane.ordered,
@@ -164,3 +170,12 @@ class RequestSink(ABC, Generic[C]):
         if self._requests is None:
             raise SinkUnreachableError(f"the sink of pipeline {self._lane.pipeline} is not open")
         return self._requests
+
+
+def invalid_destination(destination: bytes, valid: str) -> PoisonedError:
+    """The flaw of a destination that is not what the receiver calls valid."""
+    shown = destination.decode("utf-8", "replace")
+    return PoisonedError(
+        f"its destination {shown[:200]!r} is not {valid}",
+        hint="Change `route`, or the name in the settings of the sink.",
+    )

@@ -75,6 +75,22 @@ def test_messages_are_cut_by_destination_rows_and_bytes() -> None:
     assert list(cut(batch_of(), Limits())) == []
 
 
+def test_requests_of_one_key() -> None:
+    """Keys follow one another as their first messages do. A key with two destinations stays as it
+    is, and so does a batch whose keys are tied."""
+
+    def requests(*keys: bytes | None, former: Mapping[int, bytes] | None = None) -> list[list[int]]:
+        limits = Limits(rows=3, one_key=True)
+        return [numbers(each.rows) for each in cut(batch_of(*keys, former=former), limits)]
+
+    assert requests(b"b", b"a", b"b", b"a", b"b", b"b", b"c") == [[0, 2, 4], [5], [1, 3], [6]]
+    assert requests(b"a/1", b"b/2", b"a/1") == [[0, 2], [1]]
+    assert requests(b"a/1", b"a/2", b"a/1", b"a/1") == [[0], [1], [2, 3]]
+    assert requests(b"a", b"b", b"a", b"a", former={1: b"a"}) == [[0], [1], [2, 3]]
+    assert requests(None, None, None, None, b"a", None) == [[0, 1, 2], [3], [4], [5]]
+    assert requests() == []
+
+
 def test_a_receipt_counts_what_was_accepted(engine: Callable[..., Requests]) -> None:
     requests = engine(lambda _: {}, rows=3)
     requests.take(batch_of(b"1", b"2", b"3", b"4"))
@@ -285,10 +301,15 @@ CHANGES = st.tuples(KEYS, st.none() | st.sampled_from([b"a", b"b", b"c", b"d"]))
     st.lists(CHANGES, max_size=40),
     st.integers(1, 4),
     st.sampled_from([0.0, 0.2, 0.7]),
+    st.booleans(),
     st.integers(0, 1000),
 )
 def test_any_messages_keep_their_order(
-    changes: list[tuple[bytes | None, bytes | None]], size: int, failing: float, seed: int
+    changes: list[tuple[bytes | None, bytes | None]],
+    size: int,
+    failing: float,
+    one_key: bool,
+    seed: int,
 ) -> None:
     former = {row: old for row, (_, old) in enumerate(changes) if old is not None}
     batch = batch_of(*[key for key, _ in changes], former=former)
@@ -305,6 +326,7 @@ def test_any_messages_keep_their_order(
 
     def send(part: pa.RecordBatch) -> Mapping[int, Outcome]:
         own = numbers(part)
+        assert not one_key or len(set(part["key"].to_pylist())) == 1
         with lock:
             assert not any(conflict(one, other) for one in own for other in running)
             running.update(own)
@@ -315,7 +337,7 @@ def test_any_messages_keep_their_order(
             accepted.extend([] if fails else own)
         return dict.fromkeys(range(len(own)), FAILED) if fails else {}
 
-    requests = Requests(send, Limits(rows=size, concurrency=4))
+    requests = Requests(send, Limits(rows=size, concurrency=4, one_key=one_key))
     try:
         requests.take(batch)
         receipt = requests.flush()

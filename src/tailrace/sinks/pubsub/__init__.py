@@ -1,0 +1,1 @@
+"""The sink `pubsub`: topics of Google Cloud Pub/Sub, with ordering keys."""
