@@ -392,6 +392,13 @@ class PubSubBench(Bench):
                 found.append((name.encode(), each.attributes["id"].encode(), each.data))
         return [each for found in self._received.values() for each in found]
 
+    def headers(self) -> list[dict[str, str]]:
+        return [
+            _lower(each.attributes.items())
+            for name in self._received
+            for each in self._topics.received(name)
+        ]
+
 
 class SearchBench(Bench):
     """Any bytes need `payload: binary`; an index with one shard has an order."""

@@ -11,6 +11,7 @@
 | `key`          | its key, if it has one                                                         |
 | `destination`  | its topic, which a subscriber cannot know otherwise                            |
 | `position`     | its position: no later message of a lane has a smaller one                     |
+| others         | the `headers` of the pipeline                                                  |
 
 Pub/Sub takes ordering keys and attributes of at most 1,024 bytes of UTF-8. What cannot be such a
 text is replaced by a digest, so that equal keys stay equal.
@@ -28,6 +29,8 @@ import numpy as np
 import pyarrow.compute as pc
 from google.pubsub_v1.types import PublishRequest, PubsubMessage
 
+from tailrace import headers
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -36,6 +39,8 @@ _LONGEST = 1024
 _OTHER_BYTES = 1024
 """At most, of a request with one message: the topic twice, the position, the names of attributes,
 and what protobuf adds."""
+_ENTRY_BYTES = 16
+"""At most, of what protobuf adds to an attribute."""
 _MESSAGE: Any = PubsubMessage.pb()
 _REQUEST: Any = PublishRequest.pb()
 
@@ -75,10 +80,12 @@ def request_of(topic: str, rows: pa.RecordBatch, *, ordering: bool) -> Any:
     names = ("payload", "id", "key", "scope", "lsn", "ordinal")
     destination = rows.column("destination")[0].as_py().decode()
     messages = []
-    for payload, name, key, scope, lsn, ordinal in zip(
-        *(rows.column(each).to_pylist() for each in names), strict=True
+    columns = [rows.column(each).to_pylist() for each in names]
+    for payload, name, key, scope, lsn, ordinal, added in zip(
+        *columns, headers.pairs(rows.column("headers")), strict=True
     ):
-        attributes = {
+        attributes = {at.decode(): text_of(value) for at, value in added}
+        attributes |= {
             "id": text_of(name),
             "destination": destination,
             "position": f"{lsn:016x}-{ordinal}",
@@ -97,4 +104,5 @@ def sizes_of(batch: pa.RecordBatch) -> NDArray[np.int64]:
         for each in ("payload", "id", "key")
     )
     texts = np.minimum(name, _LONGEST) + 2 * np.minimum(key, _LONGEST)
-    return np.asarray(payload + texts + _OTHER_BYTES, np.int64)
+    added = headers.sizes(batch.column("headers"), each=_ENTRY_BYTES)
+    return np.asarray(payload + texts + added + _OTHER_BYTES, np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tailrace.errors import SinkRefusedError, TailraceError
@@ -25,6 +26,7 @@ class PubSubType(SinkType[PubSubSink]):
     name = "pubsub"
     title = "Google Cloud Pub/Sub"
     settings = PubSubSink
+    own_headers = re.compile("id|key|destination|position|goog.*", re.IGNORECASE)
     promises = Promises(
         delivery="at least once",
         order=(
