@@ -272,6 +272,7 @@ def test_an_order_on_disk_is_checked_too(system: System) -> None:
     assert "the function pg_sleep() is not allowed" in str(failed["error"])
 
 
+@pytest.mark.long
 def test_the_key_changes_during_a_backfill(system: System) -> None:
     items(system.database)
     system.start()

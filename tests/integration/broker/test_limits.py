@@ -10,6 +10,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tailrace.broker.limits import Limits
 from tests.fix_broker import BrokerProcess
 from tests.integration.broker.embedded import MB, EmbeddedBroker, alive, refused, topic
@@ -38,6 +40,7 @@ def test_an_incomplete_request_is_closed(inside: Callable[[Limits], EmbeddedBrok
     wait_for(lambda: not served.broker.memory.used, "its memory")
 
 
+@pytest.mark.long
 def test_idle_connections_are_closed(
     inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:
@@ -135,6 +138,7 @@ def test_small_requests_do_not_wait_for_memory(
         assert small.ask(3, 9, {"topics": []}).brokers
 
 
+@pytest.mark.long
 def test_clients_that_do_not_read_are_closed(
     inside: Callable[[Limits], EmbeddedBroker], database: Database
 ) -> None:

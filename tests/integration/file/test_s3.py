@@ -117,6 +117,7 @@ def test_a_crash_at_every_step(new_target: Callable[[], Target]) -> None:
             return
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_fenced(new_target: Callable[[], Target]) -> None:
     for step in steps(new_target, range(1, 12)):
         target = new_target()

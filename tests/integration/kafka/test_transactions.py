@@ -116,6 +116,7 @@ def write_many(sink: Kafka, bench: Bench) -> None:
     sink.flush()
 
 
+@pytest.mark.long
 def test_an_overdue_transaction_is_not_reported_as_fenced(bench: Bench) -> None:
     with bench.opened(transactional=True, transaction_timeout_s=15) as sink:
         write(sink, bench.rows(range(10)))

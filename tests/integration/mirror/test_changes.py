@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import psycopg
+import pytest
 
 from tests.integration.mirror.reading import Rows, places
 from tests.integration.mirror.system import mirror
@@ -165,6 +166,7 @@ def test_every_kind_of_change(system: System, copy: Database, tmp_path: Path) ->
             assert any("position lost" in text for text in running.events)
 
 
+@pytest.mark.long
 def test_table_alterations(system: System, copy: Database, tmp_path: Path) -> None:
     """GIVEN mirrors WHEN columns are added, renamed, dropped, retyped, or the table created again
     THEN the targets follow, with a new snapshot where there is no event."""

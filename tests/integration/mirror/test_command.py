@@ -59,6 +59,7 @@ def test_invalid_options_and_addresses(
     assert (exit_code, text in output) == (code, True), output
 
 
+@pytest.mark.long
 def test_errors_of_the_servers(server: EmbeddedNats, database: Database, tmp_path: Path) -> None:
     asyncio.run(prepare(server.url))
     to = ["--from", server.url, "--table", "users", "--to"]

@@ -114,6 +114,7 @@ def test_subjects_of_their_own_need_no_names(stream: NatsSink) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(3, short=1))
+@pytest.mark.long
 def test_attempts_that_are_cut_off_beside_another_pipeline(stream: NatsSink, seed: int) -> None:
     """GIVEN two pipelines, one far behind the other, that store at the same time
     WHEN one is cut off again and again after it has stored a batch, before its checkpoint

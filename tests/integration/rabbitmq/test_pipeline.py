@@ -91,6 +91,7 @@ def test_a_route_names_exchange_and_routing_key(
     assert found == {"small": [1, 2], "large": [3, 4, 5]}
 
 
+@pytest.mark.long
 def test_a_returned_change_is_parked_and_retried(
     database: Database, capture: Capturing, deliver: Delivering, bench: Bench
 ) -> None:

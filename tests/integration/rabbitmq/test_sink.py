@@ -174,6 +174,7 @@ def test_a_full_queue_is_retried_until_a_consumer_makes_room(bench: Bench) -> No
         assert own == sorted(own)
 
 
+@pytest.mark.long
 def test_a_queue_that_stays_full_stops_its_keys_and_no_others(bench: Bench) -> None:
     bench.declare(arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     bench.declare("b")

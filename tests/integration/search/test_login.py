@@ -64,6 +64,7 @@ def test_a_missing_permission_is_no_wrong_login(
     assert "Permissions" in caught.value.hint
 
 
+@pytest.mark.long
 def test_tokens_and_keys(
     elasticsearch_server: EmbeddedElasticsearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(params=["opensearch", "elasticsearch"])
+@pytest.fixture(params=["opensearch", pytest.param("elasticsearch", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Server:
     found: Server = request.getfixturevalue(f"{request.param}_server")
     return found
@@ -329,6 +329,7 @@ class Failing(Gateway):
 
 
 @pytest.mark.parametrize("status", [0, 429, 503])
+@pytest.mark.long
 def test_failures_leave_the_newest_state(bench: Bench, seed: int, status: int) -> None:
     """GIVEN a cluster that fails requests and items, before and after it has stored them WHEN rows
     are inserted, updated, moved and deleted THEN the documents are the rows."""

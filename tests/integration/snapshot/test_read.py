@@ -225,6 +225,7 @@ def test_a_policy_that_hides_rows_is_an_error(spark: SparkSession, database: Dat
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.long
 def test_a_keeper_stays_while_a_session_reads_and_then_ends(database: Database) -> None:
     database.execute("CREATE TABLE kept (id int); INSERT INTO kept VALUES (1)")
     snapshot = keep(database.dsn, TableName("public", "kept"), idle_s=10)
