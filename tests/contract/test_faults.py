@@ -108,7 +108,8 @@ def fails(call: Callable[[], object]) -> SinkError | None:
 
 
 def check(bench: Bench, numbers: Iterable[int], *, keys: int = KEYS, repeats: bool = False) -> int:
-    """These messages have arrived, each key in order, and once unless repeats are allowed.
+    """These messages have arrived, once unless repeats are allowed, and each key in order if its
+    destination has one.
 
     Returns how many were repeated.
     """
@@ -118,7 +119,7 @@ def check(bench: Bench, numbers: Iterable[int], *, keys: int = KEYS, repeats: bo
     for key in range(keys):
         for destination in {place for place, _ in first}:
             own = [n for place, n in first if place == destination and n % keys == key]
-            assert own == sorted(own)
+            assert own == sorted(own) or not bench.ordered
     repeated = len(found) - len(first)
     assert repeats or not repeated
     return repeated
@@ -138,19 +139,21 @@ def test_one_refused_message_is_parked_and_released_in_order(bench: Bench, tmp_p
     bench.refuse()
     if bench.refused_until_restart:
         pipeline.restart()
-    assert pipeline.deliver(documents(bench, range(3, 12), keys=3, refused=7)).parked == 2
+    parked = (7, 10) if bench.ordered else (7,)
+    receipt = pipeline.deliver(documents(bench, range(3, 12), keys=3, refused=7))
+    assert receipt.parked == len(parked)
     pipeline.commit(position(11))
-    assert pipeline.parked() == ids(7, 10)
+    assert pipeline.parked() == ids(*parked)
     assert pipeline.deliver(documents(bench, range(12, 15), keys=3)).parked == 1
     pipeline.commit(position(14))
-    assert pipeline.parked() == ids(7, 10, 13)
-    check(bench, set(range(15)) - {7, 10, 13}, keys=3)
+    assert pipeline.parked() == ids(*parked, 13)
+    check(bench, set(range(15)) - {*parked, 13}, keys=3)
     bench.accept()
     if bench.refused_until_restart:
         pipeline.restart()
     pipeline.order("retry", 7)
     release = pipeline.release()
-    assert pipeline.deliver_again(release).messages == 3
+    assert pipeline.deliver_again(release).messages == len(parked) + 1
     pipeline.commit(release.last)
     assert pipeline.parked() == []
     assert pipeline.deliver(documents(bench, range(15, 18), keys=3)).messages == 3
@@ -163,9 +166,9 @@ def test_requests_that_fail_in_part(bench: Bench, new_sink: Callable[..., Sink],
     """GIVEN a destination that fails some messages of each request THEN these are sent again, the
     accepted ones are not, and no key overtakes."""
     with bench.failing_in_part(random.Random(seed)):
-        receipt = deliver(bench, new_sink(), ORIGIN, documents(bench, range(60), keys=7))
-    assert receipt.messages == 60
-    check(bench, range(60), keys=7)
+        receipt = deliver(bench, new_sink(), ORIGIN, documents(bench, range(50), keys=7))
+    assert receipt.messages == 50
+    check(bench, range(50), keys=7)
 
 
 @pytest.mark.parametrize("bench", benches(Case.THROTTLED), indirect=True)
@@ -218,14 +221,15 @@ def test_a_message_whose_retry_has_to_wait_holds_up_no_other_key(
 def test_connections_that_are_cut_at_random_points(
     bench: Bench, new_sink: Callable[..., Sink], seed: int, tmp_path: Path
 ) -> None:
-    rng, done, upto = random.Random(seed), 0, 120
+    rng, done, upto = random.Random(seed), 0, 90
     with bench.proxy() as proxy:
         sink = new_sink(port=proxy.port, folder=tmp_path / "accepted")
         while done < upto:
             end = min(done + rng.randint(10, 40), upto)
             after = position(done - 1) if done else ORIGIN
             for _ in range(3):
-                proxy.cut_after(int(10 ** rng.uniform(1, 4)))
+                # Every batch has more bytes than the first cut waits for.
+                proxy.cut_after(int(10 ** rng.uniform(1, 4 if proxy.cuts else 2.5)))
                 error = fails(
                     lambda: deliver(bench, sink, after, documents(bench, range(done, end)))  # noqa: B023
                 )
@@ -345,3 +349,4 @@ def test_benches_expect_what_sinks_promise(bench: Bench) -> None:
     words = ("exactly once", "effectively once") if bench.once else ("at least once",)
     assert any(each in promised for each in words)
     assert bench.once or not bench.kind.stores_position(bench.settings())
+    assert bench.ordered != ("written in any order" in bench.kind.promises.order)

@@ -44,6 +44,9 @@ class Bench(ABC):
     """Where its server listens; 0 if sinks do not reach it over one TCP port."""
     once: bool = False
     """Whether it has each message once, whatever is replayed."""
+    ordered: bool = True
+    """Whether messages of a key are stored in their order. Otherwise later ones that are in the
+    request of a refused one are stored, too."""
     fences: bool = False
     """Whether a sink that was replaced fails with SinkFencedError."""
     acceptance: re.Pattern[bytes] = re.compile(b"^POST|^PUT")

@@ -117,7 +117,7 @@ class RedisBench(Bench):
             with redis.Redis(port=self.port) as client:
                 call(client)
         else:
-            with redis.RedisCluster(port=self._servers[0].port) as cluster:
+            with redis.RedisCluster(host="127.0.0.1", port=self._servers[0].port) as cluster:
                 call(cluster)
 
 
@@ -159,6 +159,7 @@ class SearchBench(Bench):
     has another type refuses messages."""
 
     once = True
+    ordered = False
     acceptance = re.compile(b"^POST /_bulk")
     refused_until_restart = False
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import s3fs
 
 from tailrace.testing import EmbeddedNats
 from tests.contract.benches.brokers import KafkaBench, NatsBench, RabbitMQBench
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tests.contract.benches.bench import Bench
     from tests.contract.benches.case import Case
     from tests.fix_aws import MotoServer
+    from tests.fix_s3 import S3Server
 
 
 @contextmanager
@@ -89,7 +91,11 @@ def memory_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 @contextmanager
 def s3_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield S3Bench(request.getfixturevalue("s3_server"), uuid.uuid4().hex)
+    server: S3Server = request.getfixturevalue("s3_server")
+    with pytest.MonkeyPatch.context() as patch:
+        # The library does not try again, which takes seconds.
+        patch.setattr(s3fs.S3FileSystem, "retries", 1)
+        yield S3Bench(server, uuid.uuid4().hex)
 
 
 @contextmanager
@@ -141,9 +147,9 @@ OF_DOCUMENTS: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager
 ALL = BENCHES | OF_DOCUMENTS
 _HEAVY = {
     "kafka-transactional", "redis-cluster", "rabbitmq-quorum", "opensearch", "elasticsearch",
-    "sns-fifo",
+    "sqs-fifo", "sns", "sns-fifo",
 }  # fmt: skip
-"""Benches whose server takes long to start, and variants that cost much."""
+"""Benches whose server takes long to start or to answer, and variants that cost much."""
 
 
 def benches(case: Case, *, exempt: bool = False) -> list[ParameterSet]:
