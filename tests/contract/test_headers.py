@@ -12,20 +12,20 @@ from tailrace.config import Pipeline
 from tailrace.message import HEADERS
 from tailrace.position import ORIGIN
 from tailrace.sinks.registry import SINKS
-from tests.contract.benches import BENCHES
+from tests.contract.benches.registry import BENCHES, names
 from tests.unit.sinks.rows import rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.contract.benches import Bench
+    from tests.contract.benches.bench import Bench
 
 WITH_HEADERS = [
     name for name in BENCHES if SINKS.find(name.partition("-")[0]).own_headers is not None
 ]
 
 
-@pytest.fixture(params=WITH_HEADERS)
+@pytest.fixture(params=names(WITH_HEADERS))
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with BENCHES[request.param](request) as made:
         yield made

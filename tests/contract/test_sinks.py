@@ -16,17 +16,18 @@ from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.outcome import Verdict
 from tailrace.sinks.registry import SINKS
-from tests.contract.benches import BENCHES, TOO_LARGE
+from tests.contract.benches.bench import TOO_LARGE
+from tests.contract.benches.registry import BENCHES, names
 from tests.unit.sinks.rows import message_id, payload, position, rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.sinks.contract import Sink
-    from tests.contract.benches import Bench, Delivered
+    from tests.contract.benches.bench import Bench, Delivered
 
 
-@pytest.fixture(params=BENCHES)
+@pytest.fixture(params=names())
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with BENCHES[request.param](request) as made:
         yield made

@@ -146,14 +146,16 @@ class ParkingGuard:
 
     def write(self, messages: pa.RecordBatch) -> None:
         """Write the messages that the sink takes, and park the others."""
-        accepted = self._inspected(messages)
+        self._send(self._inspected(messages))
+
+    def _send(self, messages: pa.RecordBatch) -> None:
         if self._flushes.stores_position:
             # The sink may store the position now, and a replay would then pass over what is parked.
             self._write_part()
         if self._flushes.all_or_nothing:
-            self._unflushed.append(accepted)
-        if accepted.num_rows:
-            self._sink.write(accepted)
+            self._unflushed.append(messages)
+        if messages.num_rows:
+            self._sink.write(messages)
 
     def release(self, messages: pa.RecordBatch) -> Receipt:
         """Deliver parked messages again, rows of RELEASED, and note what became of them."""
@@ -171,7 +173,8 @@ class ParkingGuard:
             if self._flushes.all_or_nothing:
                 again, self._unflushed = self._unflushed, []
             for messages in again:
-                self.write(messages)
+                # Not `write`: a message before the refused one of its group does not wait for it.
+                self._send(messages)
             following = self._sink.flush(end=end)
             failures, receipt = following.failures, _sum(receipt, following)
         self._unflushed.clear()

@@ -1,15 +1,30 @@
-"""A TCP proxy on loopback that can drop, freeze and restore connections."""
+"""A TCP proxy on loopback that can drop, freeze, mute and restore connections."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
-from typing import Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import re
+
+
+@dataclass(eq=False, slots=True)
+class _Pair:
+    client: socket.socket
+    server: socket.socket
+    muted: bool = False
 
 
 class TcpProxy:
-    """Forwards to one target. `cut` closes all connections, `black_hole` discards all data."""
+    """Forwards to one target.
+
+    `cut` closes all connections, `cut_after` does so in the middle of the data, `black_hole`
+    forwards nothing, `mute` discards answers.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -17,7 +32,15 @@ class TcpProxy:
         self.port: int = self._listener.getsockname()[1]
         self._flowing = threading.Event()
         self._flowing.set()
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._counting = threading.Lock()
+        self._left: int | None = None
+        """How many bytes to forward before a cut; None: no cut."""
+        self._muting: re.Pattern[bytes] | None = None
+        self.cuts = 0
+        """How often connections were cut in the middle of the data."""
+        self.discarded_bytes = 0
+        """How much of answers was discarded."""
+        self._pairs: list[_Pair] = []
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -32,29 +55,67 @@ class TcpProxy:
             except OSError:
                 _close(client)
                 continue
-            self._pairs.append((client, server))
-            for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+            pair = _Pair(client, server)
+            self._pairs.append(pair)
+            for pump in (self._forward_requests, self._forward_answers):
+                threading.Thread(target=pump, args=(pair,), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward_requests(self, pair: _Pair) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
+            while data := pair.client.recv(65536):
                 self._flowing.wait()
-                sink.sendall(data)
-        _close(source, sink)
+                if self._muting is not None and self._muting.search(data):
+                    pair.muted = True
+                self._send(pair.server, data)
+        _close(pair.client, pair.server)
+
+    def _forward_answers(self, pair: _Pair) -> None:
+        with contextlib.suppress(OSError):
+            while data := pair.server.recv(65536):
+                self._flowing.wait()
+                if pair.muted:
+                    self.discarded_bytes += len(data)
+                else:
+                    self._send(pair.client, self.answer(data))
+        _close(pair.client, pair.server)
+
+    def answer(self, data: bytes) -> bytes:
+        """What the client receives of the server's answer. A subclass may change it."""
+        return data
+
+    def _send(self, receiver: socket.socket, data: bytes) -> None:
+        with self._counting:
+            if self._left is not None:
+                data = data[: self._left]
+                self._left -= len(data)
+            cut = self._left == 0
+        receiver.sendall(data)
+        if cut:
+            self._left = None
+            self.cuts += 1
+            self.cut()
 
     def cut(self) -> None:
         """Close every connection; accept new ones."""
         pairs, self._pairs = self._pairs, []
         for pair in pairs:
-            _close(*pair)
+            _close(pair.client, pair.server)
+
+    def cut_after(self, count: int) -> None:
+        """Close every connection once so many bytes more were forwarded, in both directions."""
+        self._left = count
 
     def black_hole(self) -> None:
         """Forward nothing, on present and new connections, without closing any."""
         self._flowing.clear()
 
+    def mute(self, after: re.Pattern[bytes]) -> None:
+        """Discard the answers of each connection on which a client sends this, from then on."""
+        self._muting = after
+
     def heal(self) -> None:
-        """Forward again. Closes the connections that were black holes: they have lost bytes."""
+        """Forward again. Closes the connections, which have lost bytes."""
+        self._muting = self._left = None
         self.cut()
         self._flowing.set()
 

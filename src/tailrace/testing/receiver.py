@@ -112,6 +112,10 @@ def _handler(receiver: HttpReceiver) -> type[BaseHTTPRequestHandler]:
 
         def _receive(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
+            if self.command != "GET" and "content-length" not in headers:
+                # The client has disconnected in the middle of the headers.
+                self.close_connection = True
+                return
             size = int(headers.get("content-length", 0))
             body = self.rfile.read(size)
             if len(body) < size:

@@ -84,6 +84,21 @@ def test_a_message_too_large_is_named_before_it_is_sent(settings: NatsSink) -> N
     assert held(settings) == []
 
 
+def test_a_limit_that_was_changed_applies_to_the_next_batch(settings: NatsSink) -> None:
+    """The connection stays open."""
+    make_stream(settings, max_msg_size=-1)
+    with opened(settings) as sink:
+        sink.write(batch(settings, range(3)))
+        sink.flush()
+        for limit, refused in ((1000, [0]), (-1, [])):
+            config = stream_info(settings, settings.stream.name)["config"]
+            request(
+                settings, f"STREAM.UPDATE.{settings.stream.name}", config | {"max_msg_size": limit}
+            )
+            sink.open(position(2))
+            assert list(sink.inspect(batch(settings, [3], size=5000))) == refused
+
+
 def test_the_limit_of_the_server_applies() -> None:
     with EmbeddedNats(config="max_payload: 2000") as server:
         settings = sink_settings(server.url)

@@ -11,6 +11,7 @@ import pytest
 from tailrace.errors import SinkError, SinkRefusedError, SinkUnreachableError
 from tailrace.position import ORIGIN
 from tailrace.sinks.postgres.sink_type import SINK
+from tailrace.testing import TcpProxy
 from tests.fix_postgres import Database
 from tests.integration.postgres.bench import Bench, batch, change, delivered, messages, numbered
 from tests.unit.sinks.rows import position
@@ -62,6 +63,22 @@ def test_a_connection_that_is_ended_by_an_administrator(bench: Bench) -> None:
             sink.flush()
         sink.open(ORIGIN)
         assert delivered(sink, batch(range(10))).messages == 10
+    assert bench.ids() == numbered(range(10))
+
+
+def test_a_server_that_stops_answering_is_unreachable(bench: Bench) -> None:
+    """GIVEN a server that holds its connections open and says nothing THEN the sink does not wait
+    for ever; WHEN the server answers again THEN each message is there once."""
+    with TcpProxy("127.0.0.1", bench.database.server.port) as proxy:
+        dsn = f"{bench.database.dsn} port={proxy.port}"
+        with bench.opened(dsn=dsn, statement_timeout_s=1, connect_timeout_s=2) as sink:
+            sink.write(batch(range(10)))
+            proxy.black_hole()
+            with pytest.raises(SinkUnreachableError, match="no answer within 3 s"):
+                sink.flush()
+            proxy.heal()
+            sink.open(ORIGIN)
+            assert delivered(sink, batch(range(10))).messages == 10
     assert bench.ids() == numbered(range(10))
 
 

@@ -224,15 +224,16 @@ def test_what_is_parked_is_durable_before_the_sink_may_store_the_position(system
 
 def test_a_sink_that_stores_nothing_after_a_refusal_gets_the_rest_again(system: System) -> None:
     """GIVEN a sink whose flush stores all or nothing, and a message that only the server refuses
-    THEN the guard parks it and writes the others again."""
+    THEN the guard parks it and later ones of its key, and writes the others again, also those of
+    its key before it."""
     sink = AllOrNothing({"b1"})
     task = TaskParking(system.folder, history=HISTORY, run=system.run)
     flushes = Flushes(stores_position=True, all_or_nothing=True)
     guard = ParkingGuard(sink, flushes, task, blocks=True, now_us=lambda: 9)
     guard.begin(system.position)
-    guard.write(messages([("a1", "a"), ("b1", "b")], lsn=100))
+    guard.write(messages([("a1", "a"), ("b0", "b"), ("b1", "b")], lsn=100))
     guard.write(messages([("b2", "b"), ("a2", "a")], lsn=200))
-    assert guard.flush() == Receipt(messages=2, parked=2)
-    assert sink.received == ["a1", "a2"]
+    assert guard.flush() == Receipt(messages=3, parked=2)
+    assert sink.received == ["a1", "b0", "a2"]
     system.position = end_of(200)
     assert [name for name, _, _ in system.parked()] == ["b1", "b2"]

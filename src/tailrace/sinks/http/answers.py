@@ -15,24 +15,27 @@ if TYPE_CHECKING:
 
 
 def outcomes_of(
-    status: int, *, count: int, retry_after: str = "", body: bytes = b""
+    status: int, *, count: int, array: bool, retry_after: str = "", body: bytes = b""
 ) -> Mapping[int, Outcome]:
     """Which of the messages of a request were not accepted, and why.
 
-    A receiver may answer an array with 2xx and a result for each message, in order:
+    A receiver may answer an array with 2xx and a result for each message, in order. An array may
+    have a single message, for example when it is sent again:
 
-    >>> found = outcomes_of(207, count=2, body=b'{"results": [{"status": 200}, {"status": 422}]}')
+    >>> found = outcomes_of(
+    ...     207, count=2, array=True, body=b'{"results": [{"status": 200}, {"status": 422}]}'
+    ... )
     >>> {row: outcome.code for row, outcome in found.items()}
     {1: 'HTTP_422'}
     """
     if 200 <= status < 300:
-        return _outcomes_of_results(body, count)
+        return _outcomes_of_results(body, count) if array else {}
     outcome = outcome_of(status, retry_after=retry_after, body=body)
     return {} if outcome is None else dict.fromkeys(range(count), outcome)
 
 
 def _outcomes_of_results(body: bytes, count: int) -> Mapping[int, Outcome]:
-    if count == 1 or b'"results"' not in body:
+    if b'"results"' not in body:
         return {}
     try:
         results = orjson.loads(body)["results"]

@@ -126,6 +126,7 @@ class Http(RequestSink[Connections]):
                 return outcomes_of(
                     response.status,
                     count=count,
+                    array=self._settings.body == "array",
                     retry_after=_header(response, b"retry-after"),
                     body=_read(response, timeout_s),
                 )

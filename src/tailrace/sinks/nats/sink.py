@@ -99,6 +99,7 @@ class JetStream:
                 self._created = info["created"]
             assert self._line is not None
             assert self._publisher is not None
+            self._learn_limits(self._line, info["config"])
             subjects = self._own.subjects
             self._claim = ensure(self._line, info, self._lane, after=after, subjects=subjects)
             self._own = replace(self._own, shared=shared(info, self._lane, subjects))
@@ -136,14 +137,6 @@ class JetStream:
         line = self._line = NatsConnection.connect(settings, name=self._name)
         answer = ready(line, settings, pipeline=self._name)
         answer = await_quorum(line, answer, timeout_s=settings.timeout_s)
-        config = answer["config"]
-        self._subjects = Subjects(config["subjects"])
-        stream_limit = int(config.get("max_msg_size", -1))
-        self._limit_bytes = (
-            min(line.max_payload, stream_limit) if stream_limit > 0 else line.max_payload
-        )
-        if settings.atomic == "transaction":
-            self._limit_bytes -= frames.BATCH_FIELDS_BYTES
         self._publisher = Publisher(
             line,
             stream=self._stream,
@@ -151,6 +144,16 @@ class JetStream:
             timeout_s=settings.timeout_s,
         )
         return answer
+
+    def _learn_limits(self, line: NatsConnection, config: dict[str, Any]) -> None:
+        """What the stream takes. It may have been changed since the last batch."""
+        self._subjects = Subjects(config["subjects"])
+        stream_limit = int(config.get("max_msg_size", -1))
+        self._limit_bytes = (
+            min(line.max_payload, stream_limit) if stream_limit > 0 else line.max_payload
+        )
+        if self._settings.atomic == "transaction":
+            self._limit_bytes -= frames.BATCH_FIELDS_BYTES
 
     def _read_back(self, state: dict[str, Any]) -> None:
         assert self._line is not None

@@ -94,7 +94,13 @@ class PostgresSink(SinkSettings):
         ),
     )
     statement_timeout_s: int = Field(
-        default=300, ge=1, le=2_000_000, description="Max seconds of a statement on the target."
+        default=300,
+        ge=1,
+        le=2_000_000,
+        description=(
+            "Max seconds of a statement on the target. A server that does not answer for "
+            "`connect_timeout_s` longer counts as unreachable."
+        ),
     )
     connect_timeout_s: int = Field(
         default=10, ge=1, le=3600, description="Max seconds to wait for a connection."

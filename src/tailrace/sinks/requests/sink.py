@@ -7,6 +7,7 @@ request is sent over it, and which destinations it takes.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from tailrace.sinks.requests.acknowledged import Acknowledged
 from tailrace.sinks.requests.engine import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -53,6 +54,8 @@ class RequestSink(ABC, Generic[C]):
         self._request_settings = settings
         self._lane = lane
         self._acknowledged = Acknowledged(lane.folder, history=lane.history, lane=lane.number)
+        self.clock: Callable[[], float] = time.monotonic
+        """By which requests wait. Tests set another one before they open the sink."""
         self._skipped = 0
         """Messages that an earlier attempt has delivered, since the last receipt."""
         self._connection: C | None = None
@@ -103,6 +106,7 @@ class RequestSink(ABC, Generic[C]):
             acknowledged=self._acknowledged,
             ordered=self._lane.ordered,
             blocks=self._lane.blocks,
+            clock=self.clock,
         )
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:

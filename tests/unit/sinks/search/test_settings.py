@@ -15,7 +15,10 @@ from tailrace.sinks.search.destination import IndexTemplate, is_index, target_of
 from tailrace.sinks.search.settings import Node
 
 URL = "https://search.example.com"
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=63)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=63).filter(
+    lambda name: len(name.encode()) <= 63
+)
+"""PostgreSQL's names have at most 63 bytes."""
 
 
 def settings(kind: str = "opensearch", **keys: Any) -> Any:
