@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from tailrace.pipeline import enrich
 from tailrace.pipeline.check import check
 from tailrace.pipeline.expressions.expression import parse
 from tailrace.postgres.lookup import LookupSession
+from tailrace.testing import TcpProxy
 from tests.unit.pipeline.expressions.cells import SINK
 
 if TYPE_CHECKING:
@@ -221,6 +223,22 @@ def test_a_session_that_was_ended_is_opened_again(database: Database) -> None:
         session.rows(query, [b"1"])
     assert session.rows(query, [b"1"])
     session.close()
+
+
+def test_a_server_that_hangs_is_unreachable(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a server behind a proxy that takes requests and answers nothing."""
+    monkeypatch.setattr("tailrace.postgres.lookup._GRACE_S", 0.1)
+    with TcpProxy("127.0.0.1", database.server.port) as proxy:
+        dsn = f"host=127.0.0.1 port={proxy.port} user=postgres dbname={database.name}"
+        session = LookupSession(dsn, timeout_s=0.2)
+        query = "SELECT $1::int[]"
+        assert session.rows(query, [b"1"]) == [(b"{1}",)]
+        proxy.mute(re.compile(b"SELECT"))
+        with pytest.raises(PostgresUnreachableError, match=r"no answer within 0\.3 s"):
+            session.rows(query, [b"1"])
+        session.close()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ temporary tables and the settings of the session.
 from __future__ import annotations
 
 import contextlib
-import math
-import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import pq
@@ -17,13 +15,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import ConfigError, SinkRefusedError
 from tailrace.postgres.connection import SESSION_SQL, conninfo
+from tailrace.postgres.limited import LimitedConnection
 from tailrace.settings import is_loopback
 from tailrace.sinks.postgres.failures import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from psycopg.abc import PQGen
 
     from tailrace.sinks.postgres.settings import PostgresSink
 
@@ -37,49 +34,13 @@ _SETTINGS = (
 )
 
 
-T = TypeVar("T")
-
-
-class _Connection(psycopg.Connection[Any]):
-    """Gives up a server that stops answering.
-
-    PostgreSQL ends statements that take too long, and TCP connections whose peer is gone. Neither
-    notices a server, or a proxy, that hangs with its connections open.
-    """
-
-    answer_timeout_s = math.inf
-
-    def wait(self, gen: PQGen[T], *given: Any, **options: Any) -> T:
-        """Everything that waits for the server passes here."""
-        limited = _within(self.answer_timeout_s, gen)
-        return super().wait(limited, *given, **options)
-
-
-def _within(timeout_s: float, gen: PQGen[T]) -> PQGen[T]:
-    """The same exchange with the server, which fails after a time.
-
-    psycopg resumes it several times per second, also if there is nothing to read or to write.
-    """
-    end_s = time.monotonic() + timeout_s
-    try:
-        wanted = next(gen)
-        while True:
-            ready = yield wanted
-            if not ready and time.monotonic() > end_s:
-                raise psycopg.OperationalError(f"no answer within {timeout_s:g} s")
-            wanted = gen.send(ready)
-    except StopIteration as ended:
-        answer: T = ended.value
-        return answer
-
-
 class Session:
     """An open connection. Outside of `begin` and `commit` every statement commits itself."""
 
     def __init__(self, settings: PostgresSink, *, name: str) -> None:
         self.dsn = _dsn(settings)
         with self.errors():
-            self._connection = _Connection.connect(
+            self._connection = LimitedConnection.connect(
                 conninfo(
                     self.dsn,
                     application_name=f"tailrace {name}",
