@@ -1,4 +1,4 @@
-"""`tailrace pipeline try` shows what the sink receives, and sends nothing."""
+"""`tailrace pipeline try` shows what the sink receives, and sends one message on request."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import nats.js.errors
 import pytest
 import yaml
 
+from tailrace.testing import HttpReceiver, HttpResponse
 from tests.command import call
 
 if TYPE_CHECKING:
@@ -107,3 +108,33 @@ def test_a_table_that_the_pipeline_does_not_read(
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert "No change in the log reaches the sink" in done.stderr
+
+
+def test_one_message_is_sent_on_request(
+    shop: Captured, deliver: Delivering, tmp_path: Path
+) -> None:
+    """GIVEN a receiver that accepts, and one that refuses THEN the command says so."""
+    status = [200]
+    with HttpReceiver(lambda _: HttpResponse(status=status[0], body=b"why not")) as receiver:
+        sink = {"type": "http", "url": receiver.url, "allow_private": True}
+        path = settings(deliver(shop), tmp_path, sink=sink, shape="plain")
+        command = ["pipeline", "try", "shop", "--table", "items", "--send", "-c", str(path)]
+        sent = call(*command, "--limit", "2")
+        assert sent.returncode == 0, sent.stderr
+        assert "the sink has accepted it" in sent.stderr
+        (request,) = receiver.requests
+        assert json.loads(request.body)["op"] == "delete"
+        assert f"id: {request.id}" in sent.stdout.splitlines()[2]
+        status[0] = 422
+        refused = call(*command)
+    assert refused.returncode == 1
+    assert "Not accepted: HTTP_422" in refused.stderr
+
+
+def test_a_sink_that_keeps_positions_sends_no_single_message(
+    shop: Captured, deliver: Delivering, tmp_path: Path
+) -> None:
+    path = settings(deliver(shop), tmp_path)
+    refused = call("pipeline", "try", "shop", "--send", "-c", str(path))
+    assert refused.returncode != 0
+    assert "keeps what it has sent" in refused.stderr

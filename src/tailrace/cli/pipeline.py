@@ -19,6 +19,8 @@ from tailrace.cli import options
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
+
     from tailrace.config import Config, Pipeline
     from tailrace.control import ControlFile
     from tailrace.log.start import Start
@@ -155,9 +157,10 @@ def try_(
     ] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Max messages.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document per line.")] = False,
+    send: Annotated[bool, typer.Option("--send", help="Send the last one, with its id.")] = False,
     config: options.ConfigFile = None,
 ) -> None:
-    """Show the messages that a pipeline makes of recent changes, and send nothing.
+    """Show the messages that a pipeline makes of recent changes. Sends nothing without --send.
 
     Reads the last 10,000 changes of its tables in the log, and applies the expressions, the shape
     and the encoding of the settings file. The pipeline need not run, and may run.
@@ -167,14 +170,17 @@ def try_(
     Examples:
       tailrace pipeline try orders
       tailrace pipeline try orders --table public.order_items --limit 1 --json
+      tailrace pipeline try orders --limit 1 --send
     """
     from tailrace.cli.log.render import escape
     from tailrace.log.reader import Log
     from tailrace.parking.control import text_field, time_text
-    from tailrace.pipeline.preview import preview
+    from tailrace.pipeline.preview import check_send, preview
 
     settings = options.settings(config)
     pipeline = _configured(settings, name)
+    if send:
+        check_send(pipeline)
     log = Log.open(settings.log.path)
     found = preview(
         pipeline,
@@ -202,6 +208,21 @@ def try_(
         typer.echo(f"  {escape(str(payload[1]))}")
     if not found:
         typer.echo("No change in the log reaches the sink.", err=True)
+    elif send:
+        _send(pipeline, name, found[-1].slice(found[-1].num_rows - 1))
+
+
+def _send(pipeline: Pipeline, name: str, message: pa.RecordBatch) -> None:
+    from tailrace.pipeline.preview import send
+
+    outcome = send(pipeline, name, message)
+    if outcome is None:
+        typer.echo("Sent: the sink has accepted it.", err=True)
+        return
+    typer.echo(f"Not accepted: {outcome.code}: {outcome.reason}", err=True)
+    if outcome.hint:
+        typer.echo(outcome.hint, err=True)
+    raise typer.Exit(1)
 
 
 def _headers(row: dict[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ Pure but for the log: the clock and the reasons to end are passed in.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ class Following:
 
     It ends after `max_rows` changes or `max_s` seconds, and when `ends` is true for the position
     that it has reached. With `near` it also ends when it is far from the end of the log. `limit`
-    returns how far a plan covers a range: it ends there, too.
+    returns how far a plan covers a range: it ends there, too. What it reads after a pause of the
+    log it collects for `linger_s`.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class Following:
         ends: Callable[[Position], bool],
         near: bool = False,
         limit: Callable[[Position, Position], Position] = lambda _, upto: upto,
+        linger_s: float = 0.0,
         clock: Callable[[], float],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._log = log
         self._decoder = Decoder(wanted=wanted, messages=messages)
@@ -64,7 +68,9 @@ class Following:
         self._ends = ends
         self._near = near
         self._limit = limit
+        self._linger_s = linger_s
         self._clock = clock
+        self._sleep = sleep
         self._rows = 0
         self._range_bytes = 0
         self._began_s = self._looked_s = 0.0
@@ -80,19 +86,24 @@ class Following:
         """The changes, and None where the log has no more for now."""
         self._began_s = self._looked_s = self._clock()
         before: Mark | None = None
+        waited = False
         while True:
             mark = self._log.end()
             if mark.position > self.reached:
+                if self._linger_s and waited:
+                    self._sleep(self._linger_s)
+                    mark = self._log.end()
                 if self._near and before is not None and _is_far(before, mark):
                     return
                 upto = self._limit(self.reached, mark.position)
                 over = yield from self._read(upto, continues=before is not None)
                 if over or upto < mark.position:
                     return
-                before = mark
+                before, waited = mark, False
             else:
                 yield None
                 self._log.wait(self.reached, LOOK_S)
+                waited = True
             if self._is_over():
                 return
 

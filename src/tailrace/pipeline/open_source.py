@@ -62,6 +62,7 @@ class OpenSource:
             ends=self._ends(log, records, page),
             near=not self.far,
             limit=_covered(log, versions),
+            linger_s=self.spec.linger_s,
             clock=time.monotonic,
         )
 

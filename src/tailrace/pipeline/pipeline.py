@@ -206,6 +206,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         system_identifier=int(identity.system_identifier),
         slot=identity.slot,
         relations=tuple(stages.versions) if stages is not None else (),
+        linger_s=pipeline.sink.linger_s,
         lookups=stages.lookups() if stages is not None else "",
     )
 

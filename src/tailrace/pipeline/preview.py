@@ -1,12 +1,13 @@
 """The messages that a pipeline makes of recent changes: what `tailrace pipeline try` shows.
 
 They pass through the expressions, the shape and the encoding, as in the running pipeline. Spark
-runs only if the pipeline has SQL stages. Nothing is sent.
+runs only if the pipeline has SQL stages. Nothing is sent but one message on request.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,6 +20,10 @@ from tailrace.pipeline.frames.blocks import BlockFrame, encoder_of, unpack
 from tailrace.pipeline.frames.cells import CellFrame
 from tailrace.pipeline.frames.frame import Slice
 from tailrace.pipeline.pipeline import spec_of
+from tailrace.position import ORIGIN
+from tailrace.sinks.contract import Lane
+from tailrace.sinks.registry import SINKS
+from tailrace.sinks.retry import Retry
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from tailrace.config import Spark as SparkSettings
     from tailrace.log.reader import Log
     from tailrace.position import Position
+    from tailrace.sinks.outcome import Outcome
 
 LOOK_BACK = 10_000
 """How many of the last changes of its tables are tried."""
@@ -52,6 +58,28 @@ def preview(
         frame = BlockFrame(spec_of(name, one_lane, log, None))
         messages = _recent(log, end, lambda part: _unpacked(frame.batches(part)))
     return _last(messages, limit)
+
+
+def check_send(pipeline: Pipeline) -> None:
+    """Raise ConfigError if a message cannot be sent apart from the pipeline."""
+    kind = SINKS.find(pipeline.sink.type)
+    if not kind.sends_alone(pipeline.sink):
+        raise ConfigError(
+            f"the sink {kind.name} keeps what it has sent, so a single message cannot be sent",
+            hint="Leave --send out. `tailrace check` tests the destination.",
+        )
+
+
+def send(pipeline: Pipeline, name: str, message: pa.RecordBatch) -> Outcome | None:
+    """Send one message, with its id, as the pipeline would. Returns why it was not accepted."""
+    lane = Lane(pipeline=name, retry=Retry(attempts=1), routed=bool(pipeline.route))
+    with closing(SINKS.find(pipeline.sink.type).open(pipeline.sink, lane)) as sink:
+        sink.open(ORIGIN)
+        if refused := sink.inspect(message):
+            return refused[0]
+        sink.write(message)
+        failures = sink.flush().failures
+    return failures[0].outcome if failures else None
 
 
 def _only(pipeline: Pipeline, table: str) -> dict[str, object]:

@@ -36,6 +36,8 @@ class Spec:
     relations: tuple[int, ...] = field(default=())
     """Versions of relations that a plan with SQL stages was compiled for."""
 
+    linger_s: float = 0.0
+    """For how long changes are collected near the end of the log."""
     lookups: str = ""
     """Of a pipeline with `enrich` (`tailrace.pipeline.expressions.lookups`)."""
 

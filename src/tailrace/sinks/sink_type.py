@@ -34,6 +34,11 @@ class SinkSettings(Section):
         """Where a message goes when the pipeline has no `route`: a template of names."""
         return ""
 
+    @property
+    def linger_s(self) -> float:
+        """For how long changes are collected before they are written, near the end of the log."""
+        return 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
@@ -107,6 +112,12 @@ class SinkType(ABC, Generic[S]):
     def stores_position(self, settings: S) -> bool:
         """Whether a flush stores the position with the messages. Nothing of a batch with a refused
         message is flushed then: its messages may be others once the pipeline was changed."""
+        del settings
+        return False
+
+    def sends_alone(self, settings: S) -> bool:
+        """Whether a message can be sent apart from the pipeline. Not if the sink keeps positions,
+        or knows its own messages at the destination: both are the running pipeline's."""
         del settings
         return False
 

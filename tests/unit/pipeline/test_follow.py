@@ -30,11 +30,17 @@ class Rig:
         self.log = self.made.log()
         self.now, self.step = 0.0, step
         self.asked: list[Position] = []
+        self.slept: list[float] = []
         self.stops = False
 
     def clock(self) -> float:
         self.now += self.step
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Another transaction is written meanwhile."""
+        self.slept.append(seconds)
+        self.write(100 + len(self.slept))
 
     def ends(self, reached: Position) -> bool:
         self.asked.append(reached)
@@ -49,6 +55,7 @@ class Rig:
         max_rows: int = 1000,
         max_s: float = 1000.0,
         near: bool = False,
+        linger_s: float = 0.0,
         limit: Callable[[Position, Position], Position] = lambda _, upto: upto,
     ) -> Following:
         return Following(
@@ -61,7 +68,9 @@ class Rig:
             ends=self.ends,
             near=near,
             limit=limit,
+            linger_s=linger_s,
             clock=self.clock,
+            sleep=self.sleep,
         )
 
 
@@ -214,3 +223,17 @@ def test_it_ends_in_the_middle_of_a_long_log(reason: str, monkeypatch: pytest.Mo
     assert 0 < count < 5
     assert found == expected(*range(count))
     assert following.reached.lsn == transaction(count - 1).lsn
+
+
+def test_what_comes_after_a_pause_is_collected() -> None:
+    """GIVEN a log that pauses WHEN it goes on THEN what comes within the time is read at once."""
+    rig = Rig()
+    rig.write(1)
+    parts = rig.following(linger_s=0.5).parts()
+    assert rows(next(parts)) == expected(1)
+    assert next(parts) is None
+    assert rig.slept == []
+    rig.write(2)
+    assert rows(next(parts)) == expected(2, 101)
+    assert rig.slept == [0.5]
+    assert next(parts) is None

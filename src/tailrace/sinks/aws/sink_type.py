@@ -46,6 +46,11 @@ class AwsType(SinkType[A]):
         """Fills a template of names."""
         return NameTemplate(template, database=database)
 
+    def sends_alone(self, settings: A) -> bool:
+        """It keeps nothing of what it has sent."""
+        del settings
+        return True
+
     def open(self, settings: A, lane: Lane) -> AwsSink:
         """A client, which connects when the first request is sent."""
         try:

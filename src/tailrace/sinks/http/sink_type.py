@@ -45,6 +45,11 @@ class HttpType(SinkType[HttpSink]):
             return "a request has several messages and one set of headers: use `body: message`"
         return super().header_misfit(settings, names)
 
+    def sends_alone(self, settings: HttpSink) -> bool:
+        """It keeps nothing of what it has sent."""
+        del settings
+        return True
+
     def open(self, settings: HttpSink, lane: Lane) -> Sink:
         """A pool of connections."""
         from tailrace.sinks.http.sink import Http

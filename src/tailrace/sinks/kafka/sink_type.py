@@ -42,6 +42,10 @@ class KafkaType(SinkType[KafkaSink]):
         """In each transaction."""
         return settings.transactional
 
+    def sends_alone(self, settings: KafkaSink) -> bool:
+        """Without transactions, in which the position is stored."""
+        return not settings.transactional
+
     def open(self, settings: KafkaSink, lane: Lane) -> Sink:
         """A producer."""
         from tailrace.sinks.kafka.sink import Kafka

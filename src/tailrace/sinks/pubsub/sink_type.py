@@ -49,6 +49,11 @@ class PubSubType(SinkType[PubSubSink]):
         """Fills a template of topics."""
         return TopicTemplate(template, database=database)
 
+    def sends_alone(self, settings: PubSubSink) -> bool:
+        """It keeps nothing of what it has sent."""
+        del settings
+        return True
+
     def open(self, settings: PubSubSink, lane: Lane) -> PubSub:
         """A client, which connects when the first request is sent."""
         try:

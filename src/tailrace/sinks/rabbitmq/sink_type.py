@@ -41,6 +41,11 @@ class RabbitMQType(SinkType[RabbitMQSink]):
         """Fills a template of exchanges and routing keys."""
         return ExchangeTemplate(template, database=database)
 
+    def sends_alone(self, settings: RabbitMQSink) -> bool:
+        """It keeps nothing of what it has sent."""
+        del settings
+        return True
+
     def open(self, settings: RabbitMQSink, lane: Lane) -> Sink:
         """A connection and its channels."""
         from tailrace.sinks.rabbitmq.sink import RabbitMQ

@@ -16,6 +16,15 @@ class RequestSettings(SinkSettings):
     batch_bytes: Bytes = Field(
         default=2**20, ge=1, le=2**30, description="Max bytes of the messages in one request."
     )
+    linger_ms: int = Field(
+        default=0,
+        ge=0,
+        le=10_000,
+        description=(
+            "Near the end of the log, changes are collected for so long, so that requests have "
+            "more messages. For `batch_rows` above 1."
+        ),
+    )
     concurrency: int = Field(
         default=16,
         ge=1,
@@ -28,6 +37,11 @@ class RequestSettings(SinkSettings):
     max_message_bytes: Bytes = Field(
         default=5 * 2**20, ge=1, le=2**30, description="Larger messages are not sent."
     )
+
+    @property
+    def linger_s(self) -> float:
+        """For how long changes are collected near the end of the log."""
+        return self.linger_ms / 1000
 
     @property
     def limits(self) -> Limits:
