@@ -54,7 +54,8 @@ class Receipt:
     """Messages the sink already had: skipped by Tailrace or refused by the sink."""
     failures: tuple[Failure, ...] = ()
     """Messages that were not accepted, in order of position. All others are durable. After such a
-    message the sink has sent no other of its group (`tailrace.sinks.groups`) if the lane `blocks`.
+    message the sink has sent no other of its group (`tailrace.sinks.groups`) if the lane `blocks`,
+    unless it promises no order of messages.
     A sink that is `all_or_nothing` has stored nothing: the caller writes again what is left."""
     parked: int = 0
     """Messages that were parked instead of delivered (`tailrace.pipeline.guard`)."""
