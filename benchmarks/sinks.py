@@ -1,13 +1,15 @@
 """Sinks and their own clients at their best batching, with the same messages in the same run.
 
 The clients repeat messages after a crash and know no keys. The sinks store positions with the
-messages (Redis, PostgreSQL), keep a key in order and note what was accepted (HTTP, RabbitMQ, AWS,
-Pub/Sub), or write versions (OpenSearch).
+messages (Redis, PostgreSQL, files), keep a key in order and note what was accepted (HTTP, RabbitMQ,
+AWS, Pub/Sub), or write versions (OpenSearch).
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import shutil
 import statistics
 import tempfile
 import threading
@@ -24,7 +26,9 @@ import opensearchpy
 import psycopg
 import pyarrow as pa
 import redis
+import zstandard
 from opensearchpy import helpers
+from pyarrow import parquet
 
 from benchmarks import sinks_aws, sinks_pubsub
 from benchmarks.report import Report
@@ -56,7 +60,7 @@ _CONCURRENCY = 16
 def run(quick: bool) -> Report:
     """Sink ÷ client: `http_ratio`, `redis_ratio`, `redis_string_ratio`, `rabbitmq_ratio`,
     `rabbitmq_quorum_ratio`, `postgres_ratio`, `opensearch_ratio`, `sqs_ratio`, `kinesis_ratio`,
-    `pubsub_ratio`, `pubsub_unordered_ratio`."""
+    `pubsub_ratio`, `pubsub_unordered_ratio`, `file_ratio`, `file_jsonl_ratio`."""
     report = Report("sinks: messages per second, and the sink's rate ÷ that of its own client")
     count = 4_000 if quick else 200_000
     _http(report, _messages(count // 20, b"/"))
@@ -79,6 +83,7 @@ def run(quick: bool) -> Report:
     for kind, share in (("sqs", 10), ("kinesis", 2)):
         _aws(report, kind, count // share)
     pubsub(report, count // 10)
+    files(report, _messages(count, b"public/orders"))
     return report
 
 
@@ -381,3 +386,39 @@ def _bulk(server: EmbeddedOpenSearch, batches: Batches, size: int, threads: int)
         )
         # Several threads write one document in any order: conflicts are no failures.
         assert all(done or "version_conflict" in str(found) for done, found in results)
+
+
+def files(report: Report, batches: Batches) -> None:
+    """Parquet and JSON Lines, each with zstd, fsynced."""
+    with tempfile.TemporaryDirectory() as folder:
+        for form, name, client in (
+            ("parquet", "file", _write_parquet),
+            ("jsonl", "file_jsonl", _write_lines),
+        ):
+            target = Path(folder) / name
+            reset = partial(_new_folder, target)
+            best = _rate(partial(client, target / "one", batches), batches, reset)
+            settings = {"url": str(target), "format": form}
+            _compare(report, name, _sink("file", settings, batches, reset), best)
+
+
+def _new_folder(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def _write_parquet(path: Path, batches: Batches) -> None:
+    """pyarrow, with its defaults, from the same columns."""
+    names = ["destination", "id", "key", "payload", "lsn", "ordinal", "committed_at"]
+    with path.open("wb") as file:
+        parquet.write_table(pa.Table.from_batches(batches).select(names), file, compression="zstd")
+        os.fsync(file.fileno())
+
+
+def _write_lines(path: Path, batches: Batches) -> None:
+    """A stream of zstd, with a write per batch."""
+    with path.open("wb") as file:
+        with zstandard.ZstdCompressor(3).stream_writer(file, closefd=False) as stream:
+            for batch in batches:
+                stream.write(b"\n".join([*batch["payload"].to_pylist(), b""]))
+        os.fsync(file.fileno())
