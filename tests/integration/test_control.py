@@ -10,10 +10,12 @@ from tailrace import audit
 from tailrace.control import ControlFile
 from tailrace.position import Position
 from tailrace.testing import HttpReceiver, HttpResponse
+from tests.command import call
 from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.fix_capture import Captured
     from tests.fix_pipeline import Delivery
@@ -152,20 +154,16 @@ def test_a_failed_pipeline_skips_the_change_that_it_failed_at(
     broken = captured.log.end().position
     database.execute("INSERT INTO items VALUES (3, '3')")
     captured.catch_up()
-    delivery = deliver(captured, where="after.code::int > 0", shape="plain")
-    control = ControlFile(delivery.data, delivery.name)
-    with delivery.running() as progress:
-        wait_for(lambda: progress.figures.state == "failed", progress.current)
-        control.move("skip", broken, user="ann")
-        wait_for(
-            lambda: (
-                progress.figures.state == "running"
-                and progress.figures.position == str(captured.log.end().position)
-            ),
-            progress.current,
-        )
-    assert [message.json["after"]["id"] for message in delivery.received()][-1] == 3
-    assert 2 not in [message.json["after"]["id"] for message in delivery.received()]
+    with HttpReceiver() as receiver:
+        sink = {"type": "http", "url": receiver.url, "allow_private": True}
+        delivery = deliver(captured, to=sink, where="after.code::int > 0", shape="plain")
+        with delivery.running() as progress:
+            wait_for(lambda: progress.figures.state == "failed", progress.current)
+            assert receiver.requests == []
+            ControlFile(delivery.data, delivery.name).move("skip", broken, user="ann")
+            wait_for(lambda: len(receiver.requests) == 1, progress.current)
+            assert json.loads(receiver.requests[0].body)["after"]["id"] == 3
+            wait_for(lambda: progress.figures.state == "running", progress.current)
 
 
 def test_a_move_that_is_not_possible_is_refused_and_the_pipeline_goes_on(
@@ -174,6 +172,7 @@ def test_a_move_that_is_not_possible_is_refused_and_the_pipeline_goes_on(
     """GIVEN a position beyond the log THEN nothing is moved."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     captured = capture(database)
+    captured.catch_up()
     delivery = deliver(captured)
     control = ControlFile(delivery.data, delivery.name)
     with delivery.running() as progress:
@@ -186,3 +185,38 @@ def test_a_move_that_is_not_possible_is_refused_and_the_pipeline_goes_on(
         wait_for(lambda: progress.figures.events == 1, progress.current)
     assert not (delivery.data / "resets.json").exists()
     assert len(delivery.received()) == 1
+
+
+def test_the_command_shows_what_a_move_means_and_asks(
+    database: Database, capture: Capturing, deliver: Delivering, tmp_path: Path
+) -> None:
+    """GIVEN a pipeline that does not run THEN the command orders a move for its next start, and
+    refuses one in the wrong direction."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    database.execute("INSERT INTO items SELECT generate_series(1, 5)")
+    captured.catch_up()
+    delivery = deliver(captured)
+    delivery.run()
+    path = tmp_path / "tailrace.yml"
+    sink = {"type": "nats", "url": delivery.server.url}
+    document = {
+        "log": {"path": str(delivery.log)},
+        "data": str(delivery.data),
+        "pipelines": {delivery.name: {"sink": sink}},
+    }
+    path.write_text(json.dumps(document))
+    command = ["pipeline", "rewind", delivery.name, "--to", "earliest", "-c", str(path)]
+    asked = call(*command)
+    assert "6 changes are delivered again" in asked.stdout  # With a mark of the test's capture.
+    assert ControlFile(delivery.data, delivery.name).read().moves == 0
+    done = call(*command, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "It takes effect when they do" in done.stdout
+    ahead = call("pipeline", "skip", delivery.name, "earliest", "--yes", "-c", str(path))
+    assert ahead.returncode != 0
+    assert "is past" in ahead.stderr
+    event = call("pipeline", "skip", delivery.name, "00000000ffffffff-0", "--yes", "-c", str(path))
+    assert "the log ends at" in event.stderr
+    entries = (delivery.data / audit.FILE).read_text().splitlines()
+    assert [json.loads(each)["action"] for each in entries] == ["pipeline.rewind"]

@@ -8,6 +8,7 @@ import getpass
 import json
 import re
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -269,6 +270,10 @@ def _move(
     done = "delivered again" if action == "rewind" else "skipped"
     typer.echo(f"{name} has delivered everything up to {planned.delivered or 'nothing'}.")
     typer.echo(f"{count:,} changes are {done}; {planned.ahead:,} follow.")
+    if parked := _parked(settings, name):
+        typer.echo(
+            f"{parked:,} parked messages can then no longer be retried: export or drop them."
+        )
     if not yes:
         typer.confirm(f"Continue {name} after {to}?", abort=True)
     control = ControlFile(settings.data, name)
@@ -279,6 +284,14 @@ def _move(
     if refusal := _result_of(control):
         raise ConfigError(refusal)
     typer.echo(f"{name} continues after {to}.")
+
+
+def _parked(settings: Config, name: str) -> int:
+    from tailrace.parking.listing import Listing
+    from tailrace.parking.parking import folder_of, store_of
+
+    with closing(Listing(store_of(folder_of(settings.data, name)))) as listing:
+        return listing.totals().messages
 
 
 def _result_of(control: ControlFile) -> str:

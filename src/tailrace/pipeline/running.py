@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from tailrace.checkpoint import StartRecord
     from tailrace.config import Config, Pipeline
-    from tailrace.control import Control
     from tailrace.open_batch import OpenBatches, OpenProgress
 
 _HEALTHY_S = 30.0
@@ -91,6 +90,8 @@ class Runner:
         self._settle_at = 0.0
         self._control_file = ControlFile(config.data, name)
         self._control = self._control_file.read()
+        self._moves = self._control_file.moved().moves
+        """How many moves were carried out or refused."""
         self._ended = True
         """Whether no task of an earlier query can be at work."""
         self.progress = Progress(name, clock=clock)
@@ -180,8 +181,7 @@ class Runner:
 
     def _check_control(self) -> None:
         """Raise if the operator wants the query to end."""
-        before, self._control = self._control, self._control_file.read()
-        if self._control.paused or _requested(before, self._control):
+        if self._start_requested() or self._control.paused:
             raise _ControlledError
 
     def _wait_while_paused(self) -> bool:
@@ -194,8 +194,8 @@ class Runner:
             self.progress.set_state("paused", "", self._control.reason)
         renewed_s = self._clock()
         while self._control.paused and not self._stopping.wait(_POLL_S):
-            before, self._control = self._control, self._control_file.read()
-            if self._control.moves != before.moves:
+            self._control = self._control_file.read()
+            if self._control.moves != self._moves:
                 raise _ControlledError
             if self._clock() - renewed_s > _RENEW_S:
                 renewed_s = self._clock()
@@ -213,15 +213,19 @@ class Runner:
     def _wait_for_restart(self) -> bool:
         """Wait until an operator wants another attempt; False if the pipeline is to stop."""
         while not self._stopping.wait(_POLL_S):
-            before, self._control = self._control, self._control_file.read()
-            if _requested(before, self._control):
+            if self._start_requested():
                 return True
         return False
 
+    def _start_requested(self) -> bool:
+        """Whether an operator wants the query to start again, here or elsewhere in the log."""
+        before, self._control = self._control, self._control_file.read()
+        return self._control.restarts != before.restarts or self._control.moves != self._moves
+
     def _move_if_requested(self) -> None:
         """Continue elsewhere in the log, if an operator wants that and nothing is in its way."""
-        control, moved = self._control, self._control_file.moved()
-        if control.moves == moved.moves:
+        control = self._control_file.read()
+        if control.moves == self._moves:
             return
         refusal = ""
         try:
@@ -233,6 +237,7 @@ class Runner:
             refusal = f"{error}. {error.hint}" if error.hint else str(error)
             self._events.warning("pipeline.move_refused", user=control.user, reason=refusal)
         self._control_file.note_moved(Moved(moves=control.moves, refusal=refusal))
+        self._moves = control.moves
 
     @property
     def _open_batches(self) -> OpenBatches:
@@ -347,10 +352,6 @@ class Runner:
                 self._check_control()
             except _ControlledError:
                 return
-
-
-def _requested(before: Control, now: Control) -> bool:
-    return (now.restarts, now.moves) != (before.restarts, before.moves)
 
 
 class _ControlledError(Exception):
