@@ -35,6 +35,9 @@ pytest_plugins = [
 
 _LONG_TIMEOUT_S = 900
 
+# Servers are forked and executed at once. Handlers of gRPC, whose threads run, must not come between.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 register_profiles()
 
 

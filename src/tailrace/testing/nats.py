@@ -80,7 +80,8 @@ class EmbeddedNats(Server):
                 time.sleep(0.02)
             if process.poll() is not None or time.monotonic() > deadline:
                 output = self.log_file.read_text()[-2000:] if self.log_file.exists() else ""
-                raise RuntimeError(f"the embedded NATS server did not start:\n{output}")
+                ended = f"exit code {process.poll()}"
+                raise RuntimeError(f"the embedded NATS server did not start, {ended}:\n{output}")
 
 
 class EmbeddedNatsCluster:
