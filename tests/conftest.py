@@ -35,7 +35,7 @@ pytest_plugins = [
 
 _LONG_TIMEOUT_S = 900
 
-# Servers are forked and executed at once. Handlers of gRPC, whose threads run, must not come between.
+# Servers are forked and executed at once: handlers of gRPC must not run in between.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 register_profiles()
