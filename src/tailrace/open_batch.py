@@ -169,8 +169,12 @@ class OpenBatches:
         return token
 
     def check_owner(self, token: str) -> None:
-        """Raise SinkFencedError if another task has taken over."""
-        if (self._folder / "owner").read_text() != token:
+        """Raise SinkFencedError if another task has taken over, or the pipeline was moved."""
+        try:
+            owner = (self._folder / "owner").read_text()
+        except FileNotFoundError:
+            owner = ""
+        if owner != token:
             raise SinkFencedError("another task delivers this batch by now")
 
     def request_close(self) -> None:

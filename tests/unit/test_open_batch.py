@@ -99,13 +99,17 @@ def test_a_full_disk(records: OpenBatches, monkeypatch: pytest.MonkeyPatch) -> N
         records.close(BATCH, END)
 
 
-def test_a_task_that_was_replaced_ends(records: OpenBatches) -> None:
+def test_a_task_that_was_replaced_ends(records: OpenBatches, tmp_path: Path) -> None:
     first = records.own()
     records.check_owner(first)
     second = records.own()
     with pytest.raises(SinkFencedError):
         records.check_owner(first)
     records.check_owner(second)
+    # A pipeline that was moved has no batch of its earlier position.
+    (tmp_path / "open" / "owner").unlink()
+    with pytest.raises(SinkFencedError):
+        records.check_owner(second)
 
 
 def test_a_request_to_close_is_for_one_query(records: OpenBatches) -> None:

@@ -268,7 +268,8 @@ def _move(
     if planned.skipped and action == "rewind":
         raise ConfigError(f"{name} has not come to {to} yet", hint="tailrace pipeline skip")
     done = "delivered again" if action == "rewind" else "skipped"
-    typer.echo(f"{name} has delivered everything up to {planned.delivered or 'nothing'}.")
+    reached = f"everything up to {planned.delivered}" if planned.delivered else "nothing yet"
+    typer.echo(f"{name} has delivered {reached}.")
     typer.echo(f"{count:,} changes are {done}; {planned.ahead:,} follow.")
     if parked := _parked(settings, name):
         typer.echo(

@@ -146,6 +146,7 @@ class _OpenRecord:
 
     def close(self, reached: Position) -> None:
         """Record where the batch ends."""
+        self.check_owner()
         self._records.close(self._batch, reached)
 
 

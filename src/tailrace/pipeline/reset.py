@@ -78,13 +78,7 @@ def plan(config: Config, pipeline: str, start: Start | Position) -> Plan:
     log = Log.open(config.log.path)
     folder = checkpoint.folder_of(config.data, pipeline)
     before = _start_before(folder)
-    position = start if isinstance(start, Position) else log.resolve(start)
-    if position < log.earliest():
-        raise PositionLostError(
-            f"{position} is no longer in the log, which begins after {log.earliest()}"
-        )
-    if position > log.end().position:
-        raise ConfigError(f"the log ends at {log.end().position}, before {position}")
+    position = _held(log, start) if isinstance(start, Position) else log.resolve(start)
     delivered = None
     if before is not None and before.log_id == log.id:
         delivered = checkpoint.delivered(folder) or before.position
@@ -107,6 +101,17 @@ def _start_before(folder: Path) -> StartRecord | None:
         return checkpoint.read_start(folder)
     except CorruptError:
         return None
+
+
+def _held(log: Log, position: Position) -> Position:
+    """The position; raises an error if the log does not have it."""
+    if position < log.earliest():
+        raise PositionLostError(
+            f"{position} is no longer in the log, which begins after {log.earliest()}"
+        )
+    if position > log.end().position:
+        raise ConfigError(f"the log ends at {log.end().position}, before {position}")
+    return position
 
 
 def _changes(log: Log, after: Position, upto: Position) -> int:

@@ -171,12 +171,12 @@ class Kafka(ProducerSink):
         )
 
     def _headers(self, batch: pa.RecordBatch, ids: list[bytes]) -> Iterable[Any]:
-        own = ([(ID_HEADER, name)] for name in ids) if self._settings.headers else repeat([])
-        added = batch.column("headers")
+        named, added = self._settings.headers, batch.column("headers")
+        own = ([(ID_HEADER, name)] for name in ids) if named else repeat(None)
         if added.null_count == len(added):
             return own
         texts = [[(at.decode(), value) for at, value in each] for each in headers.pairs(added)]
-        return map(operator.add, own, texts)
+        return map(operator.add, own, texts) if named else texts
 
     def flush(self, *, end: bool = True) -> Receipt:
         """Wait until all messages are acknowledged; with transactions, commit."""
