@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 HEADERS = pa.map_(pa.binary(), pa.binary())
 """Names and values of headers (`tailrace.headers`)."""
+GROUP = pa.struct([("own", pa.binary()), ("former", pa.binary())])
+"""The group of a message, and the one of the row before the change; null without a row."""
 MESSAGES = pa.schema(
     [
         pa.field("destination", pa.binary(), nullable=False),
@@ -26,6 +28,7 @@ MESSAGES = pa.schema(
         pa.field("scope", pa.uint64(), nullable=False),
         pa.field("former", pa.binary()),
         pa.field("headers", HEADERS),
+        pa.field("group", GROUP),
     ]
 )
 """One message per row, in order of position. Destinations and ids are UTF-8; `committed_at` counts
@@ -34,7 +37,8 @@ microseconds since 1970 UTC. The rows of one transaction (one `lsn`) are consecu
 Messages with the same `scope` and `key` must stay in order. The scope is a hash of the table's
 name. `former` is the old key of an update that changed it, which must follow the messages of both
 keys. A message without a key must stay in order with all messages of its scope. `headers` are those
-that the pipeline's settings add."""
+that the pipeline's settings add. `group` is there if the settings say what must stay in order
+(`tailrace.sinks.groups`)."""
 
 PLACE = np.dtype([("lsn", "<u8"), ("ordinal", "<u8")])
 """A position, as an element of a column."""

@@ -186,6 +186,13 @@ class Pipeline(Section):
         default="",
         description="SQL expression for the message key. Empty: the row's replica identity.",
     )
+    group: str = Field(
+        default="",
+        description=(
+            "SQL expression over the row for what must stay in order, across tables: a message "
+            "waits for earlier ones of its group. Empty or NULL: the key."
+        ),
+    )
     payload: str = Field(
         default="",
         description=(
@@ -295,7 +302,12 @@ class Pipeline(Section):
     @property
     def has_expressions(self) -> bool:
         """Whether its changes pass through Spark SQL."""
-        return any((self.where, self.select, self.route, self.key, self.payload, self.headers))
+        return any(
+            (
+                *(self.where, self.select, self.route, self.key, self.group),
+                *(self.payload, self.headers),
+            )
+        )
 
     @property
     def format(self) -> Encoding:
@@ -342,6 +354,8 @@ class Pipeline(Section):
                 f"{' or '.join(shape.encodings)}, or leave `encoding` out"
             )
         if self.headers and (reason := sink.header_misfit(self.sink, tuple(self.headers))):
+            raise ValueError(reason)
+        if self.group and (reason := sink.group_misfit(self.sink)):
             raise ValueError(reason)
         if reason := sink.misfit(self.sink, shape=shape.name, encoding=self.format):
             raise ValueError(reason)

@@ -14,7 +14,7 @@ from tailrace.encode.facts import Origin
 from tailrace.encode.keys import former_keys, keys
 from tailrace.encode.pieces import where
 from tailrace.jetstream.names import MESSAGES as MESSAGE_SCHEMA
-from tailrace.message import MESSAGES
+from tailrace.message import GROUP, MESSAGES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,6 +72,7 @@ class Encoder:
                 pa.array(_scopes(group)),
                 pa.nulls(len(group), pa.binary()) if key is not None else former_keys(group),
                 headers.none(len(group)),
+                pa.nulls(len(group), GROUP),
             ],
             schema=MESSAGES,
         )

@@ -26,7 +26,8 @@ CREATE TABLE parked (
   wanted TEXT,
   UNIQUE (history, first_lsn, first_ordinal)
 );
-CREATE TABLE payloads (seq INTEGER PRIMARY KEY, payload BLOB NOT NULL, headers TEXT);
+CREATE TABLE payloads (seq INTEGER PRIMARY KEY, payload BLOB NOT NULL, headers TEXT,
+  group_own BLOB, group_former BLOB);
 CREATE INDEX by_destination ON parked (destination, seq);
 CREATE INDEX by_code ON parked (code, seq);
 CREATE INDEX by_id ON parked (id);

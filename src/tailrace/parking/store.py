@@ -98,7 +98,7 @@ class Store(Database):
             row |= {"seq": seq, "held": int(row["fate"] == Fate.HELD)}
         executemany(_INSERT, rows)
         executemany(
-            "INSERT INTO payloads SELECT :seq, :payload, :headers "
+            "INSERT INTO payloads SELECT :seq, :payload, :headers, :group_own, :group_former "
             "WHERE EXISTS (SELECT 1 FROM parked WHERE seq = :seq)",
             rows,
         )
@@ -203,7 +203,7 @@ class Store(Database):
         chosen: list[dict[str, Any]] = []
         with self.translated():
             found = self.connection.execute(
-                "SELECT parked.*, payload, headers FROM parked JOIN payloads USING (seq) "
+                "SELECT parked.*, payloads.* FROM parked JOIN payloads USING (seq) "
                 "WHERE wanted IS NOT NULL AND history = ? "
                 "ORDER BY first_lsn, first_ordinal LIMIT ?",
                 (self._history, rows),
@@ -248,6 +248,7 @@ def _with_groups(rows: pa.RecordBatch, history: str) -> list[dict[str, Any]]:
             "whole": int(whole),
             "bytes": len(row["payload"]),
             "headers": headers.dumped(row["headers"]),
+            **{f"group_{at}": (row["group"] or {}).get(at) for at in ("own", "former")},
         }
     return found
 
@@ -263,6 +264,7 @@ def _released(rows: list[dict[str, Any]]) -> pa.RecordBatch:
                 (name.encode(), value.encode())
                 for name, value in headers.loaded(row["headers"]).items()
             ],
+            "group": {"own": row["group_own"], "former": row["group_former"]},
             "lsn": 0,
             "ordinal": 0,
         }

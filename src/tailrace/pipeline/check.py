@@ -212,7 +212,7 @@ class _Check:
             yield from self._named("select-key", self._left_out(relation, keyed, kept))
 
     def _note(self, kinds: Types, subject: str) -> None:
-        names = ("where", "route", "key", "payload")
+        names = ("where", "route", "key", "group", "payload")
         named = {name: kind for name in names if (kind := getattr(kinds, name)) is not None}
         items = {f"select[{index}]": kind for index, kind in enumerate(kinds.select or ())}
         self.types[subject] = named | items
@@ -277,7 +277,8 @@ class _Check:
             )
 
     def _lanes(self, relation: Relation, keyed: list[str]) -> Iterator[Finding]:
-        if self.pipeline.lanes > 1 and not keyed and not self.pipeline.key:
+        chosen = self.pipeline.group or self.pipeline.key
+        if self.pipeline.lanes > 1 and not keyed and not chosen:
             yield warning(
                 f"{self.pipeline.lanes} lanes keep the order per key, but this table has no key",
                 "lanes: 1, a `key`, or a primary key",
@@ -285,7 +286,7 @@ class _Check:
             )
 
     def _unknown_lane(self, relation: Relation, keyed: list[str]) -> Iterator[Finding]:
-        key = self.pipeline.key
+        key = "" if self.pipeline.group else self.pipeline.key
         full = relation.replica_identity is ReplicaIdentity.FULL
         # Without a replica identity PostgreSQL refuses updates and deletes itself.
         if self.pipeline.lanes > 1 and key and keyed and not full and key not in keyed:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 
 from tailrace.headers import of_texts
+from tailrace.message import GROUP
 from tailrace.open_batch import OpenBatch
 from tailrace.pipeline.delivery import Delivery
 from tailrace.pipeline.frames.blocks import encoder_of, unpack
@@ -131,6 +132,7 @@ def encode_rows(
         return
     route, key = changes.field("destination"), changes.field("message_key")
     payload, headers = changes.field("message_payload"), changes.field("message_headers")
+    order = changes.field("message_group")
     batches = []
     for group, found in groups_of(changes, relations):
         at = pa.array(found)
@@ -139,20 +141,22 @@ def encode_rows(
             destination=route.take(at).cast(pa.binary()),
             key=key.take(at).cast(pa.binary()) if spec.keyed else None,
         )
-        batches.append(_with_columns(made, payload.take(at), headers.take(at)))
+        batches.append(_with_columns(made, payload.take(at), headers.take(at), order.take(at)))
     if batches:
         yield in_order(batches)
 
 
 def _with_columns(
-    messages: pa.RecordBatch, payload: pa.Array, headers: pa.MapArray
+    messages: pa.RecordBatch, payload: pa.Array, headers: pa.MapArray, group: pa.StructArray
 ) -> pa.RecordBatch:
-    """The messages with these headers, and these payloads in place of those of the shape."""
+    """The messages with these headers and groups, and these payloads in place of the shape's."""
     changed = {}
     if payload.null_count < len(payload):
         changed["payload"] = pc.coalesce(payload, messages["payload"])
     if headers.null_count < len(headers):
         changed["headers"] = of_texts(headers)
+    if group.null_count < len(group):
+        changed["group"] = group.cast(GROUP)
     for name, column in changed.items():
         at = messages.schema.get_field_index(name)
         messages = messages.set_column(at, messages.schema.field(at), column)

@@ -1,8 +1,9 @@
 """Lanes: which of several parallel deliveries a change belongs to, so that every key keeps its
 order.
 
-The hash of a change's key chooses its lane. Tables without a key have one lane each. Two operations
-tie lanes together for the micro-batch that contains them:
+The hash of a change's key chooses its lane, or that of its group if the pipeline has `group`.
+Tables without a key have one lane each. Two operations tie lanes together for the micro-batch that
+contains them:
 
 * An update that changes a key must follow all changes of the old key and precede all changes of the
   new one. It joins the two lanes: both are delivered as the lower one. The old key must be known,
@@ -43,11 +44,15 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """The lanes of one micro-batch. `key` names the columns to hash instead of the table's key."""
+    """The lanes of one micro-batch. `key` names the columns to hash instead of the table's key.
 
-    def __init__(self, count: int, key: Sequence[str] = ()) -> None:
+    If `grouped`, they are the setting `group`: equal values of several tables share a lane.
+    """
+
+    def __init__(self, count: int, key: Sequence[str] = (), *, grouped: bool = False) -> None:
         self._count = count
         self._key = tuple(key)
+        self._grouped = grouped
         self._delivered_as = np.arange(count)
         """For each lane the lane that it is joined to: itself at first."""
 
@@ -78,7 +83,8 @@ class Lanes:
 
     def _hashed(self, group: Group, image: Image | None) -> NDArray[np.int64]:
         """The lane of each change by the hash of its key, before lanes are joined."""
-        hashes = np.full(len(group), hash_of_table(group.relation), np.uint64)
+        table = None if self._grouped else group.relation
+        hashes = np.full(len(group), hash_of_table(table), np.uint64)
         if image is not None and group.relation is not None:
             for at in self._key_columns(group.relation):
                 cells = image[at]
@@ -98,10 +104,14 @@ class Lanes:
         unknown = [columns[at].name for at in self._key_columns(relation) if not columns[at].key]
         if unknown:
             raise ConfigError(
-                f"with several lanes, `key` must be in the replica identity of {table}: PostgreSQL "
-                f"does not send the old {unknown[0]}",
+                f"with several lanes, `{self._setting}` must be in the replica identity of {table}"
+                f": PostgreSQL does not send the old {unknown[0]}",
                 hint=f"ALTER TABLE {table} REPLICA IDENTITY FULL, or lanes: 1",
             )
+
+    @property
+    def _setting(self) -> str:
+        return "group" if self._grouped else "key"
 
     def _key_columns(self, relation: Relation) -> list[int]:
         names = [column.name for column in relation.columns]
@@ -111,6 +121,7 @@ class Lanes:
         missing = [name for name in self._key if name not in names]
         if missing:
             raise ConfigError(
-                f"{relation.qualified_name} has no column {missing[0]}, which `key` names for lanes"
+                f"{relation.qualified_name} has no column {missing[0]}, which `{self._setting}` "
+                "names for lanes"
             )
         return [names.index(name) for name in self._key]

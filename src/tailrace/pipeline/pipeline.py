@@ -197,6 +197,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         messages=pipeline.messages,
         lanes=pipeline.lanes,
         lane_key=stages.lane_key() if stages is not None and pipeline.lanes > 1 else (),
+        grouped=bool(pipeline.group),
         keyed=bool(pipeline.key),
         shape=pipeline.shape,
         encoding=pipeline.format,

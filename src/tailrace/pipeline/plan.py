@@ -19,6 +19,7 @@ from tailrace.pipeline.expressions import expression, lookups
 from tailrace.pipeline.expressions.analysis import analyse
 from tailrace.pipeline.expressions.compile import (
     NO_BYTES,
+    NO_GROUP,
     NO_HEADERS,
     Compiled,
     combine,
@@ -46,6 +47,7 @@ _NO_COLUMN = {
     "message_key": _NO_TEXT,
     "message_payload": NO_BYTES,
     "message_headers": NO_HEADERS,
+    "message_group": NO_GROUP,
 }
 
 
@@ -85,6 +87,8 @@ class Plan:
             changed["message_payload"] = self._text("payload", mark=NO_BYTES)
         if self.expressions.headers:
             changed["message_headers"] = self._text("headers", mark=NO_HEADERS)
+        if self.expressions.group is not None:
+            changed["message_group"] = self._text("group", mark=NO_GROUP)
         return frame.withColumns({name: sql.expr(text) for name, text in changed.items()})
 
     def _text(self, stage: str, *, mark: str) -> str:
@@ -97,13 +101,15 @@ class Plan:
         return lookups.dump([*found.values()]) if found else ""
 
     def lane_key(self) -> tuple[str, ...]:
-        """The column that `key` names: with several lanes it chooses the lane."""
-        key = self.expressions.key
-        if key is None:
+        """The column that `group` or `key` names: with several lanes it chooses the lane."""
+        group = self.expressions.group
+        chosen = group or self.expressions.key
+        if chosen is None:
             return ()
-        column = expression.Item(name=None, expression=key).column
+        column = expression.Item(name=None, expression=chosen).column
         if column is None:
-            raise ConfigError("with several lanes, `key` must be a column")
+            setting = "key" if group is None else "group"
+            raise ConfigError(f"with several lanes, `{setting}` must be a column")
         return (column.name,)
 
 

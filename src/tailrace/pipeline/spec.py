@@ -22,6 +22,8 @@ class Spec:
     lanes: int = 1
     lane_key: tuple[str, ...] = ()
     """Columns whose values choose the lane. Empty: the replica identity."""
+    grouped: bool = False
+    """Whether an expression says what must stay in order."""
     keyed: bool = False
     """Whether an expression gives the message keys."""
     shape: str = "plain"

@@ -4,6 +4,9 @@ A message waits for every earlier message of its key that is not accepted, and f
 key if an update changed it. A message without a key, such as a TRUNCATE, waits for all earlier ones
 of its table, and all later ones wait for it.
 
+A pipeline with `group` says itself what must stay in order: messages of the same group, whichever
+table they are of, in place of those of the same key. A message whose group is NULL has its key.
+
 Keys are compared by 64-bit hashes. Two keys with the same hash wait for each other, which costs
 time and never order.
 """
@@ -14,15 +17,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from tailrace.decode import columns
-from tailrace.decode.hashes import PRIME, hash_of
+from tailrace.decode.hashes import PRIME, hash_of, hash_of_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from tailrace.decode.hashes import Hashes
+
+_OF_GROUPS = hash_of_name("")
+"""The scope of groups, which are of all tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +39,11 @@ class Groups:
     scope: Hashes
     """Of its table."""
     own: Hashes
-    """Of its key; of its table if it has no key."""
+    """Of its group or its key; of its table if it has neither."""
     former: Hashes
-    """Of its old key; equal to `own` unless an update changed the key."""
+    """Of its old group or key; equal to `own` unless an update changed it."""
     whole: NDArray[np.bool_]
-    """Whether it concerns its whole table, because it has no key."""
+    """Whether it concerns its whole table, because it has neither group nor key."""
 
     def take(self, rows: NDArray[np.int64]) -> Groups:
         """Those of these messages."""
@@ -64,7 +71,26 @@ def groups_of(batch: pa.RecordBatch) -> Groups:
     key = batch.column("key")
     own = _within(scope, key, scope)
     former = _within(scope, batch.column("former"), own)
-    return Groups(scope=scope, own=own, former=former, whole=~columns.valid(key))
+    whole = ~columns.valid(key)
+    named = batch.column("group")
+    if named.null_count < len(named):
+        groups = np.full(len(named), _OF_GROUPS, np.uint64)
+        name = pc.struct_field(named, "own")
+        own = _within(groups, name, own)
+        former = _within(groups, pc.struct_field(named, "former"), former)
+        whole &= ~columns.valid(name)
+    return Groups(scope=scope, own=own, former=former, whole=whole)
+
+
+def order_keys(batch: pa.RecordBatch) -> pa.BinaryArray:
+    """What a destination that orders by a key of its own gets: the group, or the key without one.
+
+    Null for a message with neither.
+    """
+    key, named = batch.column("key"), batch.column("group")
+    if named.null_count == len(named):
+        return key
+    return pc.coalesce(pc.struct_field(named, "own"), key)
 
 
 def _within(scope: Hashes, keys: pa.BinaryArray, otherwise: Hashes) -> Hashes:

@@ -95,6 +95,11 @@ class SinkType(ABC, Generic[S]):
             return f"the sink {self.name} does not take the header {taken[0]}: choose another name"
         return ""
 
+    def group_misfit(self, settings: S) -> str:
+        """Why what must stay in order cannot be other than the key; empty if it can."""
+        del settings
+        return ""
+
     def atomic(self, settings: S) -> bool:
         """Whether a flush stores the messages of a transaction together."""
         del settings

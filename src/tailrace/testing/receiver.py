@@ -139,7 +139,7 @@ def _handler(receiver: HttpReceiver) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(response.body)
 
-        do_GET = do_POST = do_PUT = do_PATCH = _receive  # noqa: N815 - names of the base class
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _receive  # noqa: N815 - names of the base class
 
         def do_OPTIONS(self) -> None:
             """A probe."""

@@ -22,7 +22,7 @@ from tailrace.sinks.registry import SINKS
 from tailrace.sinks.retry import Retry
 from tests.fix_aws import ACCOUNT, REGION, Aws, MotoServer
 from tests.integration.aws.faulty import FaultyAws
-from tests.unit.sinks.rows import message_id, payload, rows, with_column, write
+from tests.unit.sinks.rows import message_id, payload, rows, with_column, with_groups, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +91,23 @@ def test_attributes_groups_and_ids(kind: str, aws: Aws) -> None:
     digest = hashlib.blake2s(odd, digest_size=16).hexdigest()
     assert groups == ["42", digest, "table-0000000000000001"]
     assert first["Attributes"]["MessageDeduplicationId"] == message_id(0).decode()
+
+
+@pytest.mark.parametrize("kind", ["sqs", "kinesis"])
+def test_a_group_takes_the_place_of_the_key(kind: str, aws: Aws) -> None:
+    fifo = kind == "sqs"
+    name = aws.unused() + (".fifo" if fifo else "")
+    if fifo:
+        aws.queue(name)
+    else:
+        aws.stream(name, shards=1)
+    batch = with_groups(documents(name, b"1", b"2", b"3"), [(b"a", b"a"), (b"a", b"b"), None])
+    assert deliver(kind, aws, batch).messages == 3
+    if fifo:
+        found = [each["Attributes"]["MessageGroupId"] for each in aws.received(name)]
+    else:
+        found = [each["PartitionKey"] for each in aws.records(name)]
+    assert sorted(found) == ["3", "a", "a"]
 
 
 def values(message: dict[str, Any]) -> dict[str, str]:

@@ -113,6 +113,55 @@ def test_a_change_that_is_refused_stops_the_pipeline(
     assert sorted(again) == sorted({1, 2, 3, 4, 5} - accepted)
 
 
+@pytest.mark.parametrize("stages", [{}, {"lanes": 3}], ids=["one", "lanes"])
+def test_a_group_of_two_tables_stays_in_order(
+    database: Database,
+    capture: Capturing,
+    deliver: Delivering,
+    receiver: HttpReceiver,
+    stages: dict[str, Any],
+) -> None:
+    """GIVEN customers and their orders as groups WHEN a customer is refused THEN its orders wait,
+    with an order that moves to another customer, and all arrive in order after a retry."""
+    database.execute("CREATE TABLE customers (id int, customer int PRIMARY KEY)")
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, customer int)")
+    database.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
+    captured = capture(database)
+    delivery = deliver(captured, to=sink(receiver), group="customer", **stages)
+    receiver.answer = lambda request: HttpResponse(status=200 if data(request)["id"] else 422)
+    database.execute("INSERT INTO customers VALUES (0, 1), (1, 2), (2, 3)")
+    database.execute("INSERT INTO orders VALUES (10, 1), (20, 2), (30, 3)")
+    database.execute("UPDATE orders SET customer = 2 WHERE id = 10")
+    database.execute("UPDATE orders SET id = 21 WHERE id = 20")
+    captured.catch_up()
+    delivery.run()
+
+    def sent(count: int) -> list[tuple[str, int, int]]:
+        found = [(each.path, data(each)) for each in receiver.requests[count:]]
+        return [(path, row["id"], row["customer"]) for path, row in found]
+
+    refused, arrived = ("/customers", 0, 1), sent(0)
+    assert sorted(arrived) == sorted(
+        [
+            refused,
+            ("/customers", 1, 2),
+            ("/customers", 2, 3),
+            ("/orders", 20, 2),
+            ("/orders", 30, 3),
+        ]
+    )
+    receiver.answer = lambda _: HttpResponse()
+    folder = parking.folder_of(delivery.data, "test")
+    Orders(folder / "orders").submit("retry", Selection())
+    delivery.run()
+    assert sent(len(arrived)) == [
+        refused,
+        ("/orders", 10, 1),
+        ("/orders", 10, 2),
+        ("/orders", 21, 2),
+    ]
+
+
 @pytest.mark.parametrize(
     "stages", [{}, {"where": "id > 0"}, {"lanes": 3}], ids=["plain", "where", "lanes"]
 )

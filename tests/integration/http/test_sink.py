@@ -395,12 +395,27 @@ def test_private_addresses_are_refused(receiver: HttpReceiver, host: str) -> Non
 
 def test_invalid_paths_are_refused(receiver: HttpReceiver) -> None:
     paths = [b"/", b"orders", b"/a b", b"//other.example/", b"/x/../y", "/ž".encode()]
+    paths += [b"GET /x", b"PUT  /x", b"PUT", b"put /x"]
     field = MESSAGES.get_field_index("destination")
-    made = batch(range(6)).set_column(field, MESSAGES.field(field), pa.array(paths, pa.binary()))
+    made = batch(range(10)).set_column(field, MESSAGES.field(field), pa.array(paths, pa.binary()))
     with opened(receiver.url) as sink:
         refused = sink.inspect(made)
-    assert sorted(refused) == [1, 2, 3, 4, 5]
+    assert sorted(refused) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert all("is not a valid path" in each.reason for each in refused.values())
+
+
+def test_a_destination_may_name_a_method(receiver: HttpReceiver) -> None:
+    paths = [b"PUT /orders/7", b"DELETE /orders/7", b"PATCH /orders", b"POST /", b"/orders"]
+    field = MESSAGES.get_field_index("destination")
+    made = batch(range(5)).set_column(field, MESSAGES.field(field), pa.array(paths, pa.binary()))
+    with opened(receiver.url, method="PATCH") as sink:
+        write(sink, made)
+        assert sink.flush().messages == 5
+    found = sorted((each.method, each.path) for each in receiver.requests)
+    assert found == [
+        *(("DELETE", "/orders/7"), ("PATCH", "/orders"), ("PATCH", "/orders")),
+        *(("POST", "/"), ("PUT", "/orders/7")),
+    ]
 
 
 def test_a_probe_changes_nothing(receiver: HttpReceiver) -> None:

@@ -141,10 +141,14 @@ class System:
 
     def deliver(self, found: Iterable[Message], *, lsn: int) -> Receipt:
         """A batch of the log, after those of parked messages."""
+        return self.deliver_batch(messages(found, lsn=lsn), lsn=lsn)
+
+    def deliver_batch(self, batch: pa.RecordBatch, *, lsn: int) -> Receipt:
+        """The same for messages as columns."""
         while self.release():
             pass
         guard = self.guard()
-        guard.write(messages(found, lsn=lsn))
+        guard.write(batch)
         receipt = guard.flush()
         self.position = end_of(lsn)
         return receipt

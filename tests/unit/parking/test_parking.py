@@ -14,6 +14,7 @@ from tailrace.pipeline.guard import Flushes, ParkingGuard
 from tailrace.position import ORIGIN, READS, Lsn, Position
 from tailrace.sinks.contract import Receipt
 from tests.unit.parking.system import HISTORY, AllOrNothing, System, end_of, messages
+from tests.unit.sinks.rows import with_groups
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,6 +165,26 @@ def test_a_release_that_is_repeated_after_a_restart_frees_the_key(system: System
     system.deliver([("a2", "a")], lsn=200)
     assert system.sink.received == ["a1", "a2"]
     assert system.parked() == []
+
+
+def test_a_group_is_blocked_with_all_its_keys_and_kept(system: System) -> None:
+    """GIVEN messages with groups WHEN one is refused THEN its group waits, with other keys and
+    tables, and is released with the groups that it was parked with."""
+    same, other = (b"a", b"a"), (b"b", b"b")
+    first = messages([("1", "x"), ("2", "y"), ("3", "x"), ("4", None), ("5", "z")], lsn=100)
+    system.sink.bad = {"1", "4"}
+    system.deliver_batch(with_groups(first, [same, same, other, same, None]), lsn=100)
+    assert system.sink.received == ["3", "5"]
+    system.order("retry")
+    second = messages([("6", "z"), ("7", "x"), ("8", "w")], lsn=200)
+    system.sink.bad = {"4"}
+    system.deliver_batch(with_groups(second, [None, same, (b"b", b"a")]), lsn=200)
+    assert system.sink.received == ["3", "5", "1", "2", "6"]
+    assert [name for name, _, _ in system.parked()] == ["4", "7", "8"]
+    system.sink.bad = set()
+    system.order("retry")
+    system.deliver([], lsn=300)
+    assert system.sink.received[5:] == ["4", "7", "8"]
 
 
 def test_messages_without_a_key_hold_back_their_table(system: System) -> None:

@@ -115,6 +115,18 @@ def test_the_columns_of_key_choose_the_lane() -> None:
         Lanes(2, ["nope"]).of(group(Op.INSERT, after=["1"]))
 
 
+def test_groups_of_several_tables_share_a_lane() -> None:
+    lanes = Lanes(16, ["tenant"], grouped=True)
+    tenants = [str(number) for number in range(50)]
+    ids = [f"id {number}" for number in range(50)]
+    one = lanes.of(group(Op.INSERT, after=ids, tenants=tenants))
+    other = lanes.of(group(Op.INSERT, after=tenants, tenants=tenants, relation=table("u")))
+    assert one.tolist() == other.tolist()
+    assert len(set(one.tolist())) > 8
+    with pytest.raises(ConfigError, match="`group` names for lanes"):
+        Lanes(2, ["nope"], grouped=True).of(group(Op.INSERT, after=["1"]))
+
+
 @pytest.mark.parametrize("op", [Op.UPDATE, Op.DELETE])
 def test_a_key_whose_old_value_is_unknown_is_refused(op: Op) -> None:
     """GIVEN a `key` outside the replica identity WHEN a row is updated or deleted THEN its old

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace import headers
-from tailrace.message import MESSAGES
+from tailrace.message import GROUP, MESSAGES
 from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.contract import Sink
 
+Group = tuple[bytes | None, bytes | None]
 FIRST_LSN = 0x16B3748
 
 
@@ -55,6 +56,7 @@ def rows(
         pa.array([1] * len(chosen), pa.uint64()),
         pa.array([None] * len(chosen), pa.binary()),
         headers.none(len(chosen)),
+        pa.nulls(len(chosen), GROUP),
     ]
     return pa.record_batch(columns, schema=MESSAGES)
 
@@ -63,6 +65,15 @@ def with_column(batch: pa.RecordBatch, name: str, values: list[bytes | None]) ->
     """A batch with other values in a column of bytes."""
     at = MESSAGES.get_field_index(name)
     return batch.set_column(at, MESSAGES.field(at), pa.array(values, pa.binary()))
+
+
+def with_groups(batch: pa.RecordBatch, groups: list[Group | None]) -> pa.RecordBatch:
+    """A batch with these groups: each of the row and of the row before the change."""
+    values = [
+        None if each is None else dict(zip(("own", "former"), each, strict=True)) for each in groups
+    ]
+    at = MESSAGES.get_field_index("group")
+    return batch.set_column(at, MESSAGES.field(at), pa.array(values, GROUP))
 
 
 def write(sink: Sink, batch: pa.RecordBatch) -> None:

@@ -56,6 +56,7 @@ class Types:
     select: tuple[str, ...] | None
     route: str | None
     key: str | None
+    group: str | None
     payload: str | None
 
 
@@ -76,6 +77,7 @@ def result_types(spark: SparkSession, expressions: Expressions, relation: Relati
         select=None if select is None else tuple(type_of(item.expression) or "" for item in select),
         route=type_of(expressions.route),
         key=type_of(expressions.key),
+        group=type_of(expressions.group),
         payload=type_of(expressions.payload),
     )
 

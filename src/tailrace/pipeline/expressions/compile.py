@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NO_BYTES = "CAST(NULL AS BINARY)"
 NO_HEADERS = "CAST(NULL AS MAP<STRING, STRING>)"
+NO_GROUP = "CAST(NULL AS STRUCT<own: BINARY, former: BINARY>)"
 _CONTROLS = sql.string(r"\p{Cntrl}")
 
 
@@ -55,6 +56,8 @@ class Compiled:
     where: str | None
     route: str | None
     key: str | None
+    group: str | None
+    """The group of the row and that of the old row, as a struct."""
     payload: str | None
     """The bytes of the message, once Spark has told the type; NULL leaves them to the shape."""
     headers: str | None
@@ -108,6 +111,7 @@ def compile(  # noqa: A001 - the module's one verb
         where=rendered(expressions.where),
         route=rendered_text(expressions.route),
         key=rendered_text(expressions.key),
+        group=_group(expressions.group, relation),
         payload=NO_BYTES if relation is None else rendered(expressions.payload),
         headers=_headers(
             (name, expression.render(_names(expression, relation, expressions.lookups)))
@@ -126,6 +130,31 @@ def _headers(values: Iterable[tuple[str, str]]) -> str | None:
     if not entries:
         return None
     return f"map_filter(map({', '.join(entries)}), (name, value) -> value IS NOT NULL)"
+
+
+def _group(group: Expression | None, relation: Relation | None) -> str | None:
+    """An update may move a row to another group. Its old row must tell, as for keys."""
+    if group is None or relation is None:
+        return NO_GROUP
+    own, old = Row(group.text, relation, {}), Image(group.text, relation, {}, "before")
+    for reference in (*group.references, *group.guarded):
+        column = relation.columns[own.own(reference)]
+        if not column.key:
+            group.text.refuse(
+                reference.offset,
+                f"{relation.qualified_name}.{column.name} is not in the replica identity, so "
+                "PostgreSQL does not send its old value: set REPLICA IDENTITY FULL",
+            )
+    new = _bytes(group.render(own))
+    former = f"CASE WHEN op = 'update' AND before IS NOT NULL THEN {_bytes(group.render(old))} "
+    return (
+        "CASE WHEN after IS NOT NULL OR before IS NOT NULL THEN "
+        f"named_struct('own', {new}, 'former', {former} ELSE {new} END) END"
+    )
+
+
+def _bytes(value: str) -> str:
+    return f"CAST(CAST({value} AS STRING) AS BINARY)"
 
 
 def _names(expression: Expression, relation: Relation | None, lookups: Lookups) -> Names:

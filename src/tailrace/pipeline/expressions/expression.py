@@ -69,6 +69,7 @@ class Expressions:
     select: tuple[Item, ...] | None = None
     route: Expression | None = None
     key: Expression | None = None
+    group: Expression | None = None
     payload: Expression | None = None
     headers: tuple[tuple[str, Expression], ...] = ()
     lookups: Lookups = field(default_factory=dict)
@@ -78,10 +79,11 @@ class Expressions:
 
     def all(self) -> tuple[Expression, ...]:
         """Every expression."""
-        return (*self.singles(), *(item.expression for item in self.select or ()))
+        items = (item.expression for item in self.select or ())
+        return (*self.singles(), *items, *(() if self.group is None else (self.group,)))
 
     def singles(self) -> tuple[Expression, ...]:
-        """Those that see the old and the new row: all but `select`."""
+        """Those that see the old and the new row: all but `select` and `group`."""
         headers = (expression for _, expression in self.headers)
         expressions = (self.where, self.route, self.key, self.payload, *headers)
         return tuple(expression for expression in expressions if expression is not None)
@@ -103,6 +105,7 @@ def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
         select=_items(f"{prefix}select", pipeline.select, lookups) if pipeline.select else None,
         route=single("route", pipeline.route),
         key=single("key", pipeline.key),
+        group=_group(Text(f"{prefix}group", pipeline.group)) if pipeline.group.strip() else None,
         payload=single("payload", pipeline.payload),
         headers=tuple(
             (header, _parsed(Text(f"{prefix}headers.{header}", sql), lookups))
@@ -114,6 +117,12 @@ def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
 
 def _parsed(text: Text, lookups: Lookups) -> Expression:
     return _checked(text, syntax.parse(text), _Recorder(text, lookups))
+
+
+def _group(text: Text) -> Expression:
+    """An expression over one row, without lookups: their rows may change, and with them the group
+    that a change belonged to."""
+    return _checked(text, syntax.parse(text), _Recorder(text, {}, one_image=True))
 
 
 def _items(place: str, select: tuple[str, ...], lookups: Lookups) -> tuple[Item, ...]:
@@ -192,6 +201,6 @@ class _Recorder:
         if self._one_image and reference.qualifier in ("before", "after"):
             self._text.refuse(
                 reference.offset,
-                f"select applies to the old and to the new row: write {reference.name} without "
-                f"{reference.qualifier}.",
+                f"{self._text.stage} applies to the old and to the new row: write "
+                f"{reference.name} without {reference.qualifier}.",
             )

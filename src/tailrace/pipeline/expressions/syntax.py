@@ -86,6 +86,11 @@ class Text:
     place: str
     sql: str
 
+    @property
+    def stage(self) -> str:
+        """The setting without its pipeline: `where`, or `select` for `select[0]`."""
+        return self.place.rpartition(".")[2].partition("[")[0]
+
     def refuse(self, offset: int, reason: str, *, hint: str = "") -> NoReturn:
         """Raise the error for the text at `offset`."""
         line = self.sql.count("\n", 0, offset) + 1

@@ -87,7 +87,7 @@ class BlockFrame:
                 messages = in_order([encoder.encode(group) for group in entry])
                 yield _block(schema, after, 0, messages)
             return
-        lanes = Lanes(spec.lanes, spec.lane_key)
+        lanes = Lanes(spec.lanes, spec.lane_key, grouped=spec.grouped)
         for entry in self._groups(part):
             lanes.join(entry)
         for entry in self._groups(part):

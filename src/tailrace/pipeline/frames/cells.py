@@ -160,7 +160,7 @@ class CellFrame:
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The rows of a slice, one batch per log entry."""
         schema = arrow_schema(SCHEMA)
-        lanes = Lanes(self._spec.lanes, self._spec.lane_key)
+        lanes = Lanes(self._spec.lanes, self._spec.lane_key, grouped=self._spec.grouped)
         if self._spec.lanes > 1:
             for entry in self._groups(part):
                 lanes.join(entry)

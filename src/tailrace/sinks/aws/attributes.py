@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tailrace import headers
 from tailrace.sinks.aws.text import body_of, group_of, id_of, text_of
+from tailrace.sinks.groups import order_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,9 +33,9 @@ _NAMES_BYTES = 64
 def entries_of(rows: pa.RecordBatch, *, body: str, fifo: bool) -> list[dict[str, Any]]:
     """The entries of a request, with the row as the id. `body` names the field of the payload."""
     columns = [rows.column(name).to_pylist() for name in ("payload", "id", "key", "scope")]
-    columns.append(headers.pairs(rows.column("headers")))
+    columns += [headers.pairs(rows.column("headers")), order_keys(rows).to_pylist()]
     entries = []
-    for row, (payload, name, key, scope, added) in enumerate(zip(*columns, strict=True)):
+    for row, (payload, name, key, scope, added, order) in enumerate(zip(*columns, strict=True)):
         text, encoding = body_of(payload)
         values = {at.decode(): text_of(value) for at, value in added}
         values |= {"id": text_of(name), "key": key and text_of(key), "encoding": encoding}
@@ -49,7 +50,7 @@ def entries_of(rows: pa.RecordBatch, *, body: str, fifo: bool) -> list[dict[str,
         }
         if fifo:
             entry |= {
-                "MessageGroupId": group_of(key, scope),
+                "MessageGroupId": group_of(order, scope),
                 "MessageDeduplicationId": id_of(name),
             }
         entries.append(entry)

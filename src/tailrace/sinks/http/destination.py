@@ -1,4 +1,4 @@
-"""Paths of the sink `http`: templates filled with escaped names."""
+"""Destinations of the sink `http`: a path, or a method and a path, such as `PUT /orders/7`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from tailrace.sinks.destination import Template
 
+_METHOD = re.compile(rb"(?:(DELETE|PATCH|POST|PUT) )?")
 _PATH = re.compile(rb"/[!-~]*")
 
 
@@ -26,8 +27,19 @@ class PathTemplate(Template):
         return quote(name, safe="")
 
 
+def split(destination: bytes) -> tuple[str, bytes]:
+    """The method that a destination names, or an empty text, and its path.
+
+    >>> split(b"PUT /orders/7"), split(b"/orders"), split(b"GET /orders")
+    (('PUT', b'/orders/7'), ('', b'/orders'), ('', b'GET /orders'))
+    """
+    match = _METHOD.match(destination)
+    assert match is not None
+    return (match[1] or b"").decode(), destination[match.end() :]
+
+
 def is_path(destination: bytes) -> bool:
-    """Whether a destination can be appended to a URL.
+    """Whether the path of a destination can be appended to a URL.
 
     Segments of dots name another folder, and servers decode them first.
 

@@ -86,7 +86,9 @@ class HttpSink(RequestSettings):
             "and {database} are replaced with escaped names."
         ),
     )
-    method: Literal["POST", "PUT", "PATCH"] = Field(default="POST", description="Method.")
+    method: Literal["POST", "PUT", "PATCH"] = Field(
+        default="POST", description="Method. A `route` may name another one: `PUT /orders/7`."
+    )
     headers: Annotated[dict[str, SecretStr], AfterValidator(_headers)] = Field(
         default={}, description="Headers of every request."
     )

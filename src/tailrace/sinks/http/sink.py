@@ -22,7 +22,7 @@ from tailrace import __version__, headers
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
 from tailrace.sinks.http.answers import outcomes_of
 from tailrace.sinks.http.connections import Connections
-from tailrace.sinks.http.destination import is_path
+from tailrace.sinks.http.destination import is_path, split
 from tailrace.sinks.http.signature import Signer
 from tailrace.sinks.outcome import Outcome, Verdict
 from tailrace.sinks.requests.sink import RequestSink
@@ -44,6 +44,7 @@ _BODY_BYTES = 1 << 20
 class Post:
     """A request that is to be signed and sent."""
 
+    method: str
     url: httpcore.URL
     name: str
     headers: list[tuple[bytes, bytes]]
@@ -78,21 +79,26 @@ class Http(RequestSink[Connections]):
         return Connections(self._settings)
 
     def flaw_of(self, destination: bytes) -> PoisonedError | None:
-        """A destination must be a path."""
-        if is_path(destination):
+        """A destination must be a path, after a method or alone."""
+        if is_path(split(destination)[1]):
             return None
         shown = repr(destination[:200].decode("utf-8", "replace"))
         return PoisonedError(
             f"its destination {shown} is not a valid path",
-            hint="A path starts with one `/` and has no blanks and no `#`.",
+            hint=(
+                "A path starts with one `/` and has no blanks and no `#`. It may follow POST, PUT, "
+                "PATCH or DELETE, and a blank."
+            ),
         )
 
     def send(self, connection: Connections, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
         """One request."""
         payloads = rows.column("payload").to_pylist()
         body = payloads[0] if self._settings.body == "message" else array_of(payloads)
+        method, path = split(rows.column("destination")[0].as_py())
         request = Post(
-            url=self._url_of(rows.column("destination")[0].as_py()),
+            method=method or self._settings.method,
+            url=self._url_of(path),
             name=request_id(rows.column("id").to_pylist()),
             headers=headers.pairs(rows.column("headers").slice(0, 1))[0],
             body=body,
@@ -122,7 +128,7 @@ class Http(RequestSink[Connections]):
             body = gzip.compress(body, compresslevel=1)
         timeout_s = self._settings.timeout_s
         try:
-            with connections.stream(self._settings.method, request.url, fields, body) as response:
+            with connections.stream(request.method, request.url, fields, body) as response:
                 return outcomes_of(
                     response.status,
                     count=count,

@@ -18,6 +18,7 @@ from tailrace.sinks.aws.checking import smaller_limit
 from tailrace.sinks.aws.failures import Service
 from tailrace.sinks.aws.sink import AwsSink
 from tailrace.sinks.aws.text import group_of
+from tailrace.sinks.groups import order_keys
 from tailrace.sinks.kinesis.destination import is_stream, naming
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class Kinesis(AwsSink):
         self, client: Any, destination: str, rows: pa.RecordBatch
     ) -> Mapping[int, Outcome]:
         """One PutRecords. The answer has a result for each record, in order."""
-        columns = [rows.column(name).to_pylist() for name in ("payload", "key", "scope")]
+        columns = [
+            column.to_pylist()
+            for column in (rows.column("payload"), order_keys(rows), rows.column("scope"))
+        ]
         records = [
             {"Data": payload, "PartitionKey": group_of(key, scope)}
             for payload, key, scope in zip(*columns, strict=True)

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from google.pubsub_v1.types import PublishRequest, PubsubMessage
 
 from tailrace import headers
+from tailrace.sinks.groups import order_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,9 +82,8 @@ def request_of(topic: str, rows: pa.RecordBatch, *, ordering: bool) -> Any:
     destination = rows.column("destination")[0].as_py().decode()
     messages = []
     columns = [rows.column(each).to_pylist() for each in names]
-    for payload, name, key, scope, lsn, ordinal, added in zip(
-        *columns, headers.pairs(rows.column("headers")), strict=True
-    ):
+    columns += [headers.pairs(rows.column("headers")), order_keys(rows).to_pylist()]
+    for payload, name, key, scope, lsn, ordinal, added, order in zip(*columns, strict=True):
         attributes = {at.decode(): text_of(value) for at, value in added}
         attributes |= {
             "id": text_of(name),
@@ -92,17 +92,17 @@ def request_of(topic: str, rows: pa.RecordBatch, *, ordering: bool) -> Any:
         }
         if key is not None:
             attributes["key"] = text_of(key)
-        order = ordering_key(key, scope) if ordering else ""
-        messages.append(_MESSAGE(data=payload, attributes=attributes, ordering_key=order))
+        place = ordering_key(order, scope) if ordering else ""
+        messages.append(_MESSAGE(data=payload, attributes=attributes, ordering_key=place))
     return _REQUEST(topic=topic, messages=messages)
 
 
 def sizes_of(batch: pa.RecordBatch) -> NDArray[np.int64]:
     """Bytes of messages with their attributes and ordering keys, in a request of their own."""
-    payload, name, key = (
-        pc.fill_null(pc.binary_length(batch.column(each)), 0).to_numpy()
-        for each in ("payload", "id", "key")
+    payload, name, key, order = (
+        pc.fill_null(pc.binary_length(each), 0).to_numpy()
+        for each in (*map(batch.column, ("payload", "id", "key")), order_keys(batch))
     )
-    texts = np.minimum(name, _LONGEST) + 2 * np.minimum(key, _LONGEST)
+    texts = sum(np.minimum(each, _LONGEST) for each in (name, key, order))
     added = headers.sizes(batch.column("headers"), each=_ENTRY_BYTES)
     return np.asarray(payload + texts + added + _OTHER_BYTES, np.int64)

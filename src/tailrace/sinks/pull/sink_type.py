@@ -41,6 +41,12 @@ class PullType(SinkType[PullSink]):
         """Fills a template of names."""
         return NameTemplate(template, database=database)
 
+    def group_misfit(self, settings: PullSink) -> str:
+        """Records are found by what orders them."""
+        if settings.mode == "records":
+            return "a consumer of records gets the newest state of each key: remove `group`"
+        return ""
+
     def stores_position(self, settings: PullSink) -> bool:
         """In each transaction."""
         del settings

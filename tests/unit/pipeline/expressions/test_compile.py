@@ -96,6 +96,24 @@ def test_a_message_has_the_frames_fields_and_no_columns() -> None:
     assert compiled.select is None
 
 
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [
+        ("name", "line 1, column 1: public.orders.name is not in the replica identity"),
+        ("concat(id, ' ', day)", "column 17: public.orders.day is not in the replica identity"),
+        ("coalesce(after.id, before.id)", "column 10: group applies to the old and to the new row"),
+        ("change.op", "column 1: op is not a column of the table"),
+        ("nope", "public.orders has no column nope"),
+        ("customer.id", "customer"),
+    ],
+)
+def test_a_group_must_be_known_of_every_old_row(group: str, reason: str) -> None:
+    with pytest.raises(ExpressionError) as refused:
+        compile(expressions(group=group), TABLE, {})
+    assert reason in str(refused.value)
+    compile(expressions(group="id % 10"), TABLE, {})
+
+
 def test_selected_relation_keeps_plain_columns() -> None:
     compiled = compile(expressions(select=("id AS nr", "total", "upper(name) AS shout")), TABLE, {})
     assert compiled.selected is not None

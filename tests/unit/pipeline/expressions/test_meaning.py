@@ -21,6 +21,7 @@ from tailrace.pipeline.expressions.analysis import (
 )
 from tailrace.pipeline.expressions.compile import combine, compile  # noqa: A004
 from tailrace.pipeline.failures import translate_error
+from tailrace.schema import ReplicaIdentity
 from tests.unit.pipeline.expressions.cells import (
     FINGERPRINT,
     NAMES,
@@ -322,6 +323,33 @@ def test_headers_are_texts_without_control_characters_and_without_nulls(
     assert [row.headers for row in found] == [
         {"Id": "7", "Name": "a  Evil: b  c", "Op": "insert"},
         {"Op": "message"},
+    ]
+
+
+def test_a_group_is_that_of_the_new_and_of_the_old_row(spark: SparkSession) -> None:
+    """GIVEN a table with its whole old rows THEN an update names both groups, and what has no row
+    has none, whatever the expression returns without one."""
+    columns = tuple(replace(each, key=True) for each in TABLE.columns)
+    full = replace(TABLE, replica_identity=ReplicaIdentity.FULL, columns=columns)
+    made = expressions(group="coalesce(name, 'none')")
+    text = compile(made, full, {}).group
+    before = image(id="7", name="a")
+    rows = [
+        cells(after=image(id="7", name="a")),
+        cells("update", before=before, after=image(id="7", name="b")),
+        cells("update", before=before, after=image(id="7"), unchanged=("name",)),
+        cells("update", after=image(id="7", name="c")),
+        cells("delete", before=image(id="7")),
+        cells("truncate"),
+        cells("message", relation=None),
+    ]
+    combined = combine({FINGERPRINT: text or ""}, message=compile(made, None, {}).group)
+    found = spark.createDataFrame(rows, CELLS).selectExpr(f"{combined} AS g").collect()
+    assert [
+        None if row.g is None else (bytes(row.g.own), bytes(row.g.former)) for row in found
+    ] == [
+        *((b"a", b"a"), (b"b", b"a"), (b"a", b"a"), (b"c", b"c"), (b"none", b"none")),
+        *(None, None),
     ]
 
 
