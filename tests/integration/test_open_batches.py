@@ -142,8 +142,8 @@ def test_a_stop_in_a_backlog(rig: Rig) -> None:
     where the task is, and the next start continues there."""
     rig.database.execute("ALTER TABLE items ADD note text")
     rig.database.execute(
-        "DO $$ BEGIN FOR i IN 0..299 LOOP INSERT INTO items "
-        "SELECT i * 100 + g, repeat('x', 500) FROM generate_series(1, 100) g; COMMIT; "
+        "DO $$ BEGIN FOR i IN 0..999 LOOP INSERT INTO items "
+        "SELECT i * 100 + g, repeat('x', 100) FROM generate_series(1, 100) g; COMMIT; "
         "END LOOP; END $$"
     )
     # One message at a time, so that there is time to stop.
@@ -158,8 +158,8 @@ def test_a_stop_in_a_backlog(rig: Rig) -> None:
     delivered = rig.figures.events
     rig.pipeline["sink"] = rig.sink()
     rig.begin()
-    rig.arrived(30_000)
-    wait_for(lambda: delivered + rig.figures.events == 30_000, lambda: rig.figures)
+    rig.arrived(100_000)
+    wait_for(lambda: delivered + rig.figures.events == 100_000, lambda: rig.figures)
     assert rig.figures.duplicates == 0
 
 

@@ -153,7 +153,8 @@ def test_a_group_of_two_tables_stays_in_order(
     receiver.answer = lambda _: HttpResponse()
     folder = parking.folder_of(delivery.data, "test")
     Orders(folder / "orders").submit("retry", Selection())
-    delivery.run()
+    with delivery.running() as progress:
+        wait_for(lambda: len(sent(len(arrived))) == 4, progress.current)
     assert sent(len(arrived)) == [
         refused,
         ("/orders", 10, 1),

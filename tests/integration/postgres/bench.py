@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tailrace.message import HEADERS, MESSAGES
+from tailrace.message import GROUP, HEADERS, MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.postgres.settings import PostgresSink
@@ -48,6 +48,7 @@ def messages(
         pa.array([hash(destination) & 0xFFFF] * count, pa.uint64()),
         pa.array([None] * count, pa.binary()),
         pa.nulls(count, HEADERS),
+        pa.nulls(count, GROUP),
     ]
     return pa.record_batch(columns, schema=MESSAGES)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.jetstream.bulk import frames
-from tailrace.message import HEADERS, MESSAGES
+from tailrace.message import GROUP, HEADERS, MESSAGES
 from tests.unit.sinks.rows import rows
 
 INBOX = b"_INBOX.abc."
@@ -63,6 +63,7 @@ def batch_of(found: list[tuple[str, str, bytes]], lsns: list[int]) -> pa.RecordB
         pa.array([0] * count, pa.uint64()),
         pa.nulls(count, pa.binary()),
         pa.nulls(count, HEADERS),
+        pa.nulls(count, GROUP),
     ]
     return pa.record_batch(columns, schema=MESSAGES)
 

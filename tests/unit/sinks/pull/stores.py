@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.message import HEADERS, MESSAGES
+from tailrace.message import GROUP, HEADERS, MESSAGES
 from tailrace.position import ORIGIN, Lsn, Position
 from tailrace.sinks.ledger import LanePosition
 from tailrace.sinks.pull.database import in_folder
@@ -55,6 +55,7 @@ def batch_of(changes: Sequence[Change], first: int) -> pa.RecordBatch:
             pa.array([each.table for each in changes], pa.uint64()),
             pa.array([None if each.former is None else each.former.encode() for each in changes]),
             pa.nulls(len(changes), HEADERS),
+            pa.nulls(len(changes), GROUP),
         ],
         schema=MESSAGES,
     )
