@@ -2,15 +2,7 @@
 
 The frames are those of Chronik's design, so that a follower that knows nothing of Tailrace can take
 part. Integers are big-endian; a string is a length of 16 bits and UTF-8.
-
-| frame         | from     | bytes                                                                  |
-|---------------|----------|------------------------------------------------------------------------|
-| handshake     | leader   | version u16, node u64, mode u8: 0 async, 1 sync                         |
-| answer        | follower | status u8: 0 accepted, 1 refused; last end_lsn u64; message             |
-| entry         | leader   | magic `WA`, version u16, length u32 of what follows; topic, partition   |
-|               |          | i32, first LSN i64, changes u32, milliseconds i64, CRC-32 u32; data     |
-| heartbeat     | leader   | magic `HB`, milliseconds i64                                            |
-| its answer    | follower | the same milliseconds i64                                               |
+`docs/formats/replication.md` has the table.
 
 The two handshakes begin every connection, also in version 2. Pure: no I/O and no clock.
 """
