@@ -24,12 +24,15 @@
     │   ├── PostgresUnreachableError      UNREACHABLE            20  back-off
     │   ├── SlotBusyError                 SLOT_BUSY              21  back-off
     │   └── PostgresRefusedError          REFUSED                22  never
-    └── SinkError
-        ├── SinkUnreachableError          SINK_UNREACHABLE       30  back-off
-        ├── SinkFullError                 SINK_FULL              31  back-off
-        ├── SinkRefusedError              SINK_REFUSED           32  never
-        ├── PoisonedError                 POISONED               33  never
-        └── SinkFencedError               SINK_FENCED            34  never
+    ├── SinkError
+    │   ├── SinkUnreachableError          SINK_UNREACHABLE       30  back-off
+    │   ├── SinkFullError                 SINK_FULL              31  back-off
+    │   ├── SinkRefusedError              SINK_REFUSED           32  never
+    │   ├── PoisonedError                 POISONED               33  never
+    │   └── SinkFencedError               SINK_FENCED            34  never
+    └── ReplicaError
+        ├── ReplicaUnreachableError       REPLICA_UNREACHABLE    40  back-off
+        └── ReplicaRefusedError           REPLICA_REFUSED        41  never
 
 `code` is stable and is what logs, metrics and scripts see. `exit_code` is the exit code of the
 process. `retry` says whether a retry can succeed without an operator: retry loops read it and
@@ -320,3 +323,34 @@ class SinkFencedError(SinkError):
     code = "SINK_FENCED"
     exit_code = 34
     default_hint = "Stop the other run of this pipeline, then start this one again."
+
+
+class ReplicaError(TailraceError):
+    """A leader or a follower cannot be reached or refuses."""
+
+
+class ReplicaUnreachableError(ReplicaError):
+    """No connection between leader and follower, or a silent one."""
+
+    code = "REPLICA_UNREACHABLE"
+    exit_code = 40
+    retry = Retry.BACK_OFF
+    default_hint = "Check the address, and that the other side runs. The log keeps every change."
+
+
+class ReplicaRefusedError(ReplicaError):
+    """The other side does not take part: another key, version or log."""
+
+    code = "REPLICA_REFUSED"
+    exit_code = 41
+    default_hint = "Compare `replication` in the settings of leader and follower."
+
+
+def error_of(code: str) -> type[TailraceError]:
+    """The class of a code, such as one that another machine reports."""
+    kinds: list[type[TailraceError]] = [TailraceError]
+    for kind in kinds:
+        kinds.extend(kind.__subclasses__())
+        if vars(kind).get("code") == code and kind is not TailraceError:
+            return kind
+    return UnexpectedError

@@ -19,6 +19,7 @@ import structlog
 from tailrace.backoff import Backoff
 from tailrace.capture import reconcile
 from tailrace.capture.flusher import Flusher
+from tailrace.capture.gate import Gate
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
 from tailrace.capture.session import Pace, Session
@@ -29,8 +30,9 @@ from tailrace.errors import (
     SlotBusyError,
     TailraceError,
 )
-from tailrace.log import awaited, retention
+from tailrace.log import acknowledged, awaited, retention
 from tailrace.log.appender import Appender, Layout
+from tailrace.log.format import mark as marks
 from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Log
@@ -233,6 +235,7 @@ class _Sessions:
         return Session(
             replication, appender, flusher, pace, counts,
             housekeeping=self._housekeeping,
+            gate=self._gate(appender),
             awaited=lambda: awaited.read(self._store),
             clock=self._clock,
         )  # fmt: skip
@@ -278,6 +281,16 @@ class _Sessions:
         reconcile.check_gap(source.slot, confirmed, end)
         appender.change_identity(identity, end_lsn=end)
         return appender
+
+    def _gate(self, appender: Appender) -> Gate:
+        """How far to acknowledge; and the mark for readers, if they wait for followers, too."""
+        replication = self._config.replication
+        if not replication.hides:
+            self._store.remove(marks.VISIBLE)
+        elif marks.peek(self._store, marks.VISIBLE) is None:
+            marks.write(self._store, appender.mark, name=marks.VISIBLE, durably=True)
+        acknowledged.prepare(self._store, replication.waits_for)
+        return Gate(self._store, replication.waits_for)
 
     def _pace(self, sender_timeout_s: float) -> Pace:
         return Pace(

@@ -2,7 +2,8 @@
 
 One thread, one loop: receive, submit to the flusher, acknowledge what is durable. The rules:
 
-1. The flushed position sent to PostgreSQL is the `end_lsn` of the durable mark and nothing else.
+1. The flushed position sent to PostgreSQL is the `end_lsn` of the durable mark, or less while
+   followers of the log have to catch up (`tailrace.capture.gate`), and nothing else.
 2. The session sends a status update at least every third of `wal_sender_timeout`, also inside a
    huge transaction and while the disk is slow.
 3. While `4 * flush_bytes` wait for the disk, the session does not read the socket; PostgreSQL
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.capture.flusher import Flusher
+    from tailrace.capture.gate import Gate
     from tailrace.capture.replication import Replication
     from tailrace.log.appender import Appender
     from tailrace.observe.figure import Recorder
@@ -91,10 +93,12 @@ class Session:
         counts: Recorder[CaptureFigures],
         *,
         housekeeping: Callable[[], None],
+        gate: Gate,
         awaited: Callable[[], Lsn] = lambda: Lsn(0),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replication = replication
+        self._gate = gate
         self._appender = appender
         self._flusher = flusher
         self._pace = pace
@@ -133,6 +137,9 @@ class Session:
         disk.register(self._flusher.wake_fd, select.POLLIN)
         line.register(self._flusher.wake_fd, select.POLLIN)
         line.register(self._replication.socket, select.POLLIN)
+        if self._gate.wake_fd is not None:
+            disk.register(self._gate.wake_fd, select.POLLIN)
+            line.register(self._gate.wake_fd, select.POLLIN)
         while not stopping():
             reading = len(self._buffer) < self._limit
             received = reading and self._receive()
@@ -141,6 +148,7 @@ class Session:
             self._flusher.check()
             self._submit(now, paused=not received and self._ends_with_commit())
             self._make_progress(now, until)
+            self._gate.refresh()
             self._report_status(now)
             self._keep_house(now)
             if until is not None and self._flusher.idle and self._appender.mark.end_lsn >= until:
@@ -290,12 +298,12 @@ class Session:
     def _report_status(self, now: float) -> None:
         """Rules 1 and 2: send a status update when one of these holds.
 
-        advanced   more is durable than acknowledged, and the last update is 0.1 s old
+        advanced   more may be acknowledged, and the last update is 0.1 s old
         requested  the server requested a reply; a busy disk delays it by at most 0.1 s
         probe      the server sent nothing for half of `silence_s`: request a reply
         overdue    the last update is `status_s` old
         """
-        flushed = self._appender.mark.end_lsn
+        flushed = self._gate.limit(self._appender.mark)
         gap_s = now - self._status_at
         advanced = flushed > self._acknowledged and gap_s >= _MIN_STATUS_GAP_S
         requested = self._reply_requested and (self._flusher.idle or gap_s >= _MIN_STATUS_GAP_S)
@@ -323,7 +331,7 @@ class Session:
     def _poll_timeout_ms(self, now: float) -> float:
         """How long to wait for the socket or the disk, before the next duty of the loop is due."""
         until = self._status_at + self._pace.status_s
-        if self._appender.mark.end_lsn > self._acknowledged:
+        if self._gate.limit(self._appender.mark) > self._acknowledged:
             until = min(until, self._status_at + _MIN_STATUS_GAP_S)
         if self._ends and self._flusher.idle:
             until = min(until, self._due_at(now, paused=self._ends_with_commit()))
@@ -332,7 +340,8 @@ class Session:
     def _close(self) -> None:
         """Flush whole transactions, acknowledge them and end the stream."""
         self._save(len(self._ends))
-        self._send_status(self._appender.mark.end_lsn, self._clock())
+        self._gate.refresh()
+        self._send_status(self._gate.limit(self._appender.mark), self._clock())
         self._replication.finish()
 
     def _save(self, messages: int) -> None:

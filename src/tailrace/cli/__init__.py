@@ -32,6 +32,8 @@ _COMMANDS = {
     "pipelines": "pipelines:pipelines",
     "pipeline": "pipeline:pipeline_app",
     "reset": "reset:reset",
+    "follow": "follow:follow",
+    "replicate": "replicate:replicate",
     "tail": "log.tail:tail",
     "mirror": "mirror:mirror",
     "backfill": "backfill:backfill",
@@ -44,7 +46,7 @@ _COMMANDS = {
     "serve": "serve:serve",
 }
 """Each command's module and what it defines: a function, or a `typer.Typer` with subcommands."""
-_HIDDEN = frozenset({"serve"})
+_HIDDEN = frozenset({"serve", "replicate"})
 
 
 class _Commands(TyperGroup):

@@ -6,6 +6,7 @@ Nothing here connects to PostgreSQL: `tailrace.postgres.connection` checks a DSN
 from tailrace.config.file import load, section_of
 from tailrace.config.http import Http
 from tailrace.config.pipeline import Backfill, Backfills, Pipeline, Snapshots
+from tailrace.config.replication import Replication
 from tailrace.config.sections import Capture, Config, Log, Source
 from tailrace.config.spark import Spark
 
@@ -17,6 +18,7 @@ __all__ = [
     "Http",
     "Log",
     "Pipeline",
+    "Replication",
     "Snapshots",
     "Source",
     "Spark",

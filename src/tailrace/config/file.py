@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from tailrace.config.replication import from_environment
 from tailrace.config.sections import Config
 from tailrace.errors import ConfigError
 from tailrace.settings import error_text
@@ -44,6 +45,7 @@ def load(
     2097152
     """
     values = _read(path) if path else {}
+    values.setdefault("replication", from_environment())
     overridden = overrides or {}
     for section, keys in overridden.items():
         base = values.get(section) or {}
@@ -59,6 +61,11 @@ def load(
     moved: dict[str, object] = {"data": path.parent / config.data}
     if "path" not in overridden.get("log", {}):
         moved["log"] = config.log.model_copy(update={"path": path.parent / config.log.path})
+    if (tls := config.replication.tls) is not None:
+        files = {name: path.parent / file for name, file in tls}
+        moved["replication"] = config.replication.model_copy(
+            update={"tls": tls.model_copy(update=files)}
+        )
     return config.model_copy(update=moved)
 
 

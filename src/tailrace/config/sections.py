@@ -18,6 +18,7 @@ from pydantic import (
 
 from tailrace.config.http import Http
 from tailrace.config.pipeline import Pipeline  # noqa: TC001 - pydantic reads them
+from tailrace.config.replication import Replication
 from tailrace.config.spark import Spark
 from tailrace.settings import Bytes, Section
 
@@ -141,6 +142,7 @@ class Config(Section):
     source: Source = Field(default=Source(), description=Source.__doc__)
     log: Log = Field(default=Log(), description=Log.__doc__)
     capture: Capture = Field(default=Capture(), description=Capture.__doc__)
+    replication: Replication = Field(default=Replication(), description=Replication.__doc__)
     data: Path = Field(
         default=Path("tailrace-data"),
         description="Folder of checkpoints and state. In a file, relative to that file's folder.",

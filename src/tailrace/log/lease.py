@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 NAME = "lease"
-_LOCK = "lock"
+LOCK = "lock"
 _RECORD = struct.Struct("<4sHHQI")
 _MAGIC = b"TRle"
 _VERSION = 1
@@ -44,11 +44,10 @@ class Lease:
         """Acquire the lease. Raises LogFencedError with the present holder."""
         with contextlib.ExitStack() as lock:
             try:
-                lock.enter_context(store.lock(_LOCK))
+                lock.enter_context(store.lock(LOCK))
             except LogFencedError as error:
                 raise LogFencedError(f"{error} ({_holder(store)})") from error
-            mark = marks.peek(store)
-            epoch = max(_epoch(store), mark.epoch if mark else 0) + 1
+            epoch = highest_epoch(store) + 1
             if epoch > _LAST_EPOCH:
                 raise CorruptError("the lease file holds the last possible epoch")
             store.write_atomic(NAME, _record(epoch))
@@ -67,6 +66,18 @@ class Lease:
     def release(self) -> None:
         """Release the lock, so that another appender can acquire the lease."""
         self._lock.close()
+
+
+def highest_epoch(store: Store) -> int:
+    """The highest epoch that this log knows of; 0 without a log."""
+    mark = marks.peek(store)
+    return max(_epoch(store), mark.epoch if mark else 0)
+
+
+def note_epoch(store: Store, epoch: int) -> None:
+    """Remember the epoch of another machine: this one's epochs follow it. The caller locks."""
+    if epoch > _epoch(store):
+        store.write_atomic(NAME, _record(epoch))
 
 
 def _record(epoch: int) -> bytes:

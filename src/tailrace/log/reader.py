@@ -78,7 +78,7 @@ class Log(Segments):
     ) -> Mark:
         """Wait until the log ends after a position, or until the timeout. Returns its end."""
         if self._watch is None:
-            self._watch = self._store.watch(marks.NAME)
+            self._watch = self._store.watch(marks.for_readers(self._store))
         deadline = clock() + timeout_s
         while True:
             mark, left_s = self.end(), deadline - clock()

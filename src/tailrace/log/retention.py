@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace.log.start import Start
     from tailrace.log.store import Store
 
-_PIN = re.compile(r"pin-((?:backfill\.)?[a-z0-9_-]{1,100})\.json")
+_PIN = re.compile(r"pin-((?:(?:backfill|follower)\.)?[a-z0-9_-]{1,100})\.json")
 _PIN_BYTES = 128
 """All pins have one size, so that a full disk has space for the next position of a reader."""
 _READ_ATTEMPTS = 3

@@ -86,6 +86,13 @@ class Segments:
         return self.header(self.segments()[0]).base
 
     def end(self) -> Mark:
+        """The end of what readers may read: whole and durable transactions.
+
+        Where the log is `visible` up to a quorum of followers, its end is there.
+        """
+        return marks.read(self._store, marks.VISIBLE) or self.durable_end()
+
+    def durable_end(self) -> Mark:
         """The end of the whole and durable transactions."""
         # The appender writes the mark right after the first segment. A reader that finds the
         # segment without a mark and with more than its opening reads the mark once more.

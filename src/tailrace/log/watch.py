@@ -35,6 +35,14 @@ class Watch:
             self._written.register(self._handle, select.POLLIN)
             weakref.finalize(self, os.close, self._handle)
 
+    def fileno(self) -> int | None:
+        """A descriptor that is readable after a write; None where there is no such thing."""
+        return self._handle
+
+    def also(self, descriptor: int) -> None:
+        """Return from `wait` when this descriptor is readable as well."""
+        self._written.register(descriptor, select.POLLIN)
+
     def wait(self, timeout_s: float) -> bool:
         """Return after a write since the last call, or after the timeout, or earlier.
 

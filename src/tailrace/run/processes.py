@@ -1,4 +1,4 @@
-"""The processes of `tailrace run`: capture, the pipelines, and the HTTP endpoints."""
+"""The processes of `tailrace run`: capture, followers, the pipelines, and the HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
     tailrace = (sys.executable, "-m", "tailrace.cli")
     settings = ("-c", str(file))
     specs = [Spec(name="capture", command=(*tailrace, "capture", *settings), reloads=False)]
+    if config.replication.followers:
+        # Not a worker: without capture there is nothing new to send.
+        command = (*tailrace, "replicate", *settings)
+        specs.append(Spec(name="replicate", command=command, worker=False))
     if config.pipelines:
         specs.append(
             Spec(

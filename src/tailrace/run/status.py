@@ -29,6 +29,7 @@ from tailrace.observe.figures import (
     ProcessFigures,
     SnapshotFigures,
 )
+from tailrace.observe.replica import FollowingFigures, LeaderFigures
 from tailrace.process import alive
 from tailrace.state_file import StateFile
 
@@ -61,8 +62,8 @@ class PipelinesStatus(Figures):
     backfills: tuple[BackfillFigures, ...] = ()
 
 
-Status = RunStatus | CaptureFigures | PipelinesStatus
-S = TypeVar("S", RunStatus, CaptureFigures, PipelinesStatus)
+Status = RunStatus | CaptureFigures | PipelinesStatus | LeaderFigures | FollowingFigures
+S = TypeVar("S", RunStatus, CaptureFigures, PipelinesStatus, LeaderFigures, FollowingFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,8 @@ _ADAPTERS: dict[type[Status], TypeAdapter[Any]] = {
     RunStatus: TypeAdapter(RunStatus),
     CaptureFigures: TypeAdapter(CaptureFigures),
     PipelinesStatus: TypeAdapter(PipelinesStatus),
+    LeaderFigures: TypeAdapter(LeaderFigures),
+    FollowingFigures: TypeAdapter(FollowingFigures),
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tailrace.capture.flusher import Flusher
+from tailrace.capture.gate import Gate
 from tailrace.capture.load import Load
 from tailrace.capture.session import Pace, Session
 from tailrace.errors import DiskFullError, PostgresUnreachableError
@@ -171,6 +172,7 @@ class SessionRig:
             pace,
             self.counts,
             housekeeping=lambda: None,
+            gate=Gate(self.disk),
         )
         self.stop = threading.Event()
         self.error: BaseException | None = None

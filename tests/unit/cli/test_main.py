@@ -142,7 +142,7 @@ def test_every_command_has_a_help_text() -> None:
         assert command is not None
         assert command.name == name
         assert command.get_short_help_str()
-        assert command.hidden == (name == "serve")
+        assert command.hidden == (name in {"serve", "replicate"})
 
 
 def test_a_wrong_name_gets_a_hint(

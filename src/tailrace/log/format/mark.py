@@ -3,6 +3,9 @@
 After every fsync the appender overwrites one small record with the end of the last whole, durable
 transaction. Readers in other processes read up to the mark and no further. The record itself is not
 fsynced: after a power cut it may be older than the log, until capture starts and recovers the log.
+
+Where readers have to wait for a quorum of followers, a second mark of the same form, `visible`,
+follows the durable one, and readers read up to it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace.log.store import Store
 
 NAME = "durable"
+VISIBLE = "visible"
 _RECORD = struct.Struct("<4sHHQQQQQqQ")
 _CRC = struct.Struct("<I")
 _MAGIC = b"TRdm"
@@ -39,6 +43,11 @@ class Mark:
     time: int
     """Commit time of the last transaction, microseconds since 2000-01-01 UTC."""
     epoch: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the files end: what orders two marks of one log."""
+        return self.sequence, self.offset
 
     def encode(self) -> bytes:
         """The record as stored."""
@@ -68,35 +77,44 @@ def decode(data: bytes) -> Mark | None:
     )  # fmt: skip
 
 
-def peek(store: Store) -> Mark | None:
+def peek(store: Store, name: str = NAME) -> Mark | None:
     """The mark; None if it is missing or torn."""
     try:
-        return decode(store.read(NAME, 0, RECORD_BYTES))
+        return decode(store.read(name, 0, RECORD_BYTES))
     except FileNotFoundError:
         return None
 
 
-def read(store: Store) -> Mark | None:
+def read(store: Store, name: str = NAME) -> Mark | None:
     """The current mark; None if there is none yet. Retries while a record is being written."""
     for _ in range(_READ_ATTEMPTS):
         try:
-            mark = decode(store.read(NAME, 0, RECORD_BYTES))
+            mark = decode(store.read(name, 0, RECORD_BYTES))
         except FileNotFoundError:
             return None
         if mark is not None:
             return mark
     raise CorruptError(
-        "the durable mark is unreadable",
+        f"the {name} mark is unreadable",
         hint="Start `tailrace capture` once: it recovers the log and rewrites the mark.",
     )
 
 
-def write(store: Store, mark: Mark, *, durably: bool = False) -> None:
+def write(store: Store, mark: Mark, *, name: str = NAME, durably: bool = False) -> None:
     """Publish a new end. With `durably`, the file also exists after a power cut."""
     if not durably:
         try:
-            store.overwrite(NAME, mark.encode())
+            store.overwrite(name, mark.encode())
         except FileNotFoundError:
             durably = True
     if durably:
-        store.write_atomic(NAME, mark.encode())
+        store.write_atomic(name, mark.encode())
+
+
+def for_readers(store: Store) -> str:
+    """The name of the mark up to which readers read."""
+    try:
+        store.size(VISIBLE)
+    except FileNotFoundError:
+        return NAME
+    return VISIBLE

@@ -1,0 +1,52 @@
+"""The gate: how far capture may acknowledge, if PostgreSQL waits for followers of the log.
+
+Without followers that count, that is the durable mark. In mode `sync` it is the smaller of the
+durable mark and what a quorum of followers has fsynced: what PostgreSQL forgets is then on so many
+other machines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.log import acknowledged
+from tailrace.position import Lsn
+
+if TYPE_CHECKING:
+    from tailrace.log.format.mark import Mark
+    from tailrace.log.store import Store
+
+
+class Gate:
+    """Reads what the leader's process says about the quorum."""
+
+    def __init__(self, store: Store, needed: int = 0) -> None:
+        self._store = store
+        self._needed = needed
+        self._quorum: Mark | None = None
+        self._watch = acknowledged.watch(store, needed) if needed else None
+        self._read()
+
+    @property
+    def wake_fd(self) -> int | None:
+        """Readable when the quorum may have moved; None if nothing is waited for or watched."""
+        return None if self._watch is None else self._watch.fileno()
+
+    def refresh(self) -> None:
+        """Notice a quorum that has moved."""
+        if self._watch is not None and self._watch.wait(0):
+            self._read()
+
+    def _read(self) -> None:
+        if self._needed:
+            self._quorum = acknowledged.read(self._store, self._needed)
+
+    def limit(self, mark: Mark) -> Lsn:
+        """How far PostgreSQL may forget, of a log that is durable up to a mark; 0: nothing."""
+        if not self._needed:
+            return mark.end_lsn
+        if self._quorum is None:
+            return Lsn(0)
+        if self._quorum.place >= mark.place:
+            return mark.end_lsn
+        return min(self._quorum.end_lsn, mark.end_lsn)

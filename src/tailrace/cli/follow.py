@@ -1,0 +1,67 @@
+"""`tailrace follow`: keep a copy of another machine's log."""
+
+# ruff: noqa: PLC0415 - loaded when the command runs, not for --help
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tailrace import private
+from tailrace.cli import options
+from tailrace.config import Replication
+
+
+def follow(
+    *,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            envvar="TAILRACE_LISTEN",
+            help=Replication.model_fields["listen"].description,
+        ),
+    ] = None,
+    log_format: options.LogFormat = "auto",
+    verbose: options.Verbose = False,
+    config: options.ConfigFile = None,
+    log: options.LogPath = None,
+) -> None:
+    """Follow a leader: listen for it, and keep a byte-for-byte copy of its log.
+
+    The leader is a machine with `tailrace run` whose settings name this one in
+    `replication.followers`. Everything that reads a log works on the copy: `tailrace tail`,
+    pipelines, mirrors, PySpark. A copy that was away continues where it ends. Beyond this machine
+    the connection needs `replication.tls` or `replication.key`, the same on both sides.
+
+    SIGTERM or Ctrl-C stops it. What it has acknowledged is on its disk.
+
+    \b
+    Exit codes:
+      15 FENCED   another process writes this log
+      2 BAD_CONFIG, 13 DISK_FULL, 17 STORAGE as everywhere
+
+    \b
+    Examples:
+      On this machine, for a try:
+        tailrace follow --listen 127.0.0.1:7432 --log copy/log
+      With a settings file:
+        tailrace follow -c tailrace.yml
+    """
+    from tailrace.config.replication import host_and_port
+    from tailrace.errors import ConfigError
+    from tailrace.observe import logs
+    from tailrace.run.replicating import run_follower
+
+    private.restrict_new_files()
+    logs.configure(log_format, verbose=verbose)
+    settings = options.settings(config, log=log)
+    if listen is not None:
+        try:
+            host_and_port(listen)
+        except ValueError as error:
+            raise ConfigError(f"--listen: {error}") from error
+        replication = settings.replication.model_copy(update={"listen": listen})
+        settings = settings.model_copy(update={"replication": replication})
+    run_follower(settings)

@@ -1,0 +1,278 @@
+"""The copy: a follower's log, written byte for byte as the leader sends it.
+
+    write      bytes, in the order of the files, not yet durable
+    publish    fsync, then the durable mark: readers on this machine see it, the leader may count it
+
+A crash leaves bytes after the mark: whole entries that were not acknowledged yet, and a torn one.
+Opening keeps the whole transactions among them, as capture does with its own log, and cuts the
+rest. Bytes before the mark that cannot be read are damage: the copy drops that segment and what
+follows it, and the leader sends it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from tailrace import private
+from tailrace.errors import CorruptError, MalformedError
+from tailrace.log import lease, retention
+from tailrace.log.format import mark as marks
+from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
+from tailrace.log.recovery import recover
+from tailrace.log.store import LocalStore, sync_folder
+from tailrace.position import Lsn
+
+if TYPE_CHECKING:
+    from tailrace.log.format.mark import Mark
+    from tailrace.log.store import AppendFile
+    from tailrace.replica.frames import Data, Marked
+
+_CUT_FOLDER = "cut"
+_COPY_BYTES = 1 << 20
+
+
+class Copy:
+    """The log of a follower, open for writing under the log's lock."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
+        self.log_id = ""
+        self.mark: Mark | None = None
+        """The end of what is durable and whole; None without a log."""
+        self.repairs = 0
+        """Segments that were dropped because they could not be read."""
+        self._next = (0, 0)
+        self._file: AppendFile | None = None
+        self._name: SegmentName | None = None
+        self._unsynced: list[AppendFile] = []
+        self._new_names = False
+        self._unmarked = False
+        """Whether bytes were written after the mark."""
+        self._events = structlog.get_logger()
+
+    def open(self) -> None:
+        """Find the end of what can be used, and cut what follows it."""
+        self._close_files()
+        self._unmarked = False
+        self._cut_torn_end()
+        try:
+            state = recover(self.store)
+        except CorruptError as error:
+            self._events.error("replica.copy_damaged", code=error.code, reason=str(error))
+            self._drop_damaged()
+            state = recover(self.store)
+        self.mark = None if state is None else state.mark
+        self.log_id = "" if state is None else state.log_id
+        self._limit_visible()
+
+    def settle(self) -> None:
+        """After a connection: keep what is whole of what was written since the last mark."""
+        if self._unmarked:
+            self.open()
+
+    def _cut_torn_end(self) -> None:
+        """Cut at the first entry after the mark that is not whole.
+
+        A leader's recovery takes a whole entry behind it for proof of damage; here several entries
+        may have been on their way to the disk.
+        """
+        mark = marks.peek(self.store)
+        names = list_segments(self.store)
+        for name in names:
+            if mark is not None and name.sequence < mark.sequence:
+                continue
+            start = mark.offset if mark is not None and name.sequence == mark.sequence else None
+            end = self._whole_end(name, start)
+            if end < self.store.size(name.file):
+                self._remove_after(name)
+                if end:
+                    self.store.truncate(name.file, end)
+                else:
+                    self._remove(name)
+                return
+
+    def _whole_end(self, name: SegmentName, start: int | None) -> int:
+        """Where the whole entries of a segment end; 0 without a single one."""
+        end = 0
+        try:
+            at = read_header(self.store, name)[1] if start is None else start
+            end = 0 if start is None else start
+            for placed in walk(self.store, name, at):
+                end = placed.end
+        except MalformedError:
+            pass
+        return end
+
+    def _drop_damaged(self) -> None:
+        """Drop from the first segment on that cannot be read, of those that recovery looks at."""
+        names = list_segments(self.store)
+        damaged = next((name for name in names if not self._sound(name)), names[-1])
+        self.store.remove(marks.NAME)
+        self._remove_after(damaged)
+        self._remove(damaged)
+        self.repairs += 1
+
+    def _sound(self, name: SegmentName) -> bool:
+        try:
+            for _ in walk(self.store, name, read_header(self.store, name)[1]):
+                pass
+        except MalformedError:
+            return False
+        return True
+
+    def _remove_after(self, name: SegmentName) -> None:
+        """Newest first, so that an interruption leaves no hole."""
+        for each in reversed(list_segments(self.store)):
+            if each.sequence > name.sequence:
+                self._remove(each)
+
+    def _remove(self, name: SegmentName) -> None:
+        self.store.remove(name.index)
+        self.store.remove(name.file)
+
+    def _limit_visible(self) -> None:
+        """What readers may see is never more than what is here."""
+        visible = marks.peek(self.store, marks.VISIBLE)
+        if visible is None or self.mark is None:
+            self.store.remove(marks.VISIBLE)
+        elif visible.place > self.mark.place:
+            marks.write(self.store, self.mark, name=marks.VISIBLE, durably=True)
+
+    def begin(self, log_id: str, sequence: int, offset: int) -> None:
+        """Go on at a place: the end of this copy, or the beginning of a segment."""
+        self._close_files()
+        here = (sequence, 0) if self.mark is None else self.mark.place
+        if (sequence, offset) != here:
+            raise MalformedError(f"the leader begins at {sequence}:{offset}, but the copy ends "
+                                 f"at {here[0]}:{here[1]}")  # fmt: skip
+        self.log_id = log_id
+        self._next = here
+        if self.mark is not None:
+            names = list_segments(self.store)
+            self._open_file(next(name for name in names if name.sequence == sequence))
+
+    def write(self, data: Data) -> None:
+        """Write a piece where the last one ended."""
+        name = SegmentName(data.sequence, Lsn(data.base_lsn))
+        if data.index:
+            self._write_index(name, data)
+            return
+        place = (data.sequence, data.offset)
+        if place == (self._next[0] + 1, 0) and self._next[1]:
+            self._next = place
+        if place != self._next:
+            raise MalformedError(f"the leader sent bytes at {place}, not at {self._next}")
+        if self._name != name:
+            if data.offset:
+                raise MalformedError(f"the leader sent a middle part of {name.file}")
+            self._open_file(name)
+        assert self._file is not None
+        self._unmarked = True
+        self._file.write([cast("bytes", data.content)])
+        self._next = (data.sequence, data.offset + len(data.content))
+
+    def _open_file(self, name: SegmentName) -> None:
+        if self._file is not None:
+            self._unsynced.append(self._file)
+        self._name = name
+        self._file = self.store.append_to(name.file)
+        self._new_names = True
+
+    def _write_index(self, name: SegmentName, data: Data) -> None:
+        """An index is a hint: it is not synced, and a torn one costs time only."""
+        if data.offset == 0:
+            self.store.remove(name.index)
+        file = self.store.append_to(name.index)
+        with contextlib.closing(file):
+            file.write([cast("bytes", data.content)])
+
+    def publish(self, marked: Marked) -> None:
+        """Make everything up to the leader's mark durable and readable."""
+        mark = marked.mark
+        if mark.place != self._next:
+            raise MalformedError(f"the leader's mark is at {mark.place}, its data at {self._next}")
+        self._sync()
+        marks.write(self.store, mark)
+        self.mark = mark
+        self._unmarked = False
+        if marked.visible is not None:
+            visible = min(mark, marked.visible, key=lambda each: each.place)
+            marks.write(self.store, visible, name=marks.VISIBLE)
+
+    def _sync(self) -> None:
+        for file in (*self._unsynced, *([self._file] if self._file else [])):
+            file.sync()
+        for file in self._unsynced:
+            file.close()
+        self._unsynced.clear()
+        if self._new_names:
+            sync_folder(self.store.folder)
+            self._new_names = False
+
+    def cut(self, sequence: int, offset: int) -> None:
+        """Cut the log at a place, and keep what is cut in files beside it."""
+        self._close_files()
+        names = [name for name in list_segments(self.store) if name.sequence >= sequence]
+        kept = self._keep_cut(names, sequence, offset)
+        self.store.remove(marks.NAME)
+        for name in reversed(names):
+            if name.sequence > sequence:
+                self._remove(name)
+            elif offset:
+                self.store.truncate(name.file, offset)
+            else:
+                self._remove(name)
+        self.open()
+        self._events.warning("replica.cut", segment=sequence, offset=offset, kept=str(kept))
+
+    def _keep_cut(self, names: list[SegmentName], sequence: int, offset: int) -> str:
+        """Copy what will be cut to `cut/TIME-…`: it was never part of the leader's history."""
+        folder = self.store.folder / _CUT_FOLDER
+        private.create_folder(folder)
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        for name in names:
+            start = offset if name.sequence == sequence else 0
+            target = folder / f"{stamp}-{name.file}.{start}"
+            with private.create_file(target, buffering=0) as file:
+                at = start
+                while content := self.store.read(name.file, at, _COPY_BYTES):
+                    file.write(content)
+                    at += len(content)
+        sync_folder(folder)
+        return str(folder)
+
+    def reset(self) -> None:
+        """Remove the log: the leader no longer has what follows it."""
+        self._close_files()
+        self.store.remove(marks.VISIBLE)
+        self.store.remove(marks.NAME)
+        for name in reversed(list_segments(self.store)):
+            self._remove(name)
+        self.open()
+
+    def note_epoch(self, epoch: int) -> None:
+        """Remember the leader's epoch, durably: no leader of a lower one is accepted again."""
+        lease.note_epoch(self.store, epoch)
+
+    def delete_before(self, oldest: int) -> None:
+        """Delete what the leader has deleted, unless a reader of this machine still needs it."""
+        names = list_segments(self.store)
+        if not names or names[0].sequence >= oldest or self.mark is None:
+            return
+        pinned = min([self.mark.position, *retention.pins(self.store).values()])
+        done = retention.before(self.store, pinned)
+        retention.delete(self.store, [name for name in done if name.sequence < oldest])
+
+    def _close_files(self) -> None:
+        for file in (*self._unsynced, *([self._file] if self._file else [])):
+            file.close()
+        self._unsynced.clear()
+        self._file = self._name = None
+
+    def close(self) -> None:
+        """Close the files. What was acknowledged is durable."""
+        self._close_files()

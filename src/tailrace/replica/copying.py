@@ -1,0 +1,161 @@
+"""Version 2 on the leader's side: one connection to a follower that copies the log's files."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from tailrace.errors import MalformedError, ReplicaUnreachableError, TailraceError
+from tailrace.log import lease
+from tailrace.log.format import mark as marks
+from tailrace.log.segments import Segments
+from tailrace.replica import begin, frames, greeting
+from tailrace.replica.frames import Data, Fault, Heartbeat, Hello, Marked, Proof, State, Type
+from tailrace.replica.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.config.replication import Replication
+    from tailrace.log.format.mark import Mark
+    from tailrace.log.store import Store
+    from tailrace.observe.figure import Recorder
+    from tailrace.observe.replica import FollowerFigures
+    from tailrace.replica.connection import Connection
+
+_MAX_ORDERS = 4
+"""So many cuts and resets, and a follower counts as confused."""
+_OLDEST_EVERY_S = 1.0
+_WAIT_S = 0.5
+
+
+class Copying:
+    """Brings a follower up to date and keeps it so. `held` is called with what it has fsynced."""
+
+    def __init__(
+        self,
+        store: Store,
+        connection: Connection,
+        settings: Replication,
+        counts: Recorder[FollowerFigures],
+        *,
+        held: Callable[[Mark | None], None],
+    ) -> None:
+        self._store = store
+        self._connection = connection
+        self._settings = settings
+        self._counts = counts
+        self._held = held
+        self._compress = settings.compression == "zstd"
+        self._watch = store.watch(marks.NAME)
+        self._watch.also(connection.socket.fileno())
+        self._heard_at = self._beat_at = time.monotonic()
+        self._oldest = 0
+        self._oldest_at = float("-inf")
+        self._fetch: int | None = None
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Serve the connection until it ends."""
+        try:
+            outgoing = self._open()
+            self._connection.limit(self._settings.timeout_s)
+            self._heard_at = self._beat_at = time.monotonic()
+            self._counts.set(state="catching-up", reason="", connected=True)
+            self._send(outgoing, stopping)
+        except TailraceError as error:
+            report(self._connection, error)
+            raise
+
+    def _open(self) -> Outgoing:
+        """Who is there, what it has, and where to begin."""
+        settings, connection = self._settings, self._connection
+        node, own = greeting.node_name(settings), greeting.nonce()
+        connection.say(Type.HELLO, Hello(node=node, nonce=own))
+        hello = Hello.decode(connection.expect(Type.HELLO))
+        greeting.check_proof(settings, "follower", own, hello.nonce, hello.proof)
+        self._counts.set(node=hello.node)
+        log_id = Segments(self._store).id
+        proof = greeting.proof(settings, "leader", own, hello.nonce)
+        epoch = lease.highest_epoch(self._store)
+        connection.say(Type.PROOF, Proof(proof=proof, log_id=log_id, epoch=epoch))
+        for _ in range(_MAX_ORDERS):
+            state = State.decode(connection.expect(Type.STATE))
+            order = begin.decide(self._store, log_id=log_id, mark=self._end(), state=state)
+            if order.action != "continue":
+                self._held(None)
+                self._counts.add(resets=order.action == "reset")
+            connection.say(Type.BEGIN, order)
+            if order.action == "continue":
+                self._held(state.end())
+                return Outgoing(self._store, order.sequence, order.offset)
+        raise MalformedError(f"{connection.peer} does not do what it is asked to")
+
+    def _end(self) -> Mark:
+        return Segments(self._store).durable_end()
+
+    def _send(self, outgoing: Outgoing, stopping: Callable[[], bool]) -> None:
+        sent: Mark | None = None
+        visible: Mark | None = None
+        while not stopping():
+            end, seen = self._end(), marks.peek(self._store, marks.VISIBLE)
+            if sent is None or end.place > sent.place:
+                self._send_upto(outgoing, end, stopping)
+                sent, visible = end, seen
+                self._counts.set(state="streaming")
+            elif seen is not None and seen != visible:
+                self._mark(end)
+                visible = seen
+            else:
+                self._watch.wait(_WAIT_S)
+            self._listen()
+
+    def _send_upto(self, outgoing: Outgoing, end: Mark, stopping: Callable[[], bool]) -> None:
+        for piece in outgoing.pieces(end):
+            if isinstance(piece, Data):
+                self._data(piece)
+            else:
+                self._mark(piece)
+            self._listen()
+            if stopping():
+                return
+
+    def _data(self, data: Data) -> None:
+        self._connection.send(Type.DATA, *data.parts(), compress=self._compress)
+        self._counts.add(bytes=len(data.content))
+
+    def _mark(self, mark: Mark) -> None:
+        now = time.monotonic()
+        if now - self._oldest_at >= _OLDEST_EVERY_S:
+            self._oldest_at = now
+            self._oldest = Segments(self._store).segments()[0].sequence
+        visible = marks.peek(self._store, marks.VISIBLE)
+        marked = Marked(oldest=self._oldest, mark=mark, visible=visible)
+        self._connection.send(Type.MARK, marked.encode())
+
+    def _listen(self) -> None:
+        """Take what the follower has sent, and show that this side lives."""
+        now = time.monotonic()
+        while self._connection.waiting():
+            kind, payload = self._connection.receive()
+            if kind is not Type.ACK:
+                raise MalformedError(f"the follower sent a frame {kind.name}")
+            self._heard_at = now
+            if payload:
+                self._held(frames.decode_mark(payload))
+        if now - self._beat_at >= self._settings.heartbeat_s:
+            self._beat_at = now
+            epoch = lease.highest_epoch(self._store)
+            beat = Heartbeat(epoch, int(time.time() * 1000))
+            self._connection.send(Type.HEARTBEAT, beat.encode())
+        if now - self._heard_at > self._settings.timeout_s:
+            raise ReplicaUnreachableError(
+                f"{self._connection.peer} was silent for {self._settings.timeout_s:g} s"
+            )
+
+
+def report(connection: Connection, error: TailraceError) -> None:
+    """Tell the other side why the connection ends, if it still listens."""
+    with contextlib.suppress(TailraceError):
+        fault = Fault(code=error.code, message=str(error), hint=error.hint)
+        connection.say(Type.ERROR, fault)

@@ -1,0 +1,282 @@
+"""A follower: listens for its leader, writes what it sends, and acknowledges what is durable.
+
+One leader at a time. A second one may connect, since a broken connection can look alive on this
+side: it takes the place of the first, if its epoch is not lower. `docs/formats/replication.md` has
+the frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.errors import (
+    DiskFullError,
+    LogFencedError,
+    MalformedError,
+    ReplicaRefusedError,
+    ReplicaUnreachableError,
+    StorageError,
+    TailraceError,
+)
+from tailrace.log import lease
+from tailrace.observe.figure import Recorder
+from tailrace.observe.replica import FollowingFigures
+from tailrace.position import Lsn
+from tailrace.replica import begin, frames, greeting, seed
+from tailrace.replica.connection import Connection, accepted, listen
+from tailrace.replica.copy import Copy
+from tailrace.replica.frames import Begin, Data, Fault, Heartbeat, Hello, Marked, Proof, Type
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from tailrace.config.replication import Replication
+    from tailrace.log.store import LocalStore
+
+_TICK_S = 0.2
+_SYNC_BYTES = 8 << 20
+"""Data after which a follower does not wait for a pause to make it durable."""
+
+
+class Follower:
+    """Serves one leader after another until `stopping` is true."""
+
+    def __init__(
+        self,
+        store: LocalStore,
+        settings: Replication,
+        *,
+        stopping: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._stopping = stopping
+        self._clock = clock
+        self._copy = Copy(store)
+        self.counts = Recorder(FollowingFigures())
+        self.heard_at = clock()
+        """When the leader was last heard."""
+        self._events = structlog.get_logger()
+
+    def run(self, address: tuple[str, int]) -> None:
+        """Hold the log's lock and serve."""
+        with self._store.lock(lease.LOCK), listen(address) as listener:
+            self._copy.open()
+            self._note_state("waiting")
+            host, port = listener.getsockname()[:2]
+            self._events.info("replica.listening", address=f"{host}:{port}", end=self._end())
+            try:
+                while not self._stopping():
+                    if self._readable(listener):
+                        self._serve(listener)
+            finally:
+                self._copy.close()
+
+    def _readable(self, sock: socket.socket) -> bool:
+        return bool(select.select([sock], [], [], _TICK_S)[0])
+
+    def _serve(self, listener: socket.socket) -> None:
+        """Serve a leader until its connection ends."""
+        sock, address = listener.accept()
+        peer = f"{address[0]}:{address[1]}"
+        try:
+            with accepted(sock, peer, self._settings) as connection:
+                self._follow(connection, listener)
+        except StorageError:
+            # After a failed fsync nobody knows what is on the disk: the next start finds out.
+            raise
+        except ReplicaUnreachableError as error:
+            self._events.warning("replica.leader_lost", leader=peer, reason=str(error))
+            self._note_state("waiting")
+        except TailraceError as error:
+            self._events.error(
+                "replica.refused", leader=peer, code=error.code, reason=str(error), hint=error.hint
+            )
+            self._note_state(error.code)
+        with contextlib.suppress(DiskFullError):
+            self._copy.settle()
+
+    def _follow(self, connection: Connection, listener: socket.socket) -> None:
+        try:
+            session = _Session(self._copy, connection, self._settings, self.counts)
+            session.open()
+            self._events.info("replica.following", leader=connection.peer, end=self._end())
+            self._note_state("following")
+            while not self._stopping():
+                if not connection.waiting(_TICK_S):
+                    if self._readable_now(listener):
+                        # A leader connects again when its old connection is dead.
+                        self._events.info("replica.leader_replaced", leader=connection.peer)
+                        return
+                    session.check_alive(self._clock())
+                    continue
+                self.heard_at = self._clock()
+                session.heard_at = self.heard_at
+                session.take()
+        except TailraceError as error:
+            _report(connection, error)
+            raise
+        finally:
+            self.counts.set(connected=False)
+
+    def _readable_now(self, sock: socket.socket) -> bool:
+        return bool(select.select([sock], [], [], 0)[0])
+
+    def _end(self) -> str:
+        return "" if self._copy.mark is None else str(self._copy.mark.end_lsn)
+
+    def _note_state(self, state: str) -> None:
+        self.counts.set(state=state)
+        _note_mark(self.counts, self._copy)
+
+
+class _Session:
+    """One connection of a leader."""
+
+    def __init__(
+        self,
+        copy: Copy,
+        connection: Connection,
+        settings: Replication,
+        counts: Recorder[FollowingFigures],
+    ) -> None:
+        self._copy = copy
+        self._connection = connection
+        self._settings = settings
+        self._counts = counts
+        self._epoch = 0
+        self._oldest = 0
+        self._marked: Marked | None = None
+        self._unsynced = 0
+        self.heard_at = time.monotonic()
+
+    def open(self) -> None:
+        """The handshake, up to the place where the leader begins."""
+        self._answer(seed.Handshake.decode(self._connection.receive_bytes(seed.HANDSHAKE.size)))
+        proof = self._greet()
+        self._epoch = self._checked_epoch(proof)
+        while True:
+            self._connection.say(Type.STATE, self._state())
+            order = Begin.decode(self._connection.expect(Type.BEGIN))
+            if order.action == "continue":
+                break
+            self._obey(order)
+        self._copy.begin(proof.log_id, order.sequence, order.offset)
+        self._connection.limit(self._settings.timeout_s)
+        self._counts.set(connected=True, leader=self._connection.peer, epoch=self._epoch)
+
+    def _answer(self, handshake: seed.Handshake) -> None:
+        mark = self._copy.mark
+        end = Lsn(0) if mark is None else mark.end_lsn
+        accepted = handshake.version == frames.VERSION
+        text = "" if accepted else f"this follower speaks version {frames.VERSION}"
+        answer = seed.Answer(accepted=accepted, end_lsn=end, message=text)
+        self._connection.send_bytes(answer.encode())
+        if not accepted:
+            raise ReplicaRefusedError(f"the leader speaks version {handshake.version}: {text}")
+
+    def _greet(self) -> Proof:
+        hello = Hello.decode(self._connection.expect(Type.HELLO))
+        own, settings = greeting.nonce(), self._settings
+        own_proof = greeting.proof(settings, "follower", hello.nonce, own)
+        node = greeting.node_name(settings)
+        self._connection.say(Type.HELLO, Hello(node=node, nonce=own, proof=own_proof))
+        proof = Proof.decode(self._connection.expect(Type.PROOF))
+        greeting.check_proof(settings, "leader", hello.nonce, own, proof.proof)
+        self._counts.set(leader_node=hello.node)
+        return proof
+
+    def _checked_epoch(self, proof: Proof) -> int:
+        highest = lease.highest_epoch(self._copy.store)
+        if proof.epoch < highest:
+            raise LogFencedError(
+                f"the leader is of epoch {proof.epoch}, but epoch {highest} has begun",
+                hint="Another machine has taken over. Let this one follow: tailrace follow",
+            )
+        if self._copy.log_id and proof.log_id != self._copy.log_id:
+            # The leader says so as well; its epoch means nothing for this log.
+            return proof.epoch
+        self._copy.note_epoch(proof.epoch)
+        return proof.epoch
+
+    def _state(self) -> frames.State:
+        copy = self._copy
+        epoch = lease.highest_epoch(copy.store)
+        return begin.state_of(copy.store, log_id=copy.log_id, epoch=epoch, mark=copy.mark)
+
+    def _obey(self, order: Begin) -> None:
+        if order.action == "cut":
+            self._copy.cut(order.sequence, order.offset)
+        elif order.action == "reset":
+            structlog.get_logger().warning("replica.starting_over", segment=order.sequence)
+            self._copy.reset()
+            self._counts.add(resets=1)
+        else:
+            raise MalformedError(f"the leader asks for the unknown action {order.action!r}")
+
+    def check_alive(self, now: float) -> None:
+        """Give up a silent leader."""
+        if now - self.heard_at > self._settings.timeout_s:
+            raise ReplicaUnreachableError(
+                f"{self._connection.peer} was silent for {self._settings.timeout_s:g} s"
+            )
+
+    def take(self) -> None:
+        """The next frame; what it completes is made durable when no other is waiting."""
+        kind, payload = self._connection.receive()
+        if kind is Type.DATA:
+            data = Data.decode(payload)
+            self._copy.write(data)
+            self._marked = None
+            self._unsynced += len(data.content)
+            self._counts.add(bytes=len(data.content))
+        elif kind is Type.MARK:
+            self._marked = Marked.decode(payload)
+        elif kind is Type.HEARTBEAT:
+            self._heartbeat(Heartbeat.decode(payload))
+        else:
+            raise MalformedError(f"the leader sent a frame {kind.name}")
+        if self._marked is not None:
+            hurry = self._unsynced >= _SYNC_BYTES
+            if hurry or not self._connection.waiting():
+                self._publish(self._marked)
+
+    def _publish(self, marked: Marked) -> None:
+        self._copy.publish(marked)
+        self._marked, self._unsynced = None, 0
+        self._acknowledge()
+        if marked.oldest != self._oldest:
+            self._oldest = marked.oldest
+            self._copy.delete_before(marked.oldest)
+        _note_mark(self._counts, self._copy)
+
+    def _heartbeat(self, beat: Heartbeat) -> None:
+        if beat.epoch > self._epoch:
+            self._epoch = beat.epoch
+            self._copy.note_epoch(beat.epoch)
+            self._counts.set(epoch=beat.epoch)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        mark = self._copy.mark
+        self._connection.send(Type.ACK, b"" if mark is None else mark.encode())
+
+
+def _note_mark(counts: Recorder[FollowingFigures], copy: Copy) -> None:
+    mark = copy.mark
+    if mark is not None:
+        counts.set(end_lsn=mark.end_lsn, repairs=copy.repairs)
+
+
+def _report(connection: Connection, error: TailraceError) -> None:
+    """Tell the leader why the connection ends, if it still listens."""
+    with contextlib.suppress(TailraceError):
+        fault = Fault(code=error.code, message=str(error), hint=error.hint)
+        connection.say(Type.ERROR, fault)

@@ -1,0 +1,52 @@
+"""The quorum: how far enough followers have fsynced the log.
+
+The leader's process notes every acknowledgement here and overwrites the file `quorum-N` when the
+N-th best mark has moved. Capture reads it before it acknowledges to PostgreSQL. The number is part
+of the name, so that a file of other settings is never taken for an answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from tailrace.log import acknowledged
+from tailrace.log.format import mark as marks
+
+if TYPE_CHECKING:
+    from tailrace.log.format.mark import Mark
+    from tailrace.log.store import Store
+
+
+class Quorum:
+    """The marks of all followers, and what N of them have."""
+
+    def __init__(self, store: Store, needed: int, *, hides: bool) -> None:
+        self._store = store
+        self._needed = needed
+        self._hides = hides
+        self._held: dict[str, Mark] = {}
+        self._lock = threading.Lock()
+        self.mark = acknowledged.read(store, needed) if needed else None
+        """What a quorum has; None if there was never one, or none is needed."""
+
+    def note(self, follower: str, mark: Mark) -> None:
+        """A follower has fsynced up to a mark."""
+        with self._lock:
+            self._held[follower] = mark
+            if not self._needed or len(self._held) < self._needed:
+                return
+            best = sorted(self._held.values(), key=lambda each: each.place, reverse=True)
+            reached = best[self._needed - 1]
+            if self.mark is None or reached.place > self.mark.place:
+                # Readers see it first: a change may be delivered once it is safe, and PostgreSQL
+                # may forget it then.
+                if self._hides:
+                    marks.write(self._store, reached, name=marks.VISIBLE)
+                acknowledged.write(self._store, self._needed, reached)
+                self.mark = reached
+
+    def forget(self, follower: str) -> None:
+        """A follower starts over: it has nothing."""
+        with self._lock:
+            self._held.pop(follower, None)

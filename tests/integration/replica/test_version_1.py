@@ -1,0 +1,141 @@
+"""Version 1: a follower that knows Chronik's design and nothing of Tailrace."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.log.format.layout import ENTRY_HEADER_BYTES, decode_entry, decode_frame
+from tailrace.log.format.segment import list_segments, walk
+from tests.integration.replica.cluster import Leading, Source
+from tests.integration.replica.seed_follower import SeedFollower
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tailrace.log.format.entry import Entry
+
+    Leads = Callable[..., Leading]
+
+_EPOCH_MS = 946_684_800_000
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    made = Source(tmp_path / "leader")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lead(source: Source) -> Iterator[Callable[..., Leading]]:
+    running: list[Leading] = []
+
+    def make(*followers: SeedFollower, **settings: object) -> Leading:
+        made = Leading(source.store, *(each.address for each in followers), **settings)
+        running.append(made)
+        return made
+
+    yield make
+    for each in running:
+        each.end()
+
+
+@pytest.fixture
+def follower() -> Iterator[SeedFollower]:
+    made = SeedFollower()
+    yield made
+    made.close()
+    assert made.errors == []
+
+
+def entry_of(data: bytes) -> Entry:
+    header = data[:ENTRY_HEADER_BYTES]
+    return decode_entry(decode_frame(header), header, data[ENTRY_HEADER_BYTES:])
+
+
+def stored(source: Source) -> list[bytes]:
+    """The entries of a log as they are on disk."""
+    found = []
+    for name in list_segments(source.store):
+        start = 20 + struct.unpack_from("<I", source.store.read(name.file, 12, 4))[0]
+        for placed in walk(source.store, name, start):
+            found.append(source.store.read(name.file, placed.start, placed.end - placed.start))
+    return found
+
+
+def test_every_entry_arrives_once_and_in_order(
+    source: Source, lead: Leads, follower: SeedFollower
+) -> None:
+    """GIVEN a follower of version 1 THEN version 2 is offered first, and every entry arrives."""
+    source.append(30)
+    leader = lead(follower)
+    wait_for(lambda: len(follower.records) == len(stored(source)))
+    source.append(10)
+    wait_for(lambda: len(follower.records) == len(stored(source)))
+    assert [each.data for each in follower.records] == stored(source)
+    assert [version for version, _, _ in follower.handshakes] == [2, 1]
+    [figures] = leader.leader.figures().followers
+    assert (figures.version, figures.state) == (1, "streaming")
+    identity = source.log.appender.identity
+    for record in follower.records:
+        entry = entry_of(record.data)
+        assert record.topic == f"{identity.database}.{identity.slot}"
+        assert record.partition == 0
+        assert record.base_offset == entry.first.lsn
+        assert record.record_count == entry.changes
+        assert record.timestamp_ms == _EPOCH_MS + entry.last_time // 1000
+
+
+def test_a_follower_continues_at_its_position(
+    source: Source, lead: Leads, follower: SeedFollower
+) -> None:
+    """GIVEN a follower that has the log up to an LSN THEN it gets what follows, and nothing
+    twice but schemas."""
+    source.append(40)
+    all_of_it = stored(source)
+    ends = [each for each in map(entry_of, all_of_it) if each.changes]
+    held = ends[len(ends) // 2].end_lsn
+    follower.position = held
+    lead(follower)
+    expected = [
+        data for data in all_of_it if entry_of(data).end_lsn > held and entry_of(data).changes
+    ]
+    wait_for(lambda: [r.data for r in follower.records if r.record_count] == expected)
+    assert all(entry_of(each.data).end_lsn >= held for each in follower.records)
+
+
+def test_a_follower_ahead_of_its_leader_is_left_alone(
+    source: Source, lead: Leads, follower: SeedFollower
+) -> None:
+    source.append(5)
+    follower.position = source.mark().end_lsn + 100
+    leader = lead(follower)
+    wait_for(lambda: leader.leader.figures().followers[0].state == "DIVERGED")
+    assert follower.records == []
+
+
+def test_heartbeats(source: Source, lead: Leads, follower: SeedFollower) -> None:
+    leader = lead(follower, heartbeat_s=0.05, timeout_s=0.5)
+    wait_for(lambda: len(follower.heartbeats) > 3)
+    assert leader.leader.figures().followers[0].connected
+    follower.deaf = True
+    wait_for(lambda: leader.leader.figures().followers[0].state == "REPLICA_UNREACHABLE")
+    follower.deaf = False
+    wait_for(lambda: leader.leader.figures().followers[0].state == "streaming")
+
+
+def test_such_a_follower_is_no_part_of_a_quorum(
+    source: Source, lead: Leads, follower: SeedFollower
+) -> None:
+    source.append(5)
+    leader = lead(follower, mode="sync")
+    wait_for(lambda: follower.records)
+    figures = leader.leader.figures()
+    assert (figures.quorum_lsn, figures.in_quorum) == (None, False)
+    # 1: synchronous
+    assert follower.handshakes[-1][2] == 1
