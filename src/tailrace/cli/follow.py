@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -23,6 +24,9 @@ def follow(
             help=Replication.model_fields["listen"].description,
         ),
     ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Without the HTTP endpoints and their supervisor.")
+    ] = False,
     log_format: options.LogFormat = "auto",
     verbose: options.Verbose = False,
     config: options.ConfigFile = None,
@@ -35,6 +39,9 @@ def follow(
     pipelines, mirrors, PySpark. A copy that was away continues where it ends. Beyond this machine
     the connection needs `replication.tls` or `replication.key`, the same on both sides.
 
+    With a settings file, /health, /ready, /status and /metrics are served beside it, and the
+    process is restarted if it fails.
+
     SIGTERM or Ctrl-C stops it. What it has acknowledged is on its disk.
 
     \b
@@ -46,13 +53,15 @@ def follow(
     Examples:
       On this machine, for a try:
         tailrace follow --listen 127.0.0.1:7432 --log copy/log
-      With a settings file:
+      With a settings file, endpoints included:
         tailrace follow -c tailrace.yml
     """
     from tailrace.config.replication import host_and_port
     from tailrace.errors import ConfigError
     from tailrace.observe import logs
+    from tailrace.run.processes import follower_processes
     from tailrace.run.replicating import run_follower
+    from tailrace.run.supervisor import supervise
 
     private.restrict_new_files()
     logs.configure(log_format, verbose=verbose)
@@ -64,4 +73,11 @@ def follow(
             raise ConfigError(f"--listen: {error}") from error
         replication = settings.replication.model_copy(update={"listen": listen})
         settings = settings.model_copy(update={"replication": replication})
-    run_follower(settings)
+    file = config or (options.DEFAULT_FILE if options.DEFAULT_FILE.exists() else None)
+    if file is None or alone:
+        run_follower(settings)
+        return
+    # Passed on in the environment: the processes read the file themselves.
+    given = {"TAILRACE_LISTEN": listen, "TAILRACE_LOG": log}
+    os.environ.update({name: str(value) for name, value in given.items() if value is not None})
+    raise typer.Exit(supervise(follower_processes(file), settings.data))

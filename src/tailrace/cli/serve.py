@@ -20,6 +20,9 @@ def serve(
     metrics_lines: Annotated[
         bool, typer.Option("--metrics-lines", help="Print a METRICS line every 15 seconds.")
     ] = False,
+    follower: Annotated[
+        bool, typer.Option("--follower", help="Of a machine that follows a leader: no pipelines.")
+    ] = False,
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
     slot: options.Slot = None,
@@ -42,4 +45,7 @@ def serve(
     private.restrict_new_files()
     logs.configure()
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
+    if follower:
+        replication = settings.replication.model_copy(update={"followers": ()})
+        settings = settings.model_copy(update={"pipelines": {}, "replication": replication})
     run_serve(settings, supervised=supervised, metrics_lines=metrics_lines)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from tailrace.observe.figure import Figure, Figures, gauge
-from tailrace.observe.figures import LsnText  # noqa: TC001 - get_type_hints reads the annotations
+from tailrace.observe.figure import Figure, Figures, LsnText, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

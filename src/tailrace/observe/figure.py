@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - get_type_hints reads the annotations
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_type_hints
+
+from pydantic import PlainSerializer, PlainValidator
+
+from tailrace.position import Lsn
+
+
+def _read_lsn(value: object) -> Lsn:
+    return value if isinstance(value, Lsn) else Lsn.parse(str(value))
+
+
+LsnText = Annotated[Lsn, PlainValidator(_read_lsn), PlainSerializer(str)]
+"""An LSN that is written as text, such as 16/B374D848."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,18 +17,12 @@ from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
 from typing import Annotated, ClassVar
 
-from pydantic import PlainSerializer, PlainValidator
-
-from tailrace.observe.figure import Figure, Figures, Metric, counter, gauge
+from tailrace.observe.figure import Figure, Figures, LsnText, Metric, counter, gauge
+from tailrace.observe.replica import (  # noqa: TC001 - get_type_hints reads the annotations
+    FollowingFigures,
+    LeaderFigures,
+)
 from tailrace.position import Lsn
-
-
-def _read_lsn(value: object) -> Lsn:
-    return value if isinstance(value, Lsn) else Lsn.parse(str(value))
-
-
-LsnText = Annotated[Lsn, PlainValidator(_read_lsn), PlainSerializer(str)]
-"""An LSN that is written as text, such as 16/B374D848."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,3 +441,7 @@ class SystemFigures(Figures):
     slot: SlotFigures = SlotFigures()
     log: LogFigures = LogFigures()
     pins: tuple[PinFigures, ...] = ()
+    leading: LeaderFigures | None = None
+    """Without followers, None."""
+    following: FollowingFigures | None = None
+    """None, unless this machine follows a leader."""

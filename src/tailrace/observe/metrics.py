@@ -30,6 +30,7 @@ from tailrace.observe.figures import (
     SnapshotFigures,
     SystemFigures,
 )
+from tailrace.observe.replica import FollowerFigures, FollowingFigures, LeaderFigures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,6 +67,11 @@ class Collector(Base):
         yield from families(BackfillFigures, system.backfills)
         yield from families(SchemaChangeCount, system.schema_change_counts)
         yield from families(PinFigures, system.pins)
+        if system.leading is not None:
+            yield from families(LeaderFigures, [system.leading])
+            yield from families(FollowerFigures, system.leading.followers)
+        if system.following is not None:
+            yield from families(FollowingFigures, [system.following])
         for kind, items in ((CreekFigures, creek_figures), (CreekReads, creek_reads)):
             if found := [*items(system)]:
                 yield from families(kind, found)

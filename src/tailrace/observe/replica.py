@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from tailrace.observe.figure import Figure, Figures, counter, gauge
-from tailrace.observe.figures import LsnText  # noqa: TC001 - pydantic reads the annotations
+from tailrace.observe.figure import (
+    Figure,
+    Figures,
+    LsnText,
+    counter,
+    gauge,
+)
 from tailrace.position import Lsn
 
 

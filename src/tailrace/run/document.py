@@ -19,10 +19,18 @@ def problems(system: SystemFigures) -> list[str]:
         for process in system.processes
         if not process.up or process.state.isupper()
     ]
-    if not any(process.name == "capture" for process in system.processes):
+    if system.following is not None and not _captures(system):
+        if not reasons and not system.following.connected:
+            reasons.append("no leader is connected")
+    elif not _captures(system):
         reasons.append("process capture: down")
-    if not reasons and not system.capture.connected:
+    elif not reasons and not system.capture.connected:
         reasons.append("capture is not streaming")
+    if system.leading is not None and system.leading.in_quorum is False:
+        reasons.append(
+            f"fewer than {system.leading.quorum} followers are connected: "
+            "PostgreSQL keeps its WAL until they are"
+        )
     for pipeline in system.pipelines:
         if not pipeline.running and pipeline.state != "paused":
             code = f" ({pipeline.code})" if pipeline.code else ""
@@ -32,6 +40,10 @@ def problems(system: SystemFigures) -> list[str]:
             for each in pipeline.refused
         ]
     return reasons
+
+
+def _captures(system: SystemFigures) -> bool:
+    return any(process.name == "capture" for process in system.processes)
 
 
 def status_document(system: SystemFigures, config: Config) -> dict[str, Any]:
@@ -50,4 +62,11 @@ def status_document(system: SystemFigures, config: Config) -> dict[str, Any]:
         "snapshots": [document(each) for each in system.snapshots],
         "backfills": [document(each) for each in system.backfills],
         "schema_findings": [document(each) for each in system.schema_changes],
+        "replication": _replication(system),
     }
+
+
+def _replication(system: SystemFigures) -> dict[str, Any]:
+    """The followers of this log, or the leader that it follows."""
+    parts = {"leader": system.leading, "follower": system.following}
+    return {name: document(figures) for name, figures in parts.items() if figures is not None}

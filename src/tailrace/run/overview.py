@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace import __version__
 from tailrace.errors import StorageError, TailraceError
@@ -26,6 +26,7 @@ from tailrace.observe.figures import (
     SlotFigures,
     SystemFigures,
 )
+from tailrace.observe.replica import FollowingFigures, LeaderFigures
 from tailrace.parking import parking
 from tailrace.parking.listing import Listing
 from tailrace.position import Position
@@ -68,13 +69,25 @@ class Overview:
         run = status.read(self._where, "run", RunStatus)
         capture = status.read(self._where, "capture", CaptureFigures)
         pipelines = status.read(self._where, "pipelines", PipelinesStatus)
+        leading = status.read(self._where, "replicate", LeaderFigures)
+        following = status.read(self._where, "follow", FollowingFigures)
         log, end = read_log(self._config)
         changes = record.load(self._config.data)
         started_at = run.status.started_at if run and run.up else None
         return SystemFigures(
             version=__version__,
             uptime_s=max(self._clock() - (started_at or self._created_at), 0),
-            processes=tuple(_processes(run, {"capture": capture, "pipelines": pipelines})),
+            processes=tuple(
+                _processes(
+                    run,
+                    {
+                        "capture": capture,
+                        "pipelines": pipelines,
+                        "replicate": leading,
+                        "follow": following,
+                    },
+                )
+            ),
             capture=_capture(capture),
             pipelines=tuple(_pipelines(self._config, pipelines, end)),
             snapshots=pipelines.status.snapshots if pipelines else (),
@@ -84,6 +97,8 @@ class Overview:
             slot=self._slot(),
             log=log,
             pins=tuple(_pins(self._config, self._clock())),
+            leading=_leading(self._config, leading),
+            following=_following(following),
         )
 
 
@@ -123,7 +138,7 @@ def _pins(config: Config, now: float) -> Iterator[PinFigures]:
 
 def _processes(
     run: Report[RunStatus] | None,
-    reports: Mapping[str, Report[CaptureFigures] | Report[PipelinesStatus] | None],
+    reports: Mapping[str, Report[Any] | None],
 ) -> Iterator[ProcessFigures]:
     """The processes as the supervisor sees them, or as they report without a supervisor."""
     supervised = run.status.processes if run and run.up else None
@@ -136,9 +151,7 @@ def _processes(
         yield _process(replace(figures, name=name), reports.get(name))
 
 
-def _process(
-    figures: ProcessFigures, report: Report[CaptureFigures] | Report[PipelinesStatus] | None
-) -> ProcessFigures:
+def _process(figures: ProcessFigures, report: Report[Any] | None) -> ProcessFigures:
     """The supervisor's figures, with the state that the process itself reports.
 
     | supervisor      | status file            | state                  |
@@ -162,6 +175,31 @@ def _capture(report: Report[CaptureFigures] | None) -> CaptureFigures:
         return CaptureFigures()
     connected = report.up and report.state == "streaming"
     return replace(report.status, state=report.state, connected=connected)
+
+
+def _leading(config: Config, report: Report[LeaderFigures] | None) -> LeaderFigures | None:
+    """What the sender reports; that followers are configured, if it does not run."""
+    settings = config.replication
+    if not settings.followers:
+        return None
+    if report is None or not report.up:
+        followers = report.status.followers if report else ()
+        return LeaderFigures(
+            state=report.state if report else "down",
+            mode=settings.mode,
+            quorum=settings.waits_for,
+            in_quorum=False if settings.waits_for else None,
+            followers=tuple(replace(each, connected=False) for each in followers),
+        )
+    return report.status
+
+
+def _following(report: Report[FollowingFigures] | None) -> FollowingFigures | None:
+    if report is None:
+        return None
+    return replace(
+        report.status, state=report.state, connected=report.up and report.status.connected
+    )
 
 
 def _pipelines(

@@ -39,6 +39,21 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
     return [*specs, Spec(name="serve", command=command, worker=False, stop_s=5.0)]
 
 
+def follower_processes(file: Path) -> list[Spec]:
+    """The processes of a machine that follows a leader."""
+    tailrace = (sys.executable, "-m", "tailrace.cli")
+    settings = ("-c", str(file))
+    return [
+        Spec(name="follow", command=(*tailrace, "follow", *settings, "--alone"), reloads=False),
+        Spec(
+            name="serve",
+            command=(*tailrace, "serve", *settings, "--supervised", "--follower"),
+            worker=False,
+            stop_s=5.0,
+        ),
+    ]
+
+
 def _log_exists(path: Path) -> bool:
     from tailrace.postgres.bootstrap import log_exists  # noqa: PLC0415 - numpy, psycopg
 

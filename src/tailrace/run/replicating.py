@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tailrace import private
 from tailrace.config.replication import host_and_port
 from tailrace.errors import TailraceError, UnexpectedError
 from tailrace.log.store import LocalStore
@@ -46,7 +47,7 @@ def run_follower(config: Config) -> None:
     store = LocalStore(config.log.path, create=True)
     follower = Follower(store, settings, stopping=stop.is_set)
     where = status.folder(config.data)
-    status.clear(where)
+    private.create_folder(where)
     with _status_file(follower, where, stop):
         follower.run(host_and_port(settings.listen))
 
