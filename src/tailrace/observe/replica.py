@@ -99,7 +99,7 @@ class LeaderFigures(Figures):
             gauge("tailrace_replication_in_quorum"),
         ),
     ] = None
-    followers: tuple[FollowerFigures, ...] = ()
+    followers: Annotated[tuple[FollowerFigures, ...], Figure("The followers.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

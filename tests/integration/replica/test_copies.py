@@ -323,3 +323,24 @@ def test_an_address_without_protection_is_refused(source: Source, lead: Leads) -
     wait_for(lambda: leader.error is not None)
     assert isinstance(leader.error, ConfigError)
     assert "replication.tls" in leader.error.hint
+
+
+def test_mutual_tls(source: Source, copy: Copies, lead: Leads, certificates: Path) -> None:
+    """GIVEN certificates THEN only a leader whose certificate the follower's authority has signed
+    is served, and the other way round."""
+
+    def tls(name: str, ca: str = "ca") -> dict[str, str]:
+        files = {"ca": f"{ca}.crt", "cert": f"{name}.crt", "key": f"{name}.key"}
+        return {key: str(certificates / file) for key, file in files.items()}
+
+    source.append(40)
+    follower = copy(tls=tls("server"))
+    for stranger in (tls("other", ca="ca"), tls("client", ca="other"), None):
+        refused = lead(follower.address, tls=stranger)
+        wait_for(lambda: refused.leader.figures().followers[0].state == "REPLICA_UNREACHABLE")  # noqa: B023
+        refused.end()
+    assert not list_segments(follower.store)
+    lead(follower.address, tls=tls("client"))
+    arrived(source, follower)
+    source.append(40)
+    arrived(source, follower)

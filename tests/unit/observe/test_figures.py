@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace import config
-from tailrace.observe import bridge, creek, figures
+from tailrace.observe import bridge, creek, figures, replica
 from tailrace.observe.bridge import BridgeFigures
 from tailrace.observe.creek import CreekFigures, CreekReads
 from tailrace.observe.figure import Figures, Recorder, document, figures_of
@@ -31,6 +31,7 @@ from tailrace.observe.figures import (
     SystemFigures,
 )
 from tailrace.observe.metrics import exposition
+from tailrace.observe.replica import FollowerFigures, FollowingFigures, LeaderFigures
 from tailrace.position import Lsn
 from tailrace.run.document import status_document
 
@@ -43,6 +44,36 @@ SYSTEM = SystemFigures(
     uptime_s=5.0,
     processes=(ProcessFigures(name="capture", state="streaming", up=True, pid=7, exit_code=1),),
     capture=CaptureFigures(connected=True, last_committed_at=NOON, acknowledged=Lsn(0x10)),
+    leading=LeaderFigures(
+        state="replicating",
+        mode="sync",
+        epoch=7,
+        quorum=1,
+        quorum_lsn=Lsn(0x10),
+        in_quorum=True,
+        followers=(
+            FollowerFigures(
+                address="db2:7432",
+                state="streaming",
+                connected=True,
+                acknowledged=Lsn(0x10),
+                lag_bytes=0,
+                lag_s=0.5,
+                bytes=3,
+                resets=1,
+            ),
+        ),
+    ),
+    following=FollowingFigures(
+        state="following",
+        connected=True,
+        epoch=7,
+        end_lsn=Lsn(0x10),
+        last_heard_s=0.1,
+        bytes=3,
+        resets=1,
+        repairs=1,
+    ),
     pipelines=(
         PipelineFigures(
             name="bridge",
@@ -101,6 +132,9 @@ KINDS = [
     CaptureFigures,
     CreekFigures,
     CreekReads,
+    FollowerFigures,
+    FollowingFigures,
+    LeaderFigures,
     LogFigures,
     PinFigures,
     PipelineFigures,
@@ -115,6 +149,9 @@ SECTIONS: dict[type[Figures], Any] = {
     BackfillFigures: lambda body: body["backfills"][0],
     BridgeFigures: lambda body: body,
     CaptureFigures: lambda body: body["capture"],
+    FollowerFigures: lambda body: body["replication"]["leader"]["followers"][0],
+    FollowingFigures: lambda body: body["replication"]["follower"],
+    LeaderFigures: lambda body: body["replication"]["leader"],
     LogFigures: lambda body: body["log"],
     PinFigures: lambda body: body["log"]["pins"][0],
     PipelineFigures: lambda body: body["pipelines"]["bridge"],
@@ -145,7 +182,7 @@ def body() -> dict[str, Any]:
 def test_every_class_of_figures_is_listed_here() -> None:
     declared = {
         value
-        for module in (figures, bridge, creek)
+        for module in (figures, bridge, creek, replica)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Figures) and not name.startswith("_")
     }
