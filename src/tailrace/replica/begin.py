@@ -1,17 +1,17 @@
 """Where a leader begins: what a follower has, compared with the leader's log.
 
-A segment of the leader that was begun in a later term than the follower's last entry is where the
-two histories may part: a leader of that term wrote it, and whatever the follower has from there on
-is of a leader that was deposed.
+Only one machine ever writes to a segment, and the epoch in its header is that machine's alone. So
+two logs agree in the segments whose epochs are equal, as far as both go, and differ from the first
+other one on. What a follower has from there on was written by a leader that was deposed, if its
+term is lower than the leader's:
 
-    leader    ┊ segment 4, term 0 ┊ segment 5, term 1 ┊ segment 6, term 1
-    follower  ┊ segment 4, term 0 … more of term 0
-                                  ▲ cut here: the last byte that both have
+    leader    ┊ segment 4, epoch 9 ┊ segment 5, term 1 ┊ segment 6, term 1
+    follower  ┊ segment 4, epoch 9 … more of epoch 9 ┊ segment 5, epoch 10
+                                   ▲ cut here: the last byte that both have
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
@@ -35,9 +35,15 @@ def state_of(store: Store, *, log_id: str, epoch: int, mark: Mark | None) -> Sta
     if mark is None:
         return State(log_id=log_id, epoch=epoch)
     size, crc = _tail(store, _named(store, mark.sequence), mark.offset)
+    runs: list[tuple[int, int]] = []
+    for name in list_segments(store):
+        found = _epoch(store, name)
+        if not runs or runs[-1][1] != found:
+            runs.append((name.sequence, found))
     return State(
-        log_id=log_id, epoch=epoch, mark=mark.encode().hex(), tail_bytes=size, tail_crc=crc
-    )
+        log_id=log_id, epoch=epoch, mark=mark.encode().hex(), epochs=tuple(runs),
+        tail_bytes=size, tail_crc=crc,
+    )  # fmt: skip
 
 
 def _tail(store: Store, name: SegmentName, offset: int) -> tuple[int, int]:
@@ -52,53 +58,53 @@ def _named(store: Store, sequence: int) -> SegmentName:
     raise PositionLostError(f"segment {sequence} is not in the log")
 
 
-def decide(store: Store, *, log_id: str, mark: Mark, state: State) -> Begin:
-    """What a follower has to do. `mark` is the leader's durable mark. Raises DivergedError."""
-    oldest = list_segments(store)[0]
+def _epoch(store: Store, name: SegmentName) -> int:
+    try:
+        return read_header(store, name)[0].epoch
+    except MalformedError as error:
+        raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
+
+
+def decide(store: Store, *, log_id: str, epoch: int, mark: Mark, state: State) -> Begin:
+    """What a follower has to do. `epoch` and `mark` are the leader's. Raises DivergedError."""
+    names = list_segments(store)
     end = state.end()
     if end is None:
-        return Begin(action="continue", sequence=oldest.sequence)
+        return Begin(action="continue", sequence=names[0].sequence)
     if state.log_id != log_id:
         raise DivergedError(
             f"the follower has the log {state.log_id}, not {log_id}",
             hint="Give the follower an empty log folder.",
         )
-    if end.sequence < oldest.sequence:
-        return Begin(action="reset", sequence=oldest.sequence)
-    cut = _last_common(store, end)
-    if cut is not None and cut < end.place:
-        if cut[0] < oldest.sequence:
-            return Begin(action="reset", sequence=oldest.sequence)
-        return Begin(action="cut", sequence=cut[0], offset=cut[1])
-    if end.place > mark.place:
+    if end.sequence < names[0].sequence:
+        return Begin(action="reset", sequence=names[0].sequence)
+    common = _common_end(store, names, mark, state)
+    if common == end.place:
+        _check_tail(store, end, state)
+        return Begin(action="continue", sequence=end.sequence, offset=end.offset)
+    if term_of(state.epochs[-1][1]) >= term_of(epoch):
         raise DivergedError(
-            f"the follower's log ends at {end.end_lsn}, after the leader's at {mark.end_lsn}: "
-            "the leader has lost changes that were durable",
+            f"the follower's log ends at {end.end_lsn} and has what the leader's, which ends at "
+            f"{mark.end_lsn}, has not: the leader has lost changes that were durable",
             hint="Let the follower take over: tailrace takeover. Or restore the leader's log.",
         )
-    _check_tail(store, end, state)
-    return Begin(action="continue", sequence=end.sequence, offset=end.offset)
+    return Begin(action="cut", sequence=common[0], offset=common[1])
 
 
-def _last_common(store: Store, end: Mark) -> tuple[int, int] | None:
-    """The end of the segment before the first one of a later term; None if there is no such."""
-    names = list_segments(store)
-    for before, name in pairwise(names):
-        if name.sequence > end.sequence + 1:
-            # The follower ends before: it has nothing of its own after that segment.
-            return None
-        if _term(store, name) > term_of(end.epoch):
-            return before.sequence, store.size(before.file)
-    if _term(store, names[0]) > term_of(end.epoch):
-        return names[0].sequence - 1, 0
-    return None
-
-
-def _term(store: Store, name: SegmentName) -> int:
-    try:
-        return term_of(read_header(store, name)[0].epoch)
-    except MalformedError as error:
-        raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
+def _common_end(
+    store: Store, names: list[SegmentName], mark: Mark, state: State
+) -> tuple[int, int]:
+    """The end of the follower's log, or where to cut it: the last byte that both logs have."""
+    end = state.end()
+    assert end is not None
+    for name in reversed(names):
+        if name.sequence > min(end.sequence, mark.sequence):
+            continue
+        if _epoch(store, name) == state.epoch_of(name.sequence):
+            last = name.sequence == mark.sequence
+            limit = mark.offset if last else store.size(name.file)
+            return min(end.place, (name.sequence, limit))
+    return state.epochs[0][0], 0
 
 
 def _check_tail(store: Store, end: Mark, state: State) -> None:

@@ -223,7 +223,7 @@ class Copy:
             if name.sequence > sequence:
                 self._remove(name)
             elif offset:
-                self.store.truncate(name.file, offset)
+                self.store.truncate(name.file, min(offset, self.store.size(name.file)))
             else:
                 self._remove(name)
         self.open()

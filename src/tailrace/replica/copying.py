@@ -81,7 +81,9 @@ class Copying:
         connection.say(Type.PROOF, Proof(proof=proof, log_id=log_id, epoch=epoch))
         for _ in range(_MAX_ORDERS):
             state = State.decode(connection.expect(Type.STATE))
-            order = begin.decide(self._store, log_id=log_id, mark=self._end(), state=state)
+            order = begin.decide(
+                self._store, log_id=log_id, epoch=epoch, mark=self._end(), state=state
+            )
             if order.action != "continue":
                 self._held(None)
                 self._counts.add(resets=order.action == "reset")

@@ -11,6 +11,7 @@ import enum
 import json
 import struct
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import zstandard
@@ -110,6 +111,11 @@ def _inflate(stored: Buffer) -> bytes:
 M = TypeVar("M", bound="Message")
 
 
+def _frozen(value: object) -> object:
+    """A list of JSON as a tuple."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A control frame: a JSON object with a key for each field. Unknown keys are ignored."""
@@ -128,7 +134,8 @@ class Message:
             content = json.loads(bytes(payload))
             if not isinstance(content, dict):
                 raise TypeError("not an object")
-            values = {key: content[key] for key in cls.__dataclass_fields__ if key in content}
+            known = cls.__dataclass_fields__.keys() & content.keys()
+            values = {key: _frozen(content[key]) for key in known}
             message = cls(**values)
         except (ValueError, TypeError, RecursionError) as error:
             raise MalformedError(f"a frame {name} is invalid: {error}") from error
@@ -136,7 +143,11 @@ class Message:
             value = getattr(message, key)
             if type(value) is not kind:
                 raise MalformedError(f"{key} in a frame {name} is not {kind.__name__}")
+        message.check()
         return message
+
+    def check(self) -> None:
+        """Raise MalformedError for values that their types do not exclude."""
 
     @classmethod
     def _kinds(cls) -> dict[str, type]:
@@ -170,6 +181,8 @@ class State(Message):
     epoch: int = 0
     mark: str = ""
     """The durable mark as hexadecimal digits; empty without a log."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    """The first segment of each epoch, and the epoch."""
     tail_bytes: int = 0
     tail_crc: int = 0
     """CRC-32C of so many bytes before the mark, in the segment of the mark."""
@@ -184,7 +197,23 @@ class State(Message):
             raise MalformedError("the mark in a frame STATE is invalid") from error
         if mark is None:
             raise MalformedError("the mark in a frame STATE is invalid")
+        if not self.epochs:
+            raise MalformedError("a frame STATE has a mark and no epochs")
         return mark
+
+    def epoch_of(self, sequence: int) -> int | None:
+        """The epoch of a segment of the follower; None if it is older than its log."""
+        found = [epoch for first, epoch in self.epochs if first <= sequence]
+        return found[-1] if found else None
+
+    def check(self) -> None:
+        """Every epoch is two numbers, in the order of the segments."""
+        whole = all(
+            [type(part) for part in tuple(each)] == [int, int]
+            for each in self.epochs
+        )
+        if not whole or any(a >= b for (a, _), (b, _) in pairwise(self.epochs)):
+            raise MalformedError("the epochs in a frame STATE are invalid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,14 @@ def test_a_length_is_checked_before_anything_is_read() -> None:
     [
         Hello(node="a", nonce="b", proof="c"),
         Proof(proof="a", log_id="b", epoch=1 << 40),
-        State(log_id="a", epoch=2, mark=MARK.encode().hex(), tail_bytes=3, tail_crc=4),
+        State(
+            log_id="a",
+            epoch=2,
+            mark=MARK.encode().hex(),
+            epochs=((1, 2), (4, 3)),
+            tail_bytes=3,
+            tail_crc=4,
+        ),
         Begin(action="cut", sequence=4, offset=5),
         Fault(code="FENCED", message="m", hint="h"),
     ],
@@ -137,11 +144,24 @@ def test_an_invalid_control_frame(payload: bytes) -> None:
         Begin.decode(payload)
 
 
+@pytest.mark.parametrize("epochs", ["[1]", "[[1]]", '[["a",1]]', "[[2,1],[1,2]]", "[[1,true]]"])
+def test_invalid_epochs(epochs: str) -> None:
+    with pytest.raises(MalformedError, match="epochs"):
+        State.decode(b'{"epochs":%s}' % epochs.encode())
+
+
+def test_the_epoch_of_a_segment() -> None:
+    state = State(epochs=((3, 1), (5, 2)))
+    assert [state.epoch_of(number) for number in (2, 3, 4, 5, 9)] == [None, 1, 1, 2, 2]
+
+
 def test_marks_are_read_back() -> None:
     for visible in (None, MARK):
         marked = Marked(oldest=1, mark=MARK, visible=visible)
         assert Marked.decode(marked.encode()) == marked
-    assert State(mark=MARK.encode().hex()).end() == MARK
+    assert State(mark=MARK.encode().hex(), epochs=((1, 1),)).end() == MARK
+    with pytest.raises(MalformedError, match="no epochs"):
+        State(mark=MARK.encode().hex()).end()
     assert State().end() is None
 
 
