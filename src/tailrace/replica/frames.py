@@ -12,7 +12,7 @@ import json
 import struct
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import zstandard
 from crc32c import crc32c
@@ -209,8 +209,8 @@ class State(Message):
     def check(self) -> None:
         """Every epoch is two numbers, in the order of the segments."""
         whole = all(
-            [type(part) for part in tuple(each)] == [int, int]
-            for each in self.epochs
+            isinstance(each, tuple) and [type(part) for part in each] == [int, int]
+            for each in cast("tuple[object, ...]", self.epochs)
         )
         if not whole or any(a >= b for (a, _), (b, _) in pairwise(self.epochs)):
             raise MalformedError("the epochs in a frame STATE are invalid")
