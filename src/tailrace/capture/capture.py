@@ -36,11 +36,13 @@ from tailrace.log.lease import Lease
 from tailrace.log.reader import Log
 from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
+from tailrace.log.term import slot_name, term_of
 from tailrace.observe.figure import Recorder
 from tailrace.observe.figures import CaptureFigures
 from tailrace.postgres.catalog import existing_relations, publication_exists
 from tailrace.postgres.connection import connect
 from tailrace.postgres.slot import read_slot
+from tailrace.postgres.slot_terms import check_not_taken_over, read_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,6 +201,14 @@ class _Sessions:
         """The pins that were stale at the last look."""
         self._events = structlog.get_logger()
 
+    @property
+    def _term(self) -> int:
+        return term_of(self._lease.epoch)
+
+    @property
+    def _slot(self) -> str:
+        return slot_name(self._config.source.slot, self._term)
+
     def recover(self) -> None:
         """Open and recover the log, if there is one."""
         self._appender = Appender.open(self._store, self._lease, self._layout)
@@ -219,15 +229,16 @@ class _Sessions:
         with connect(self._dsn, connect_timeout_s=settings.connect_timeout_s) as sql:
             appender = self._reconciled(system, sql, replication)
             start = appender.mark.end_lsn
-            replication.start(source.slot, source.publication, start, messages=settings.messages)
+            replication.start(self._slot, source.publication, start, messages=settings.messages)
             # From here on no other client can advance the slot. Check again: another client may
             # have advanced it between the first check and the start.
             self._reconciled(system, sql, replication)
             dropped = appender.forget_dropped(lambda oids: existing_relations(sql, oids))
             if dropped:
                 self._events.info("log.dropped_tables_forgotten", count=dropped)
+            self._warn_of_old_slots(sql)
         self._events.info(
-            "capture.streaming", slot=source.slot, database=system.database, start=str(start)
+            "capture.streaming", slot=self._slot, database=system.database, start=str(start)
         )
         flusher = self._flusher = self._flusher or Flusher(appender)
         return Session(
@@ -246,10 +257,12 @@ class _Sessions:
     def _reconciled(self, system: System, sql: Connection, replication: Replication) -> Appender:
         """The appender of a log that fits the slot. Creates the log if there is none."""
         source, appender = self._config.source, self._appender
-        identity = reconcile.identity(system, slot=source.slot, publication=source.publication)
-        slot = read_slot(sql, source.slot)
+        identity = reconcile.identity(system, slot=self._slot, publication=source.publication)
+        slot = read_slot(sql, self._slot)
         # A successor may have moved the slot: that is no gap, and its lease tells.
         self._lease.check()
+        # Another machine's successor may have dropped it: that is no lost slot, and its own tells.
+        check_not_taken_over(read_terms(sql, source.slot), base=source.slot, term=self._term)
         end = None
         if appender is not None:
             end = reconcile.check_history(
@@ -259,7 +272,7 @@ class _Sessions:
                 system=system,
                 history=replication.timeline_history,
             )
-        confirmed = reconcile.check_slot(source.slot, slot, system, log_exists=appender is not None)
+        confirmed = reconcile.check_slot(self._slot, slot, system, log_exists=appender is not None)
         reconcile.check_publication(
             source.publication, exists=publication_exists(sql, source.publication)
         )
@@ -275,9 +288,20 @@ class _Sessions:
             )
             self._events.info("log.created", path=str(self._config.log.path), start=str(confirmed))
         end = appender.mark.end_lsn if end is None else end
-        reconcile.check_gap(source.slot, confirmed, end)
+        reconcile.check_gap(self._slot, confirmed, end)
         appender.change_identity(identity, end_lsn=end)
         return appender
+
+    def _warn_of_old_slots(self, sql: Connection) -> None:
+        """Slots of lower terms, which a takeover was unable to drop."""
+        for term, slot in read_terms(sql, self._config.source.slot).items():
+            if term < self._term:
+                self._events.warning(
+                    "capture.old_slot_exists",
+                    slot=slot.name,
+                    kept_wal_bytes=slot.kept_wal_bytes,
+                    fix=f"SELECT pg_drop_replication_slot('{slot.name}');",
+                )
 
     def _pace(self, sender_timeout_s: float) -> Pace:
         return Pace(
