@@ -3,6 +3,8 @@
 `Capture` owns the lease and the appender as long as it runs. After a transient error of PostgreSQL
 it opens the next session, with back-off. It raises every error that can mean loss (GAP, SLOT_LOST,
 DIVERGED, CORRUPT, FENCED) and never changes anything on disk or in PostgreSQL to work around one.
+FENCED is also the end of a leader whose log another machine has taken over: every connection looks
+for the slot of a higher term (`tailrace.log.term`), before the stream and once it has started.
 Errors of the log are raised too, also DISK_FULL: the next start recovers the log.
 """
 
@@ -27,6 +29,7 @@ from tailrace.errors import (
     DiskFullError,
     LogError,
     SlotBusyError,
+    SlotLostError,
     TailraceError,
 )
 from tailrace.log import awaited, retention
@@ -229,7 +232,11 @@ class _Sessions:
         with connect(self._dsn, connect_timeout_s=settings.connect_timeout_s) as sql:
             appender = self._reconciled(system, sql, replication)
             start = appender.mark.end_lsn
-            replication.start(self._slot, source.publication, start, messages=settings.messages)
+            try:
+                replication.start(self._slot, source.publication, start, messages=settings.messages)
+            except SlotLostError:
+                self._refuse_if_taken_over(sql)  # and dropped since it was checked
+                raise
             # From here on no other client can advance the slot. Check again: another client may
             # have advanced it between the first check and the start.
             self._reconciled(system, sql, replication)
@@ -261,8 +268,8 @@ class _Sessions:
         slot = read_slot(sql, self._slot)
         # A successor may have moved the slot: that is no gap, and its lease tells.
         self._lease.check()
-        # Another machine's successor may have dropped it: that is no lost slot, and its own tells.
-        check_not_taken_over(read_terms(sql, source.slot), base=source.slot, term=self._term)
+        # A successor on another machine may have dropped it. That is no loss, and its slot tells.
+        self._refuse_if_taken_over(sql)
         end = None
         if appender is not None:
             end = reconcile.check_history(
@@ -291,6 +298,10 @@ class _Sessions:
         reconcile.check_gap(self._slot, confirmed, end)
         appender.change_identity(identity, end_lsn=end)
         return appender
+
+    def _refuse_if_taken_over(self, sql: Connection) -> None:
+        base = self._config.source.slot
+        check_not_taken_over(read_terms(sql, base), base=base, term=self._term)
 
     def _warn_of_old_slots(self, sql: Connection) -> None:
         """Slots of lower terms, which a takeover was unable to drop."""
