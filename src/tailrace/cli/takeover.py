@@ -83,7 +83,7 @@ def takeover(
     settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     store = LocalStore(settings.log.path)
     with contextlib.nullcontext() if dry_run else locked_for_takeover(store):
-        plan = make_plan(settings, store)
+        plan = make_plan(settings, store, recovering=not dry_run)
     for line in _lines(settings, plan):
         typer.echo(line)
     if dry_run:

@@ -50,12 +50,13 @@ def slot_name(base: str, term: int) -> str:
         return base
     name = f"{base}_e{term}"
     if len(name) > _NAME_CHARACTERS:
+        before = f"_e{term - 1}" if term > 1 else ""
         raise ConfigError(
             f"source.slot {base!r} is too long for term {term}: its slot would be called {name!r}, "
             f"and PostgreSQL allows {_NAME_CHARACTERS} characters",
             hint="Stop capture, copy the slot to a shorter name (SELECT "
-            f"pg_copy_logical_replication_slot('{base}', 'SHORTER')), set source.slot on all "
-            "machines, and start capture.",
+            f"pg_copy_logical_replication_slot('{base}{before}', 'SHORTER{before}')), set "
+            "source.slot to SHORTER on all machines, and start capture.",
         )
     return name
 

@@ -60,13 +60,12 @@ def copy_slot(connection: Connection, source: str, copy: str) -> None:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (source, copy))
     except psycopg.errors.DuplicateObject as error:
         raise _name_taken(connection, copy) from error
+    except psycopg.errors.UndefinedObject as error:
+        raise TakenOverError(
+            f"replication slot {source} has just been dropped: another candidate has taken over"
+        ) from error
     except psycopg.Error as error:
-        failure = translate_error(connection, error)
-        if isinstance(error, psycopg.errors.UndefinedObject):
-            raise TakenOverError(
-                f"replication slot {source} has just been dropped: another candidate has taken over"
-            ) from error
-        raise failure from error
+        raise translate_error(connection, error) from error
 
 
 def _name_taken(connection: Connection, name: str) -> TailraceError:
@@ -87,7 +86,10 @@ def refuse_synchronised(connection: Connection, slot: SlotState) -> None:
     """Refuse a standby's copy of a slot: the primary would not know of the takeover."""
     if not slot.synced:
         return  # a promoted standby keeps the flag, so it means nothing without the next condition
-    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    try:
+        row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    except psycopg.Error as error:
+        raise translate_error(connection, error) from error
     if row is not None and row[0]:
         raise PostgresRefusedError(
             f"this server is a standby, and slot {slot.name} is synchronised from its primary",

@@ -10,6 +10,7 @@ winner. The steps, under the lock of the log:
     4  compare again: the old leader may have acknowledged between 2 and 3
     5  write the lease of term N + 1                    from here on capture may start here
     6  end the sessions of the old slots, and drop them, the oldest first
+    7  read the terms again: another candidate may have begun a later one meanwhile
 
 A takeover that ends after any step can be repeated, here or on any other machine, the old leader
 included. The slot that it leaves is then the one of the highest term. A candidate cannot know that
@@ -64,6 +65,7 @@ from tailrace.postgres.names import quote_ident, quote_literal
 from tailrace.postgres.slot import FAILOVER_VERSION
 from tailrace.postgres.slot_terms import (
     check_may_end,
+    check_not_taken_over,
     copy_slot,
     drop_if_exists,
     end_reader,
@@ -136,12 +138,13 @@ class Outcome:
     """What an operator has to finish by hand."""
 
 
-def make_plan(config: Config, store: Store) -> Plan:
-    """Compare the log with PostgreSQL. Changes nothing. Raises if a takeover is impossible.
+def make_plan(config: Config, store: Store, *, recovering: bool = False) -> Plan:
+    """Compare the log with PostgreSQL. Changes nothing there. Raises if no takeover is possible.
 
-    Needs no lock. It reads the durable mark, which may be older than the log after a power loss.
+    Without `recovering` it needs no lock and changes nothing in the log either. It then trusts the
+    durable mark, which may be older than the log after a power loss.
     """
-    local = _read(store)
+    local = _recover(store) if recovering else _read(store)
     with _connected(config) as (sql, replication):
         return _plan(config, local, sql, replication)
 
@@ -166,7 +169,10 @@ def take_over(
             _check_copy(config, plan, sql)
             raise_epoch(store, plan.term)
             failpoint.hit("takeover.after-lease")
-            return _finish(plan, sql, replication, drop_s)
+            outcome = _finish(plan, sql, replication, drop_s)
+            base = config.source.slot
+            check_not_taken_over(read_terms(sql, base), base=base, term=plan.term)
+            return outcome
 
 
 @contextlib.contextmanager

@@ -216,7 +216,9 @@ class Machine:
         return [(each.sequence, term_of(each.epoch), each.identity.slot) for each in headers]
 
     def files(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in sorted(self.log_folder.iterdir())}
+        """The lease and the segments: recovery may rewrite the last index and the mark."""
+        paths = [self.log_folder / lease.NAME, *sorted(self.log_folder.glob("*.seg"))]
+        return {path.name: path.read_bytes() for path in paths}
 
 
 def pair_of(cluster: Cluster) -> tuple[Machine, Machine]:

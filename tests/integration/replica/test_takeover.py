@@ -213,6 +213,21 @@ def test_a_copy_that_is_too_short(pair: tuple[Machine, Machine]) -> None:
     leader.catch_up()
 
 
+def test_a_copy_whose_mark_is_old(pair: tuple[Machine, Machine]) -> None:
+    """After a power loss the mark may be older than the log. The entries after it count."""
+    leader, other = pair
+    cluster = leader.cluster
+    old = (other.log_folder / "durable").read_bytes()
+    cluster.insert(10)
+    leader.catch_up()
+    other.copy_log(leader)
+    (other.log_folder / "durable").write_bytes(old)
+    assert other.takeover("--dry-run").returncode == GAP  # it recovers nothing
+    other.take_over()
+    other.catch_up()
+    assert other.check() == 4
+
+
 def test_a_leader_that_acknowledges_during_the_takeover(
     pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,8 +241,7 @@ def test_a_leader_that_acknowledges_during_the_takeover(
         leader.catch_up()
         copy_slot(*names)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(takeover, "copy_slot", late)
-
+    monkeypatch.setattr(takeover, "copy_slot", late)
     with pytest.raises(GapError, match=f"slot {cluster.slot_of(1)} is confirmed up to"):
         take_over(other.config, other.store)
     assert cluster.slots() == [cluster.slot]

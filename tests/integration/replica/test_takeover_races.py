@@ -107,6 +107,29 @@ def test_a_candidate_that_was_too_slow_drops_what_it_created(
     assert leader.term == 0
 
 
+def test_a_candidate_that_is_overtaken_at_the_end_says_so(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a candidate that has won a term WHEN another takes over before it writes its lease THEN
+    it does not claim to be the leader."""
+    leader, other = pair
+    cluster = leader.cluster
+
+    def overtaken(*arguments: Any) -> int:
+        other.take_over()
+        return lease.raise_epoch(*arguments)
+
+    monkeypatch.setattr(takeover, "raise_epoch", overtaken)
+    with pytest.raises(TakenOverError, match=f"slot {cluster.slot_of(2)} of term 2 exists"):
+        take_over(leader.config, leader.store)
+    monkeypatch.undo()
+    assert cluster.slots() == [cluster.slot_of(2)]
+    assert (leader.term, other.term) == (1, 2)
+    assert leader.capture().wait() == FENCED
+    other.catch_up()
+    assert other.check() == 3
+
+
 def test_of_candidates_at_the_same_time_one_wins(
     pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,10 +47,13 @@ def test_a_name_that_is_too_long_is_refused_with_the_fix() -> None:
     with pytest.raises(ConfigError, match="63 characters") as caught:
         slot_name(fits, 10)
     assert "pg_copy_logical_replication_slot" in caught.value.hint
+    # The slot of the present term is the one to copy.
+    assert f"('{fits}_e9', 'SHORTER_e9')" in caught.value.hint
     longest = "a" * 63
     assert slot_name(longest, 0) == longest
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as caught:
         slot_name(longest, 1)
+    assert f"('{longest}', 'SHORTER')" in caught.value.hint
 
 
 @pytest.mark.parametrize("term", [-1, LAST_TERM + 1])
