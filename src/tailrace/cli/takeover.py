@@ -19,18 +19,21 @@ if TYPE_CHECKING:
     from tailrace.replica.takeover import Outcome, Plan
 
 
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check and show what would be done; change nothing.")
+]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Also while the present leader reads its slot: end its session."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
 def takeover(
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and show what would be done; change nothing.")
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Also while the present leader reads its slot: end its session."
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    yes: Yes = False,
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
     slot: options.Slot = None,
@@ -71,6 +74,12 @@ def takeover(
       Take over, then capture:
         tailrace takeover --yes && tailrace run tailrace.yml
     """
+    private.restrict_new_files()
+    settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
+    _take_over(settings, dry_run=dry_run, force=force, yes=yes)
+
+
+def _take_over(settings: Config, *, dry_run: bool, force: bool, yes: bool) -> None:
     from tailrace.log.store import LocalStore
     from tailrace.replica.takeover import (
         locked_for_takeover,
@@ -79,8 +88,6 @@ def takeover(
         take_over,
     )
 
-    private.restrict_new_files()
-    settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
     store = LocalStore(settings.log.path)
     with contextlib.nullcontext() if dry_run else locked_for_takeover(store):
         plan = make_plan(settings, store, recovering=not dry_run)
@@ -94,10 +101,8 @@ def takeover(
     if not force:
         refuse_live_leader(plan)
     if not yes:
-        question = f"Take over with term {plan.term}?"
-        if plan.readers and force:
-            question = f"Depose the present leader, and take over with term {plan.term}?"
-        typer.confirm(question, abort=True)
+        what = "Depose the present leader, and take over" if plan.readers else "Take over"
+        typer.confirm(f"{what} with term {plan.term}?", abort=True)
     for line in _result(take_over(settings, store, force=force)):
         typer.echo(line)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
+    from tailrace.log.format.segment import SegmentName
     from tailrace.position import Lsn, Position
     from tests.fix_postgres import Database
 
@@ -214,6 +215,21 @@ class Machine:
         """Of each segment: its sequence, its epoch's term, and the slot that its header names."""
         headers = [read_header(self.store, name)[0] for name in list_segments(self.store)]
         return [(each.sequence, term_of(each.epoch), each.identity.slot) for each in headers]
+
+    def agrees_with(self, other: Machine) -> bool:
+        """Segments with equal headers have the same bytes, as far as both go; no header that
+        follows one that differs is equal."""
+        ours, theirs = self._headers(), other._headers()
+        equal = [name for name in ours.keys() & theirs.keys() if ours[name] == theirs[name]]
+        first = max(min(ours), min(theirs))
+        whole = sorted(equal) == [name for name in sorted(ours) if first <= name <= max(equal)]
+        pairs = [
+            [(each.log_folder / name.file).read_bytes() for each in (self, other)] for name in equal
+        ]
+        return whole and all(one.startswith(two) or two.startswith(one) for one, two in pairs)
+
+    def _headers(self) -> dict[SegmentName, int]:
+        return {name: read_header(self.store, name)[0].epoch for name in list_segments(self.store)}
 
     def files(self) -> dict[str, bytes]:
         """The lease and the segments: recovery may rewrite the last index and the mark."""

@@ -41,6 +41,7 @@ def test_the_last_log_holds_everything(cluster: Cluster, seed: int) -> None:
     for machine in machines:
         if any(machine.log_folder.glob("*.seg")):
             assert machine.check(complete=False) <= count
+            assert machine.agrees_with(leader)
 
 
 def fail_over(
