@@ -17,6 +17,7 @@
     │   ├── DiskFullError                 DISK_FULL              13  back-off
     │   ├── CorruptError                  CORRUPT                14  never
     │   ├── LogFencedError                FENCED                 15  never
+    │   │   └── TakenOverError            FENCED                 15  never
     │   ├── PositionLostError             POSITION_LOST          16  never
     │   ├── StorageError                  STORAGE                17  never
     │   └── LogMissingError               LOG_MISSING            18  back-off
@@ -222,6 +223,15 @@ class LogFencedError(LogError):
     code = "FENCED"
     exit_code = 15
     default_hint = "Only one capture may append to a log. Stop the other one first."
+
+
+class TakenOverError(LogFencedError):
+    """Another machine has taken over this log: PostgreSQL has a slot of a higher term."""
+
+    default_hint = (
+        "That machine captures now. To join it as a follower, run: tailrace follow. See "
+        "docs/guides/takeover.md"
+    )
 
 
 class PositionLostError(LogError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -18,13 +19,14 @@ import pytest
 
 from tailrace import config
 from tailrace.capture.capture import Capture
-from tailrace.errors import DivergedError, PostgresUnreachableError
+from tailrace.errors import DivergedError, PostgresUnreachableError, TakenOverError
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.log.verify import verify
 from tailrace.postgres.catalog import read_lsn, read_timeline
 from tailrace.postgres.slot import create_slot
+from tailrace.replica.takeover import take_over
 from tailrace.snapshot.timeline import check_timeline
 from tailrace.testing import EmbeddedPostgres
 from tailrace.testing.postgres import PRIMARY
@@ -131,7 +133,7 @@ def rows(server: EmbeddedPostgres) -> list[int]:
         return [row[0] for row in connection.execute("SELECT n FROM numbers ORDER BY n")]
 
 
-def synchronised(cluster: Cluster) -> bool:
+def synchronised(cluster: Cluster, slot: str = "cdc") -> bool:
     """Whether the standby has the slot and may use it after a promotion.
 
     It may once the primary's slot has passed a list of running transactions, which PostgreSQL logs
@@ -141,8 +143,8 @@ def synchronised(cluster: Cluster) -> bool:
         connection.execute("SELECT pg_log_standby_snapshot()")
     with cluster.standby.connect() as connection:
         connection.execute("SELECT pg_reload_conf()")
-        query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = 'cdc'"
-        return (True,) in connection.execute(query).fetchall()
+        query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
+        return (True,) in connection.execute(query, (slot,)).fetchall()
 
 
 def fail_over_repeatedly(log: Path, rounds: int, *, synchronous: bool) -> None:
@@ -197,6 +199,38 @@ def fail_over_under_load(cluster: Cluster, log: Path, numbers: Iterator[int]) ->
         wait_for(lambda: errors or len(logged(log)) >= count, "the log")
         assert errors == []
     return set(writer.acknowledged)
+
+
+def test_the_slot_of_a_takeover_survives_a_failover(tmp_path: Path) -> None:
+    """GIVEN a log that another machine has taken over WHEN the primary fails THEN the new leader
+    continues with the promoted standby, which also fences the old leader."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    with contextlib.ExitStack() as owned:
+        cluster = Cluster(owned, synchronous=True)
+        prepare(cluster.primary)
+        dsn = cluster.dsn(cluster.primary, cluster.standby)
+        insert(cluster.primary, 1)
+        with capturing(settings(dsn, old)):
+            wait_for(lambda: any(old.glob("*.seg")) and logged(old) == [1], "the leader")
+        shutil.copytree(old, new)
+        insert(cluster.primary, 2)
+        assert take_over(settings(dsn, new), LocalStore(new)).warnings == ()
+        with capturing(settings(dsn, new)) as errors:
+            wait_for(lambda: synchronised(cluster, "cdc_e1"), "the slot on the standby")
+            cluster.fail_over()
+            insert(cluster.primary, 3)
+            wait_for(lambda: errors or logged(new) == [1, 2, 3], "the new leader")
+            assert errors == []
+        with cluster.primary.connect() as connection:
+            slots = connection.execute("SELECT slot_name::text FROM pg_replication_slots")
+            assert [name for (name,) in slots if name.startswith("cdc")] == ["cdc_e1"]
+        with pytest.raises(TakenOverError):
+            Capture(settings(dsn, old), stopping=lambda: False).run()
+
+
+def insert(server: EmbeddedPostgres, number: int) -> None:
+    with server.connect(DATABASE) as connection:
+        connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
 
 
 def prepare(primary: EmbeddedPostgres) -> None:

@@ -3,6 +3,8 @@
 `Capture` owns the lease and the appender as long as it runs. After a transient error of PostgreSQL
 it opens the next session, with back-off. It raises every error that can mean loss (GAP, SLOT_LOST,
 DIVERGED, CORRUPT, FENCED) and never changes anything on disk or in PostgreSQL to work around one.
+FENCED is also the end of a leader whose log another machine has taken over: every connection looks
+for the slot of a higher term (`tailrace.log.term`), before the stream and once it has started.
 Errors of the log are raised too, also DISK_FULL: the next start recovers the log.
 """
 
@@ -12,14 +14,14 @@ import contextlib
 import math
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.backoff import Backoff
-from tailrace.capture import reconcile
+from tailrace.capture import followers, reconcile
 from tailrace.capture.flusher import Flusher
-from tailrace.capture.gate import Gate
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
 from tailrace.capture.session import Pace, Session
@@ -28,27 +30,30 @@ from tailrace.errors import (
     DiskFullError,
     LogError,
     SlotBusyError,
+    SlotLostError,
     TailraceError,
 )
-from tailrace.log import acknowledged, awaited, retention
+from tailrace.log import awaited, retention
 from tailrace.log.appender import Appender, Layout
-from tailrace.log.format import mark as marks
 from tailrace.log.format.layout import Codec
 from tailrace.log.lease import Lease
 from tailrace.log.reader import Log
 from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
+from tailrace.log.term import slot_name, term_of
 from tailrace.observe.figure import Recorder
 from tailrace.observe.figures import CaptureFigures
 from tailrace.postgres.catalog import existing_relations, publication_exists
 from tailrace.postgres.connection import connect
 from tailrace.postgres.slot import read_slot
+from tailrace.postgres.slot_terms import check_not_taken_over, read_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from psycopg import Connection
 
+    from tailrace.capture.gate import Gate
     from tailrace.capture.replication import System
     from tailrace.config import Config
     from tailrace.position import Lsn
@@ -201,6 +206,14 @@ class _Sessions:
         """The pins that were stale at the last look."""
         self._events = structlog.get_logger()
 
+    @property
+    def _term(self) -> int:
+        return term_of(self._lease.epoch)
+
+    @property
+    def _slot(self) -> str:
+        return slot_name(self._config.source.slot, self._term)
+
     def recover(self) -> None:
         """Open and recover the log, if there is one."""
         self._appender = Appender.open(self._store, self._lease, self._layout)
@@ -221,21 +234,28 @@ class _Sessions:
         with connect(self._dsn, connect_timeout_s=settings.connect_timeout_s) as sql:
             appender = self._reconciled(system, sql, replication)
             start = appender.mark.end_lsn
-            replication.start(source.slot, source.publication, start, messages=settings.messages)
+            try:
+                replication.start(self._slot, source.publication, start, messages=settings.messages)
+            except SlotLostError:
+                self._refuse_if_taken_over(sql)  # and dropped since it was checked
+                raise
             # From here on no other client can advance the slot. Check again: another client may
             # have advanced it between the first check and the start.
             self._reconciled(system, sql, replication)
             dropped = appender.forget_dropped(lambda oids: existing_relations(sql, oids))
             if dropped:
                 self._events.info("log.dropped_tables_forgotten", count=dropped)
+            gate = followers.open_gate(
+                self._config, self._store, appender.mark, sql, term=self._term
+            )
         self._events.info(
-            "capture.streaming", slot=source.slot, database=system.database, start=str(start)
+            "capture.streaming", slot=self._slot, database=system.database, start=str(start)
         )
         flusher = self._flusher = self._flusher or Flusher(appender)
         return Session(
             replication, appender, flusher, pace, counts,
-            housekeeping=self._housekeeping,
-            gate=self._gate(appender),
+            housekeeping=partial(self._keep_house, gate),
+            gate=gate,
             awaited=lambda: awaited.read(self._store),
             clock=self._clock,
         )  # fmt: skip
@@ -249,10 +269,12 @@ class _Sessions:
     def _reconciled(self, system: System, sql: Connection, replication: Replication) -> Appender:
         """The appender of a log that fits the slot. Creates the log if there is none."""
         source, appender = self._config.source, self._appender
-        identity = reconcile.identity(system, slot=source.slot, publication=source.publication)
-        slot = read_slot(sql, source.slot)
+        identity = reconcile.identity(system, slot=self._slot, publication=source.publication)
+        slot = read_slot(sql, self._slot)
         # A successor may have moved the slot: that is no gap, and its lease tells.
         self._lease.check()
+        # A successor on another machine may have dropped it. That is no loss, and its slot tells.
+        self._refuse_if_taken_over(sql)
         end = None
         if appender is not None:
             end = reconcile.check_history(
@@ -262,7 +284,7 @@ class _Sessions:
                 system=system,
                 history=replication.timeline_history,
             )
-        confirmed = reconcile.check_slot(source.slot, slot, system, log_exists=appender is not None)
+        confirmed = reconcile.check_slot(self._slot, slot, system, log_exists=appender is not None)
         reconcile.check_publication(
             source.publication, exists=publication_exists(sql, source.publication)
         )
@@ -278,19 +300,13 @@ class _Sessions:
             )
             self._events.info("log.created", path=str(self._config.log.path), start=str(confirmed))
         end = appender.mark.end_lsn if end is None else end
-        reconcile.check_gap(source.slot, confirmed, end)
+        reconcile.check_gap(self._slot, confirmed, end)
         appender.change_identity(identity, end_lsn=end)
         return appender
 
-    def _gate(self, appender: Appender) -> Gate:
-        """How far to acknowledge; and the mark for readers, if they wait for followers, too."""
-        replication = self._config.replication
-        if not replication.hides:
-            self._store.remove(marks.VISIBLE)
-        elif marks.peek(self._store, marks.VISIBLE) is None:
-            marks.write(self._store, appender.mark, name=marks.VISIBLE, durably=True)
-        acknowledged.prepare(self._store, replication.waits_for)
-        return Gate(self._store, replication.waits_for)
+    def _refuse_if_taken_over(self, sql: Connection) -> None:
+        base = self._config.source.slot
+        check_not_taken_over(read_terms(sql, base), base=base, term=self._term)
 
     def _pace(self, sender_timeout_s: float) -> Pace:
         return Pace(
@@ -299,6 +315,11 @@ class _Sessions:
             progress_s=self._config.capture.progress_s,
             sender_timeout_s=sender_timeout_s,
         )
+
+    def _keep_house(self, gate: Gate) -> None:
+        if gate.due:
+            followers.settle(self._config, gate, term=self._term)
+        self._housekeeping()
 
     def _housekeeping(self) -> None:
         """Delete expired segments, and warn about pins that are not renewed."""

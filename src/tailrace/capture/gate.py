@@ -3,6 +3,10 @@
 Without followers that count, that is the durable mark. In mode `sync` it is the smaller of the
 durable mark and what a quorum of followers has fsynced: what PostgreSQL forgets is then on so many
 other machines.
+
+After a takeover the gate stays shut until a quorum has an entry of the new term and the slots of
+older terms are dropped. Otherwise a machine whose log ends in an older term could still win, and
+followers would remove what the quorum has acknowledged (`tests/model` shows how).
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.log import acknowledged
+from tailrace.log.term import term_of
 from tailrace.position import Lsn
 
 if TYPE_CHECKING:
@@ -18,11 +23,18 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Reads what the leader's process says about the quorum."""
+    """Reads what the leader's process says about the quorum.
 
-    def __init__(self, store: Store, needed: int = 0) -> None:
+    `settled` says whether no slot of an older term than `term` exists.
+    """
+
+    def __init__(
+        self, store: Store, needed: int = 0, *, term: int = 0, settled: bool = True
+    ) -> None:
         self._store = store
         self._needed = needed
+        self._term = term
+        self._settled = settled
         self._quorum: Mark | None = None
         self._watch = acknowledged.watch(store, needed) if needed else None
         self._read()
@@ -39,13 +51,24 @@ class Gate:
 
     def _read(self) -> None:
         if self._needed:
-            self._quorum = acknowledged.read(self._store, self._needed)
+            quorum = acknowledged.read(self._store, self._needed)
+            if quorum is not None and term_of(quorum.epoch) >= self._term:
+                self._quorum = quorum
+
+    @property
+    def due(self) -> bool:
+        """Whether the slots of older terms can be dropped now."""
+        return self._needed > 0 and not self._settled and self._quorum is not None
+
+    def settle(self) -> None:
+        """The slots of older terms are dropped."""
+        self._settled = True
 
     def limit(self, mark: Mark) -> Lsn:
         """How far PostgreSQL may forget, of a log that is durable up to a mark; 0: nothing."""
         if not self._needed:
             return mark.end_lsn
-        if self._quorum is None:
+        if self._quorum is None or not self._settled:
             return Lsn(0)
         if self._quorum.place >= mark.place:
             return mark.end_lsn

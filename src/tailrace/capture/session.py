@@ -57,6 +57,8 @@ _BURST_S = 0.002
 _MIN_STATUS_GAP_S = 0.1
 _DEFAULT_TIMEOUT_S = 60.0
 _HOUSEKEEPING_S = 60.0
+_SETTLE_S = 1.0
+"""As long as slots of older terms can be dropped, and are not."""
 _AWAITED_CHECK_S = 0.1
 _SAVE_TIMEOUT_S = 3.0
 
@@ -324,7 +326,8 @@ class Session:
         self._probed |= probe
 
     def _keep_house(self, now: float) -> None:
-        if self._flusher.idle and now - self._housekeeping_at >= _HOUSEKEEPING_S:
+        every_s = _SETTLE_S if self._gate.due else _HOUSEKEEPING_S
+        if self._flusher.idle and now - self._housekeeping_at >= every_s:
             self._housekeeping_at = now
             self._housekeeping()
 

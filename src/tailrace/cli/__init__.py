@@ -31,6 +31,7 @@ _COMMANDS = {
     "capture": "capture:capture",
     "pipelines": "pipelines:pipelines",
     "pipeline": "pipeline:pipeline_app",
+    "takeover": "takeover:takeover",
     "reset": "reset:reset",
     "follow": "follow:follow",
     "replicate": "replicate:replicate",

@@ -43,7 +43,7 @@ def capture(
       12 DIVERGED     the log and the server have different histories
       13 DISK_FULL    no space for the next entry
       14 CORRUPT      the log is damaged
-      15 FENCED       another capture appends to this log
+      15 FENCED       another capture appends to this log, or another machine has taken it over
       20 UNREACHABLE  the first connection failed
       22 REFUSED      PostgreSQL refused; run `tailrace doctor` for the reason
 

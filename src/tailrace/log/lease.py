@@ -3,7 +3,8 @@
 An appender acquires an exclusive lock and durably raises the epoch in the lease file. Every append
 reads that file first, so an appender that was paused while another one took over (on shared
 storage, where locks can be lost) stops instead of writing. Entries carry their epoch. Epochs never
-decrease: without a lease file, the next epoch follows that of the durable mark.
+decrease: without a lease file, the next epoch follows that of the durable mark. Capture stays in
+the term of the last epoch (`tailrace.log.term`); only a takeover begins another.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from crc32c import crc32c
 
 from tailrace.errors import CorruptError, LogFencedError
 from tailrace.log.format import mark as marks
+from tailrace.log.term import first_epoch, term_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tailrace.log.store import Store
 
 NAME = "lease"
-LOCK = "lock"
+_LOCK = "lock"
+_FOLLOWING = "following"
 _RECORD = struct.Struct("<4sHHQI")
 _MAGIC = b"TRle"
 _VERSION = 1
-_LAST_EPOCH = (1 << 64) - 1
 
 
 class Lease:
@@ -40,18 +44,19 @@ class Lease:
         self._lock = lock
 
     @classmethod
-    def acquire(cls, store: Store) -> Self:
-        """Acquire the lease. Raises LogFencedError with the present holder."""
+    def acquire(cls, store: Store, term: int | None = None) -> Self:
+        """Acquire the lease, in the present term or in a later one.
+
+        Raises LogFencedError with the present holder, or if the term has passed.
+        """
         with contextlib.ExitStack() as lock:
-            try:
-                lock.enter_context(store.lock(LOCK))
-            except LogFencedError as error:
-                raise LogFencedError(f"{error} ({_holder(store)})") from error
-            epoch = highest_epoch(store) + 1
-            if epoch > _LAST_EPOCH:
-                raise CorruptError("the lease file holds the last possible epoch")
-            store.write_atomic(NAME, _record(epoch))
-            return cls(store, epoch, lock.pop_all())
+            lock.enter_context(locked(store))
+            if follows(store):
+                raise LogFencedError(
+                    "this log is a copy that follows another machine",
+                    hint="To capture here, take over: tailrace takeover",
+                )
+            return cls(store, raise_epoch(store, term), lock.pop_all())
         raise AssertionError("unreachable")
 
     def check(self) -> None:
@@ -68,16 +73,59 @@ class Lease:
         self._lock.close()
 
 
-def highest_epoch(store: Store) -> int:
-    """The highest epoch that this log knows of; 0 without a log."""
+@contextlib.contextmanager
+def locked(store: Store) -> Iterator[None]:
+    """Hold the lock of the log without a new epoch. Raises LogFencedError with its holder."""
+    with contextlib.ExitStack() as lock:
+        try:
+            lock.enter_context(store.lock(_LOCK))
+        except LogFencedError as error:
+            raise LogFencedError(f"{error} ({_holder(store)})") from error
+        yield
+
+
+def last_epoch(store: Store) -> int:
+    """The highest epoch that this copy of the log has seen; 0 if there is none."""
     mark = marks.peek(store)
     return max(_epoch(store), mark.epoch if mark else 0)
+
+
+def follows(store: Store) -> bool:
+    """Whether this log is a copy of another machine's, which no capture may append to."""
+    try:
+        store.size(_FOLLOWING)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def follow(store: Store) -> None:
+    """Note that this log is a copy, until `lead`. The caller locks."""
+    store.write_atomic(_FOLLOWING, b"")
+
+
+def lead(store: Store) -> None:
+    """Note that this machine captures. The caller locks."""
+    store.remove(_FOLLOWING)
 
 
 def note_epoch(store: Store, epoch: int) -> None:
     """Remember the epoch of another machine: this one's epochs follow it. The caller locks."""
     if epoch > _epoch(store):
         store.write_atomic(NAME, _record(epoch))
+
+
+def raise_epoch(store: Store, term: int | None = None) -> int:
+    """Write the next epoch durably and return it. The caller holds the lock."""
+    last = last_epoch(store)
+    present = term_of(last)
+    if term is not None and term < present:
+        raise LogFencedError(f"term {term} has passed: the log is of term {present}")
+    epoch = last + 1 if term is None else max(last + 1, first_epoch(term))
+    if term_of(epoch) != (present if term is None else term):
+        raise CorruptError(f"the lease file holds the last possible epoch of term {present}")
+    store.write_atomic(NAME, _record(epoch))
+    return epoch
 
 
 def _record(epoch: int) -> bytes:

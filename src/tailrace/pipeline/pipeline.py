@@ -18,6 +18,7 @@ from pyspark.sql import functions as sql
 
 from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
+from tailrace.log.term import base_of
 from tailrace.parking.parking import Parking
 from tailrace.pipeline import opening, plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
@@ -190,7 +191,8 @@ def in_lanes(messages: DataFrame, spec: Spec) -> DataFrame:
 
 def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spec:
     """The settings that the tasks of a pipeline need."""
-    identity = log.header(log.segments()[-1]).identity
+    header = log.header(log.segments()[-1])
+    identity = header.identity
     return Spec(
         name=name,
         tables=pipeline.tables,
@@ -205,7 +207,7 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
         destination=pipeline.sink.template,
         database=identity.database,
         system_identifier=int(identity.system_identifier),
-        slot=identity.slot,
+        slot=base_of(identity.slot, header.epoch),
         relations=tuple(stages.versions) if stages is not None else (),
         linger_s=pipeline.sink.linger_s,
         lookups=stages.lookups() if stages is not None else "",

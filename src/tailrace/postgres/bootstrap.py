@@ -14,6 +14,7 @@ import psycopg
 
 from tailrace.errors import PostgresRefusedError, SlotLostError
 from tailrace.log.format import mark, segment
+from tailrace.log.term import slot_name
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.names import TableName, quote_ident, quote_literal
 from tailrace.postgres.publication import (
@@ -23,6 +24,7 @@ from tailrace.postgres.publication import (
     read_publication,
 )
 from tailrace.postgres.slot import FAILOVER_VERSION, PLUGIN, SlotState, create_slot, read_slot
+from tailrace.postgres.slot_terms import check_not_taken_over, present_term, read_terms
 from tailrace.postgres.table_state import read_all, read_named
 
 if TYPE_CHECKING:
@@ -72,9 +74,10 @@ def _initialise(
     slot_timeout_s: float,
 ) -> Initialised:
     source = config.source
-    slot = read_slot(connection, source.slot)
+    name = _refuse_a_higher_term(connection, config)
+    slot = read_slot(connection, name)
     publication = read_publication(connection, source.publication)
-    _refuse_a_gap(config, slot)
+    _refuse_a_gap(config, name, slot)
     _refuse_wal_level(connection)
     if publication is None:
         _refuse_an_old_slot(config, slot)
@@ -88,13 +91,30 @@ def _initialise(
     return Initialised(
         publication=current,
         publication_created=publication is None,
-        slot=slot or create_slot(connection, source.slot, timeout_s=slot_timeout_s),
+        slot=slot or create_slot(connection, name, timeout_s=slot_timeout_s),
         slot_created=slot is None,
     )
 
 
-def _refuse_a_gap(config: Config, slot: SlotState | None) -> None:
-    name, path = config.source.slot, config.log.path
+def _refuse_a_higher_term(connection: Connection, config: Config) -> str:
+    """The slot of the log's term. Refuses one that another machine has taken over."""
+    base, term = config.source.slot, present_term(config)
+    terms = read_terms(connection, base)
+    if log_exists(config.log.path):
+        check_not_taken_over(terms, base=base, term=term)
+    elif max(terms, default=term) > term:
+        slot = terms[max(terms)]
+        raise PostgresRefusedError(
+            f"replication slot {slot.name!r} exists: another machine has taken over a log of this "
+            "source",
+            hint="To follow that machine, run: tailrace follow. To start over with a new log, drop "
+            f"the slot first: SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
+        )
+    return slot_name(base, term)
+
+
+def _refuse_a_gap(config: Config, name: str, slot: SlotState | None) -> None:
+    path = config.log.path
     if slot is None and log_exists(path):
         raise SlotLostError(f"replication slot {name!r} is missing, but a log exists in {path}")
     if slot is not None and slot.lost:

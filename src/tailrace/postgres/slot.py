@@ -18,6 +18,7 @@ from tailrace.postgres.connection import translate_error
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
+    from typing import LiteralString
 
     from psycopg import Connection
 
@@ -83,15 +84,32 @@ def read_slot(connection: Connection, name: str) -> SlotState | None:
     return _state(row[0], row[1]) if row else None
 
 
+def read_slots(connection: Connection, prefix: str) -> list[SlotState]:
+    """The logical slots of this database whose names begin with `prefix`, by name."""
+    try:
+        rows = connection.execute(_READ_ALL, (prefix,)).fetchall()
+    except psycopg.Error as error:
+        raise translate_error(connection, error) from error
+    return [_state(*row) for row in rows]
+
+
 # As JSON, because every major version has added columns.
-_READ = """
+_STATES: LiteralString = """
 SELECT to_jsonb(s),
        pg_wal_lsn_diff(
            CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                 ELSE pg_current_wal_lsn() END,
            s.restart_lsn)::bigint
-FROM pg_replication_slots s WHERE s.slot_name = %s
+FROM pg_replication_slots s
 """
+_READ = _STATES + "WHERE s.slot_name = %s"
+_READ_ALL = (
+    _STATES
+    + """
+WHERE starts_with(s.slot_name, %s) AND s.slot_type = 'logical' AND s.database = current_database()
+ORDER BY s.slot_name
+"""
+)
 
 
 def _state(row: dict[str, Any], kept_wal_bytes: int | None) -> SlotState:

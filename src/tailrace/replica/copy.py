@@ -28,7 +28,7 @@ from tailrace.position import Lsn
 
 if TYPE_CHECKING:
     from tailrace.log.format.mark import Mark
-    from tailrace.log.store import AppendFile
+    from tailrace.log.store import AppendFile, Store
     from tailrace.replica.frames import Data, Marked
 
 _CUT_FOLDER = "cut"
@@ -58,7 +58,7 @@ class Copy:
         """Find the end of what can be used, and cut what follows it."""
         self._close_files()
         self._unmarked = False
-        self._cut_torn_end()
+        cut_torn_end(self.store)
         try:
             state = recover(self.store)
         except CorruptError as error:
@@ -74,46 +74,13 @@ class Copy:
         if self._unmarked:
             self.open()
 
-    def _cut_torn_end(self) -> None:
-        """Cut at the first entry after the mark that is not whole.
-
-        A leader's recovery takes a whole entry behind it for proof of damage; here several entries
-        may have been on their way to the disk.
-        """
-        mark = marks.peek(self.store)
-        names = list_segments(self.store)
-        for name in names:
-            if mark is not None and name.sequence < mark.sequence:
-                continue
-            start = mark.offset if mark is not None and name.sequence == mark.sequence else None
-            end = self._whole_end(name, start)
-            if end < self.store.size(name.file):
-                self._remove_after(name)
-                if end:
-                    self.store.truncate(name.file, end)
-                else:
-                    self._remove(name)
-                return
-
-    def _whole_end(self, name: SegmentName, start: int | None) -> int:
-        """Where the whole entries of a segment end; 0 without a single one."""
-        end = 0
-        try:
-            at = read_header(self.store, name)[1] if start is None else start
-            end = 0 if start is None else start
-            for placed in walk(self.store, name, at):
-                end = placed.end
-        except MalformedError:
-            pass
-        return end
-
     def _drop_damaged(self) -> None:
         """Drop from the first segment on that cannot be read, of those that recovery looks at."""
         names = list_segments(self.store)
         damaged = next((name for name in names if not self._sound(name)), names[-1])
         self.store.remove(marks.NAME)
-        self._remove_after(damaged)
-        self._remove(damaged)
+        _remove_after(self.store, damaged)
+        _remove(self.store, damaged)
         self.repairs += 1
 
     def _sound(self, name: SegmentName) -> bool:
@@ -123,16 +90,6 @@ class Copy:
         except MalformedError:
             return False
         return True
-
-    def _remove_after(self, name: SegmentName) -> None:
-        """Newest first, so that an interruption leaves no hole."""
-        for each in reversed(list_segments(self.store)):
-            if each.sequence > name.sequence:
-                self._remove(each)
-
-    def _remove(self, name: SegmentName) -> None:
-        self.store.remove(name.index)
-        self.store.remove(name.file)
 
     def _limit_visible(self) -> None:
         """What readers may see is never more than what is here."""
@@ -221,11 +178,11 @@ class Copy:
         self.store.remove(marks.NAME)
         for name in reversed(names):
             if name.sequence > sequence:
-                self._remove(name)
+                _remove(self.store, name)
             elif offset:
                 self.store.truncate(name.file, min(offset, self.store.size(name.file)))
             else:
-                self._remove(name)
+                _remove(self.store, name)
         self.open()
         self._events.warning("replica.cut", segment=sequence, offset=offset, kept=str(kept))
 
@@ -251,7 +208,7 @@ class Copy:
         self.store.remove(marks.VISIBLE)
         self.store.remove(marks.NAME)
         for name in reversed(list_segments(self.store)):
-            self._remove(name)
+            _remove(self.store, name)
         self.open()
 
     def note_epoch(self, epoch: int) -> None:
@@ -276,3 +233,46 @@ class Copy:
     def close(self) -> None:
         """Close the files. What was acknowledged is durable."""
         self._close_files()
+
+
+def cut_torn_end(store: Store) -> None:
+    """Cut a copy at the first entry after its mark that is not whole.
+
+    A leader's recovery takes a whole entry behind it for proof of damage; here several entries may
+    have been on their way to the disk.
+    """
+    mark = marks.peek(store)
+    for name in list_segments(store):
+        if mark is not None and name.sequence < mark.sequence:
+            continue
+        start = mark.offset if mark is not None and name.sequence == mark.sequence else None
+        end = _whole_end(store, name, start)
+        if end < store.size(name.file):
+            _remove_after(store, name)
+            if end:
+                store.truncate(name.file, end)
+            else:
+                _remove(store, name)
+            return
+
+
+def _whole_end(store: Store, name: SegmentName, start: int | None) -> int:
+    """Where the whole entries of a segment end; 0 without a single one."""
+    end = 0 if start is None else start
+    with contextlib.suppress(MalformedError):
+        at = read_header(store, name)[1] if start is None else start
+        for placed in walk(store, name, at):
+            end = placed.end
+    return end
+
+
+def _remove_after(store: Store, name: SegmentName) -> None:
+    """Newest first, so that an interruption leaves no hole."""
+    for each in reversed(list_segments(store)):
+        if each.sequence > name.sequence:
+            _remove(store, each)
+
+
+def _remove(store: Store, name: SegmentName) -> None:
+    store.remove(name.index)
+    store.remove(name.file)

@@ -77,7 +77,7 @@ class Copying:
         self._counts.set(node=hello.node)
         log_id = Segments(self._store).id
         proof = greeting.proof(settings, "leader", own, hello.nonce)
-        epoch = lease.highest_epoch(self._store)
+        epoch = lease.last_epoch(self._store)
         connection.say(Type.PROOF, Proof(proof=proof, log_id=log_id, epoch=epoch))
         for _ in range(_MAX_ORDERS):
             state = State.decode(connection.expect(Type.STATE))
@@ -147,7 +147,7 @@ class Copying:
                 self._held(frames.decode_mark(payload))
         if now - self._beat_at >= self._settings.heartbeat_s:
             self._beat_at = now
-            epoch = lease.highest_epoch(self._store)
+            epoch = lease.last_epoch(self._store)
             beat = Heartbeat(epoch, int(time.time() * 1000))
             self._connection.send(Type.HEARTBEAT, beat.encode())
         if now - self._heard_at > self._settings.timeout_s:

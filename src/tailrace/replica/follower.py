@@ -23,7 +23,7 @@ from tailrace.errors import (
     StorageError,
     TailraceError,
 )
-from tailrace.log import lease
+from tailrace.log import acknowledged, lease
 from tailrace.observe.figure import Recorder
 from tailrace.observe.replica import FollowingFigures
 from tailrace.position import Lsn
@@ -67,7 +67,9 @@ class Follower:
 
     def run(self, address: tuple[str, int]) -> None:
         """Hold the log's lock and serve."""
-        with self._store.lock(lease.LOCK), listen(address) as listener:
+        with lease.locked(self._store), listen(address) as listener:
+            lease.follow(self._store)
+            acknowledged.prepare(self._store, 0)
             self._copy.open()
             self._note_state("waiting")
             host, port = listener.getsockname()[:2]
@@ -194,7 +196,7 @@ class _Session:
         return proof
 
     def _checked_epoch(self, proof: Proof) -> int:
-        highest = lease.highest_epoch(self._copy.store)
+        highest = lease.last_epoch(self._copy.store)
         if proof.epoch < highest:
             raise LogFencedError(
                 f"the leader is of epoch {proof.epoch}, but epoch {highest} has begun",
@@ -208,7 +210,7 @@ class _Session:
 
     def _state(self) -> frames.State:
         copy = self._copy
-        epoch = lease.highest_epoch(copy.store)
+        epoch = lease.last_epoch(copy.store)
         return begin.state_of(copy.store, log_id=copy.log_id, epoch=epoch, mark=copy.mark)
 
     def _obey(self, order: Begin) -> None:

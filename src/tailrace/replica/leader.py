@@ -106,7 +106,7 @@ class Leader:
         return LeaderFigures(
             state=self._state,
             mode=self._settings.mode,
-            epoch=lease.highest_epoch(self._store),
+            epoch=lease.last_epoch(self._store),
             quorum=needed,
             quorum_lsn=None if quorum is None else quorum.end_lsn,
             in_quorum=connected >= needed if needed else None,

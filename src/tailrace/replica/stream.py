@@ -13,6 +13,7 @@ from tailrace.errors import CorruptError, DivergedError, MalformedError, Replica
 from tailrace.log.format import mark as marks
 from tailrace.log.format.segment import Placed, SegmentName, list_segments, walk
 from tailrace.log.segments import Segments
+from tailrace.log.term import base_of
 from tailrace.replica import seed
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ class EntryStream:
         self._connection = connection
         self._settings = settings
         self._counts = counts
-        identity = self._log.header(self._log.segments()[-1]).identity
-        self._topic = f"{identity.database}.{identity.slot}"
+        header = self._log.header(self._log.segments()[-1])
+        identity = header.identity
+        self._topic = f"{identity.database}.{base_of(identity.slot, header.epoch)}"
         self._beat_at = time.monotonic()
         self._heard_at = self._beat_at
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.errors import TailraceError
+from tailrace.log.term import slot_name
 from tailrace.observe.figures import SlotFigures
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.slot import read_slot
+from tailrace.postgres.slot_terms import present_term, read_terms
 
 if TYPE_CHECKING:
     import threading
@@ -50,18 +52,25 @@ class Monitor:
         source = self._config.source
         now = datetime.now(UTC).isoformat()
         try:
+            term = present_term(self._config)
             with connect(
                 source.dsn.get_secret_value(),
                 application_name="tailrace monitor",
                 connect_timeout_s=self._config.capture.connect_timeout_s,
             ) as connection:
-                slot = read_slot(connection, source.slot)
+                slot = read_slot(connection, slot_name(source.slot, term))
+                terms = read_terms(connection, source.slot)
                 publication = read_publication(connection, source.publication)
         except TailraceError as error:
             self.figures = replace(
                 self.figures, active=False, checked_at=now, error=f"{error.code}: {error}"
             )
             self._events.warning("monitor.check_failed", code=error.code, reason=str(error))
+            return
+        if slot is None and max(terms, default=0) > term:
+            name = terms[max(terms)].name
+            self.figures = SlotFigures(checked_at=now, error=f"taken over: slot {name} exists")
+            self._events.error("monitor.taken_over", by=name, hint="Run: tailrace follow")
             return
         if slot is None:
             self.figures = SlotFigures(checked_at=now, error="the slot does not exist")

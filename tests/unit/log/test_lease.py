@@ -12,8 +12,9 @@ from crc32c import crc32c
 from tailrace.errors import CorruptError, LogFencedError
 from tailrace.log import lease
 from tailrace.log.appender import Appender
-from tailrace.log.lease import Lease
+from tailrace.log.lease import Lease, last_epoch, locked, raise_epoch
 from tailrace.log.store import LocalStore
+from tailrace.log.term import first_epoch, term_of
 from tailrace.testing import MemoryStore
 from tests.fix_log import TestLog, transaction
 
@@ -149,3 +150,69 @@ def test_a_holder_that_left_no_name_is_unknown() -> None:
     store = MemoryStore.holding({lease.NAME: record(3)[:20] + b"[" * 2000})
     with store.lock("lock"), pytest.raises(LogFencedError, match="unknown holder"):
         Lease.acquire(store)
+
+
+def test_a_new_term_begins_with_its_first_epoch() -> None:
+    store = MemoryStore.holding({lease.NAME: record(7)})
+    held = Lease.acquire(store, 1)
+    assert held.epoch == first_epoch(1)
+    held.release()
+    again = Lease.acquire(store, 1)
+    assert again.epoch == first_epoch(1) + 1
+    again.release()
+    later = Lease.acquire(store, 4)
+    assert later.epoch == first_epoch(4)
+    later.release()
+
+
+def test_capture_stays_in_the_term() -> None:
+    store = MemoryStore.holding({lease.NAME: record(first_epoch(3))})
+    for count in (1, 2):
+        held = Lease.acquire(store)
+        assert held.epoch == first_epoch(3) + count
+        held.release()
+
+
+def test_a_term_that_has_passed_is_refused() -> None:
+    store = MemoryStore.holding({lease.NAME: record(first_epoch(3))})
+    with pytest.raises(LogFencedError, match="term 2 has passed: the log is of term 3"):
+        Lease.acquire(store, 2)
+    assert last_epoch(store) == first_epoch(3)
+    Lease.acquire(store, 3).release()  # the lock is free
+
+
+def test_the_term_of_the_mark_counts_without_a_lease_file() -> None:
+    made = TestLog()
+    made.close()
+    made.store.remove(lease.NAME)
+    held = Lease.acquire(made.store, 2)
+    appender = Appender.open(made.store, held, made.layout)
+    assert appender is not None
+    appender.append(made.whole(transaction(0)))
+    held.release()
+    made.store.remove(lease.NAME)
+    assert term_of(last_epoch(made.store)) == 2
+    with pytest.raises(LogFencedError):
+        Lease.acquire(made.store, 1)
+
+
+@pytest.mark.parametrize("term", [None, 1])
+def test_the_epochs_of_a_term_do_not_reach_the_next(term: int | None) -> None:
+    """Capture would read the slot of another term."""
+    last = record(first_epoch(2) - 2)
+    store = MemoryStore.holding({lease.NAME: last})
+    with pytest.raises(CorruptError, match="last possible epoch of term 1"):
+        Lease.acquire(store, term)
+    assert store.files() == {lease.NAME: last}
+    assert Lease.acquire(store, 2).epoch == first_epoch(2)
+
+
+def test_the_lock_alone_changes_no_epoch() -> None:
+    store = MemoryStore.holding({lease.NAME: record(3)})
+    before = store.files()
+    with locked(store):
+        assert store.files() == before
+        with pytest.raises(LogFencedError, match=r"another process .*process 1 on b"):
+            Lease.acquire(store)
+        assert raise_epoch(store, 1) == first_epoch(1)
+    assert Lease.acquire(store).epoch == first_epoch(1) + 1

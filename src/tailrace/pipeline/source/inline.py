@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from tailrace import config
 from tailrace.capture.capture import Capture
-from tailrace.errors import ConfigError, LogFencedError, LogMissingError, TailraceError
+from tailrace.errors import (
+    ConfigError,
+    LogFencedError,
+    LogMissingError,
+    TailraceError,
+    TakenOverError,
+)
 from tailrace.log.reader import Log
 from tailrace.position import Lsn
 from tailrace.postgres import bootstrap
@@ -106,7 +112,10 @@ class InlineCapture:
         while not self._stopping.is_set():
             try:
                 Capture(self._config, stopping=self._stopping.is_set).run()
-            except LogFencedError:
+            except LogFencedError as error:
+                if isinstance(error, TakenOverError):
+                    self._failure = error
+                    return
                 # Another query captures; take over when it ends.
                 self._stopping.wait(_TAKE_OVER_INTERVAL_S)
             except TailraceError as error:

@@ -5,17 +5,19 @@ Works for a role with LOGIN only: facts that such a role may not see are missing
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg.rows import class_row
 
+from tailrace.log.term import slot_name
 from tailrace.postgres.connection import translate_error
 from tailrace.postgres.names import TableName
 from tailrace.postgres.publication import PublicationState, read_publication
 from tailrace.postgres.slot import OpenTransaction, SlotState, open_transactions, read_slot
+from tailrace.postgres.slot_terms import present_term, read_terms
 from tailrace.postgres.table_state import TableState, read_published
 
 T = TypeVar("T")
@@ -82,6 +84,21 @@ class Facts:
     tables: Sequence[TableState]
     unlogged: Sequence[TableName]
     transactions: Sequence[OpenTransaction]
+    term: int = 0
+    """The term of the log."""
+    terms: Mapping[int, SlotState] = field(default_factory=dict)
+    """The slots of all terms of this source, by term."""
+
+    @property
+    def slot_name(self) -> str:
+        """The slot of the log's term."""
+        return slot_name(self.config.source.slot, self.term)
+
+    @property
+    def taken_over(self) -> SlotState | None:
+        """The slot of the highest term, if that is higher than the log's."""
+        highest = max(self.terms, default=self.term)
+        return self.terms[highest] if highest > self.term else None
 
     def setting(self, name: str) -> int:
         """A numeric setting in its own unit; 0 if the server does not have it."""
@@ -102,7 +119,7 @@ def gather(connection: Connection, config: Config, *, log_exists: bool) -> Facts
 
 
 def _gather(connection: Connection, config: Config, *, log_exists: bool) -> Facts:
-    source = config.source
+    source, term = config.source, present_term(config)
     server = connection.execute(_SERVER).fetchone()
     assert server is not None
     standby, encoding, database, slots_used, senders_used = server
@@ -120,12 +137,14 @@ def _gather(connection: Connection, config: Config, *, log_exists: bool) -> Fact
         role=_rows(connection, Role, _ROLE)[0],
         link=_link(connection),
         role_settings=_rows(connection, RoleSetting, _ROLE_SETTINGS),
-        slot=read_slot(connection, source.slot),
+        slot=read_slot(connection, slot_name(source.slot, term)),
         publication=publication,
         overlaps=connection.execute(_OVERLAPS, (source.publication,)).fetchall(),
         tables=read_published(connection, source.publication),
         unlogged=_unlogged(connection) if publication and publication.all_tables else (),
         transactions=open_transactions(connection),
+        term=term,
+        terms=read_terms(connection, source.slot),
     )
 
 

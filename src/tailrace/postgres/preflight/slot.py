@@ -22,9 +22,9 @@ OLD_TRANSACTION = timedelta(minutes=5)
 @check("slot-exists", "the replication slot exists")
 def exists(facts: Facts) -> Iterator[Finding]:
     """If a log exists, a missing slot means lost changes."""
-    if facts.slot is not None:
+    if facts.slot is not None or facts.taken_over is not None:
         return
-    name = facts.config.source.slot
+    name = facts.slot_name
     if facts.log_exists:
         yield error(
             f"replication slot {name} is missing, but a log exists: changes since its end are lost",
@@ -36,6 +36,25 @@ def exists(facts: Facts) -> Iterator[Finding]:
             f"SELECT pg_create_logical_replication_slot({quote_literal(name)}, '{PLUGIN}'); "
             "-- after the publication; or: tailrace init",
         )
+
+
+@check("slot-term", "no other machine has taken over the log, and no slot of an old term is left")
+def term(facts: Facts) -> Iterator[Finding]:
+    """A slot of a higher term fences capture. One of a lower term retains WAL for no reader."""
+    if facts.taken_over is not None:
+        yield error(
+            f"slot {facts.taken_over.name} exists: another machine has taken over the log, which "
+            f"is of term {facts.term} here",
+            "tailrace follow",
+        )
+    for number, slot in facts.terms.items():
+        if number < facts.term:
+            yield warning(
+                f"slot {slot.name} of term {number} still exists and retains WAL; the log is of "
+                f"term {facts.term}",
+                f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
+                slot.name,
+            )
 
 
 @check("slot-usable", "the slot is a healthy pgoutput slot of this database", needs=("slot",))
@@ -144,6 +163,7 @@ def prepared_transactions(facts: Facts) -> Iterator[Finding]:
 
 CHECKS = (
     exists,
+    term,
     usable,
     active,
     wal_kept,

@@ -168,6 +168,19 @@ CASES: dict[str, tuple[Facts, str, Severity, str]] = {
     "slot of a log": (
         replace(HEALTHY, slot=None, log_exists=True), "slot-exists", ERROR, "changes since its end",
     ),
+    "taken over": (
+        replace(HEALTHY, slot=None, log_exists=True, term=1, terms={3: replace(SLOT, name="s_e3")}),
+        "slot-term", ERROR, "slot s_e3 exists: another machine has taken over the log, which is of "
+        "term 1",
+    ),
+    "old slot": (
+        replace(HEALTHY, term=1, terms={0: SLOT, 1: replace(SLOT, name="tailrace_e1")}),
+        "slot-term", WARNING, "slot tailrace of term 0 still exists and retains WAL",
+    ),
+    "slot of the term": (
+        replace(HEALTHY, slot=None, log_exists=True, term=2), "slot-exists", ERROR,
+        "slot tailrace_e2 is missing",
+    ),
     "plugin": (with_slot(plugin="wal2json"), "slot-usable", ERROR, "wal2json"),
     "two-phase": (with_slot(two_phase=True), "slot-usable", WARNING, "two-phase"),
     "active": (with_slot(active_pid=7), "slot-active", INFO, "in use by server process 7"),

@@ -1,0 +1,49 @@
+"""Fixtures: a cluster of machines, and a leader with a copy of its log elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.replica.machines import Cluster, pair_of
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+    from tests.integration.replica.machines import Machine
+
+
+@pytest.fixture
+def cluster(database: Database, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(database, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["", "16", pytest.param("15", marks=pytest.mark.long)])
+def any_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(request.getfixturevalue(f"database{request.param}"), tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def pair(cluster: Cluster) -> tuple[Machine, Machine]:
+    """A leader that has captured rows and stopped, and a machine with a copy of its log."""
+    return pair_of(cluster)
+
+
+@pytest.fixture
+def role(cluster: Cluster) -> Iterator[str]:
+    name = f"role_{cluster.database.name}"
+    cluster.database.execute(f"CREATE ROLE {name} LOGIN REPLICATION")
+    try:
+        yield name
+    finally:
+        cluster.end()
+        wait_for(lambda: not any(map(cluster.active, range(3))), "sessions to end")
+        cluster.database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
