@@ -18,6 +18,7 @@ from tailrace.errors import (
 )
 from tailrace.log import lease
 from tailrace.log.term import first_epoch
+from tailrace.postgres import slot_terms
 from tailrace.postgres.slot_terms import copy_slot
 from tailrace.replica import takeover
 from tailrace.replica.takeover import take_over
@@ -261,7 +262,8 @@ def test_an_old_slot_that_cannot_be_dropped_is_a_warning(
 ) -> None:
     leader, other = pair
     cluster = leader.cluster
-    monkeypatch.setattr(takeover, "end_reader", lambda *_: None)
+    for module in (takeover, slot_terms):
+        monkeypatch.setattr(module, "end_reader", lambda *_: None)
     old = leader.paused()
     other.copy_log(leader)
     done = take_over(other.config, other.store, force=True, drop_s=0)
