@@ -33,7 +33,8 @@
     │   └── SinkFencedError               SINK_FENCED            34  never
     └── ReplicaError
         ├── ReplicaUnreachableError       REPLICA_UNREACHABLE    40  back-off
-        └── ReplicaRefusedError           REPLICA_REFUSED        41  never
+        ├── ReplicaRefusedError           REPLICA_REFUSED        41  never
+        └── LeadingError                  LEADING                42  never
 
 `code` is stable and is what logs, metrics and scripts see. `exit_code` is the exit code of the
 process. `retry` says whether a retry can succeed without an operator: retry loops read it and
@@ -354,6 +355,14 @@ class ReplicaRefusedError(ReplicaError):
     code = "REPLICA_REFUSED"
     exit_code = 41
     default_hint = "Compare `replication` in the settings of leader and follower."
+
+
+class LeadingError(ReplicaError):
+    """A follower ends because its machine has taken over, and leads now."""
+
+    code = "LEADING"
+    exit_code = 42
+    default_hint = "`tailrace follow` starts `tailrace run` by itself, if it has a settings file."
 
 
 def error_of(code: str) -> type[TailraceError]:

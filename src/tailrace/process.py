@@ -12,7 +12,8 @@ import ctypes
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,11 @@ def start(command: Sequence[str], *, share: Sequence[int] = ()) -> subprocess.Po
         process_group=0,
         preexec_fn=lambda: die_with_parent(signal.SIGTERM, parent=parent),  # noqa: PLW1509
     )
+
+
+def become(*arguments: str) -> NoReturn:
+    """Go on as another command of `tailrace`, in this process and with its environment."""
+    os.execv(sys.executable, [sys.executable, "-m", "tailrace.cli", *arguments])  # noqa: S606
 
 
 def ended(process: subprocess.Popen[bytes]) -> int | None:

@@ -42,12 +42,14 @@ def follow(
     With a settings file, /health, /ready, /status and /metrics are served beside it, and the
     process is restarted if it fails.
 
+    With `takeover: auto` it takes over when the leader is gone, and continues as `tailrace run`.
+
     SIGTERM or Ctrl-C stops it. What it has acknowledged is on its disk.
 
     \b
     Exit codes:
       15 FENCED   another process writes this log
-      2 BAD_CONFIG, 13 DISK_FULL, 17 STORAGE as everywhere
+      42 LEADING  with --alone: this machine has taken over
 
     \b
     Examples:
@@ -57,8 +59,9 @@ def follow(
         tailrace follow -c tailrace.yml
     """
     from tailrace.config.replication import host_and_port
-    from tailrace.errors import ConfigError
+    from tailrace.errors import ConfigError, LeadingError
     from tailrace.observe import logs
+    from tailrace.process import become
     from tailrace.run.processes import follower_processes
     from tailrace.run.replicating import run_follower
     from tailrace.run.supervisor import supervise
@@ -80,4 +83,7 @@ def follow(
     # Passed on in the environment: the processes read the file themselves.
     given = {"TAILRACE_LISTEN": listen, "TAILRACE_LOG": log}
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
-    raise typer.Exit(supervise(follower_processes(file), settings.data))
+    code = supervise(follower_processes(file), settings.data)
+    if code == LeadingError.exit_code:
+        become("run", str(file))
+    raise typer.Exit(code)

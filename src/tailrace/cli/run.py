@@ -35,6 +35,9 @@ def run(
     Pipelines still deliver what the log holds. When no worker can continue, the command ends with
     the exit code of the first failure.
 
+    With `replication.followers` and `takeover: auto`, a leader that another machine has deposed
+    continues as `tailrace follow`.
+
     SIGHUP reloads the settings: added, removed and changed pipelines take effect, and each pipeline
     resumes at its checkpoint. Capture is not interrupted.
 
@@ -49,7 +52,9 @@ def run(
       curl localhost:9090/status
       curl -X POST -H "Authorization: Bearer $(cat DATA/http.token)" localhost:9090/shutdown
     """
+    from tailrace.errors import LogFencedError
     from tailrace.observe import logs
+    from tailrace.process import become
     from tailrace.run.processes import processes
     from tailrace.run.supervisor import supervise
 
@@ -64,4 +69,8 @@ def run(
     def check() -> object:
         return options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
 
-    raise typer.Exit(supervise(processes(settings, file), settings.data, check=check))
+    code = supervise(processes(settings, file), settings.data, check=check)
+    if code == LogFencedError.exit_code and settings.replication.takeover == "auto":
+        # Another machine has taken over: follow it.
+        become("follow", "-c", str(file))
+    raise typer.Exit(code)

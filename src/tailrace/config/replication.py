@@ -115,6 +115,17 @@ class Replication(Section):
         ge=0,
         description="Hours of log to keep for a follower that is away.",
     )
+    takeover: Literal["manual", "auto"] = Field(
+        default="manual",
+        description=(
+            "auto: a follower takes over by itself when its leader is silent and no session reads "
+            "the slot, both for `takeover_after_s`; a leader that was deposed follows. manual: "
+            "with `tailrace takeover`."
+        ),
+    )
+    takeover_after_s: float = Field(
+        default=60.0, gt=0, description="Seconds before a follower takes over by itself."
+    )
     key: Annotated[SecretStr, AfterValidator(_key)] = Field(
         default=SecretStr(""),
         description=(
@@ -134,6 +145,8 @@ class Replication(Section):
             )
         if self.visible == "quorum" and self.mode != "sync":
             raise ValueError("visible: quorum needs mode: sync")
+        if self.takeover == "auto" and self.takeover_after_s <= 2 * self.heartbeat_s:
+            raise ValueError("takeover_after_s must be more than two times heartbeat_s")
         if self.heartbeat_s >= self.timeout_s:
             raise ValueError("heartbeat_s must be less than timeout_s")
         return self

@@ -45,6 +45,8 @@ class Spec:
     """How long a stop may take before the process is killed."""
     reloads: bool = True
     """Whether it restarts when the settings are reloaded."""
+    ends_all: frozenset[int] = frozenset()
+    """Exit codes after which the other processes have nothing to do either."""
     idle: Callable[[], bool] = lambda: False
     """Whether it has nothing to do while the other workers are down."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from tailrace.errors import LogFencedError
 from tailrace.run.child import Spec
 
 if TYPE_CHECKING:
@@ -17,8 +18,16 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
     """The processes of a config, in the order in which they start and stop."""
     tailrace = (sys.executable, "-m", "tailrace.cli")
     settings = ("-c", str(file))
-    specs = [Spec(name="capture", command=(*tailrace, "capture", *settings), reloads=False)]
-    if config.replication.followers:
+    replicated = bool(config.replication.followers)
+    specs = [
+        Spec(
+            name="capture",
+            command=(*tailrace, "capture", *settings),
+            reloads=False,
+            ends_all=frozenset({LogFencedError.exit_code}) if replicated else frozenset(),
+        )
+    ]
+    if replicated:
         # Not a worker: without capture there is nothing new to send.
         command = (*tailrace, "replicate", *settings)
         specs.append(Spec(name="replicate", command=command, worker=False))

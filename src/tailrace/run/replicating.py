@@ -13,10 +13,12 @@ import structlog
 
 from tailrace import private
 from tailrace.config.replication import host_and_port
-from tailrace.errors import TailraceError, UnexpectedError
+from tailrace.errors import LeadingError, TailraceError, UnexpectedError
 from tailrace.log.store import LocalStore
 from tailrace.replica.follower import Follower
 from tailrace.replica.leader import Leader, check_protection
+from tailrace.replica.takeover import take_over
+from tailrace.replica.vigil import Vigil, slot_is_read
 from tailrace.run import status
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.observe.replica import FollowingFigures
+
+_ASK_S = 2.0
 
 
 def run_leader(config: Config) -> None:
@@ -40,16 +44,56 @@ def run_leader(config: Config) -> None:
 
 
 def run_follower(config: Config) -> None:
-    """Follow a leader until SIGTERM or SIGINT."""
+    """Follow a leader until SIGTERM or SIGINT. Raises LeadingError: this machine leads now."""
     settings = config.replication
     check_protection((settings.listen,), protected=settings.protected())
     stop = _stop_signal("replica")
     store = LocalStore(config.log.path, create=True)
-    follower = Follower(store, settings, stopping=stop.is_set)
+    due = threading.Event()
+    follower = Follower(store, settings, stopping=lambda: stop.is_set() or due.is_set())
     where = status.folder(config.data)
     private.create_folder(where)
     with _status_file(follower, where, stop):
-        follower.run(host_and_port(settings.listen))
+        if settings.takeover == "auto":
+            threading.Thread(
+                target=_watch, args=(config, follower, stop, due), name="vigil", daemon=True
+            ).start()
+        while not stop.is_set():
+            follower.run(host_and_port(settings.listen))
+            if due.is_set() and not stop.is_set():
+                _take_over(config, store)
+                due.clear()
+
+
+def _watch(config: Config, follower: Follower, stop: threading.Event, due: threading.Event) -> None:
+    """Set `due` when this machine should take over."""
+    after_s = config.replication.takeover_after_s
+    vigil = Vigil(after_s)
+    while not stop.wait(min(after_s / 10, _ASK_S)):
+        if due.is_set():
+            vigil.reset()
+            continue
+        silent_s = time.monotonic() - follower.heard_at
+        read = slot_is_read(config) if vigil.asks(silent_s) else None
+        if vigil.note(time.monotonic(), silent_s=silent_s, read=read):
+            due.set()
+
+
+def _take_over(config: Config, store: LocalStore) -> None:
+    """Try it. Raises LeadingError if it has succeeded; otherwise this machine follows again."""
+    events = structlog.get_logger()
+    events.warning("replica.taking_over")
+    try:
+        outcome = take_over(config, store)
+    except TailraceError as error:
+        events.warning(
+            "replica.not_taken_over", code=error.code, reason=str(error), hint=error.hint
+        )
+        return
+    events.warning("replica.taken_over", term=outcome.term, slot=outcome.slot)
+    for warning in outcome.warnings:
+        events.warning("replica.takeover_unfinished", what=warning)
+    raise LeadingError(f"this machine has taken over, with slot {outcome.slot}")
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ The rules:
    in a final state. Invalid settings change nothing. Capture is not restarted.
 7. When every worker is in a final state, the supervisor ends with the exit code of the worker that
    failed first. Pipelines do not count while there is no log: only capture creates it.
+8. When another machine has taken over (capture is FENCED), all processes are stopped: its pipelines
+   deliver now.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class Supervisor:
 
     def tick(self, now: float) -> bool:
         """Do what is due; False when every child has ended."""
-        if self._to_stop is None and (self._signals or self._no_worker_left()):
+        ends = self._signals or self._no_worker_left() or self._ended_for_all()
+        if self._to_stop is None and ends:
             self._to_stop = list(self.children)
         if self._to_stop is not None:
             return self._tick_stop(self._to_stop, now)
@@ -136,6 +139,14 @@ class Supervisor:
         return bool(failed) and all(
             child.state is State.FAILED or child.spec.idle() for child in workers
         )
+
+    def _ended_for_all(self) -> bool:
+        """Whether a process has ended in a state that concerns them all."""
+        for child in self.children:
+            if child.state is State.FAILED and child.exit_code in child.spec.ends_all:
+                self._first_failure = child.exit_code
+                return True
+        return False
 
     def _report(self, state: str, now: float, *, at_once: bool = False) -> None:
         if not at_once and now - self._reported_at < status.WRITE_EVERY_S:
