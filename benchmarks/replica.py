@@ -267,7 +267,8 @@ def _write(made: Source, seconds: float) -> float:
 def _sync(made: Source, report: Report, quick: bool) -> None:
     """From a commit to its acknowledgement by the slot, with and without waiting for a follower."""
     found: dict[str, float] = {}
-    for mode in ("async", "sync"):
+    commits = _COMMITS // _QUICK if quick else _COMMITS
+    for number, mode in enumerate(("async", "sync")):
         slot = f"slot_{mode}"
         made.create_slot(slot)
         with _cluster(1, mode=mode) as cluster:
@@ -277,7 +278,7 @@ def _sync(made: Source, report: Report, quick: bool) -> None:
             streaming = _capture(file)
             streaming.wait_until_streaming()
             time.sleep(1)
-            times = _acknowledgements(made, slot, _COMMITS // _QUICK if quick else _COMMITS)
+            times = _acknowledgements(made, slot, range(number * commits, (number + 1) * commits))
             streaming.process.terminate()
             streaming.process.wait()
         made.drop_slot(slot)
@@ -286,13 +287,13 @@ def _sync(made: Source, report: Report, quick: bool) -> None:
     report.figure("sync_added_p50_ms", found["sync"] - found["async"], "what mode sync adds")
 
 
-def _acknowledgements(made: Source, slot: str, commits: int) -> list[float]:
+def _acknowledgements(made: Source, slot: str, ids: range) -> list[float]:
     statement = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
     times = []
     with psycopg.connect(made.dsn, autocommit=True) as connection:
-        for number in range(commits):
+        for number in ids:
             time.sleep(_COMMIT_EVERY_S)
-            connection.execute(_ROW, (number * 10 + 1_000_000_000, 1))
+            connection.execute(_ROW, (number + 1_000_000_000, 1))
             committed = time.perf_counter()
             row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
             end = Lsn.parse(str(row and row[0]))
