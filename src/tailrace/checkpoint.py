@@ -292,6 +292,13 @@ def repair(folder: Path, known: Callable[[], Position | None]) -> bool:
     return True
 
 
+def batches_of(folder: Path) -> tuple[object, ...]:
+    """What is planned, closed and committed, and since which reset: to see whether it changes."""
+    kinds = ("offsets", "commits", _OPEN)
+    names = (sorted(path.name for path in (folder / kind).glob("[0-9c]*")) for kind in kinds)
+    return read_start(folder), *map(tuple, names)
+
+
 def _batches(folder: Path) -> dict[int, Path]:
     return {int(path.name): path for path in folder.glob("*") if path.name.isdecimal()}
 

@@ -55,6 +55,7 @@ def run(
     from tailrace.errors import LogFencedError
     from tailrace.observe import logs
     from tailrace.process import become
+    from tailrace.replica.small_state import waiting
     from tailrace.run.processes import processes
     from tailrace.run.supervisor import supervise
 
@@ -69,6 +70,11 @@ def run(
     def check() -> object:
         return options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
 
+    if waiting(settings.data):
+        # This machine has followed until now: its pipelines continue where the leader's were.
+        from tailrace.replica.adopt import adopt
+
+        adopt(settings.data, settings.log.path)
     code = supervise(processes(settings, file), settings.data, check=check)
     if code == LogFencedError.exit_code and settings.replication.takeover == "auto":
         # Another machine has taken over: follow it.

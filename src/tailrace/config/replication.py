@@ -115,6 +115,14 @@ class Replication(Section):
         ge=0,
         description="Hours of log to keep for a follower that is away.",
     )
+    state_every_s: float = Field(
+        default=2.0,
+        ge=0,
+        description=(
+            "Seconds between two copies of the pipelines' state (checkpoints, parked messages, "
+            "backfills). 0: only the log is copied."
+        ),
+    )
     takeover: Literal["manual", "auto"] = Field(
         default="manual",
         description=(

@@ -115,6 +115,12 @@ def read_pins(store: Store) -> dict[str, Pin]:
     return found
 
 
+def pin_files(store: Store) -> list[str]:
+    """The files of the pins, but for those of followers, which belong to one leader."""
+    matches = filter(None, map(_PIN.fullmatch, sorted(store.names())))
+    return [match[0] for match in matches if not match[1].startswith("follower.")]
+
+
 def _read_pin(store: Store, file: str) -> Pin:
     for attempt in range(_READ_ATTEMPTS):
         try:

@@ -57,6 +57,20 @@ class FollowerFigures(Figures):
     bytes: Annotated[
         int, Figure("Bytes sent to the follower.", counter("tailrace_replica_sent_bytes"))
     ] = 0
+    state_lacking: Annotated[
+        int,
+        Figure(
+            "Pipelines whose newest state the follower lacks.",
+            gauge("tailrace_replica_state_lacking"),
+        ),
+    ] = 0
+    state_bytes: Annotated[
+        int,
+        Figure(
+            "Bytes of the pipelines' state sent to the follower.",
+            counter("tailrace_replica_state_sent_bytes"),
+        ),
+    ] = 0
     connections: Annotated[int, Figure("Connections to the follower.")] = 0
     resets: Annotated[
         int,
@@ -125,6 +139,20 @@ class FollowingFigures(Figures):
     ] = None
     bytes: Annotated[
         int, Figure("Bytes written to the copy.", counter("tailrace_follower_written_bytes"))
+    ] = 0
+    bundles: Annotated[
+        int,
+        Figure(
+            "Pipelines of the leader whose state is here, and one for what they share.",
+            gauge("tailrace_follower_bundles"),
+        ),
+    ] = 0
+    bundles_received: Annotated[
+        int,
+        Figure(
+            "How often the state of a pipeline was received.",
+            counter("tailrace_follower_bundles_received"),
+        ),
     ] = 0
     resets: Annotated[
         int, Figure("How often the copy started over.", counter("tailrace_follower_resets"))

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from tailrace.config.replication import Replication, ReplicationTls
 
-_BUFFER_BYTES = 1 << 22
+_SMALL_BYTES = 1 << 14
+"""Frames up to this size are cheaper to copy than to send in parts."""
 
 
 class Connection:
@@ -95,7 +96,18 @@ class Connection:
 
     def send(self, kind: Type, *parts: frames.Buffer, compress: bool = False) -> None:
         """Send a frame."""
-        self.send_bytes(frames.encode(kind, *parts, compress=compress))
+        buffers = frames.buffers(kind, *parts, compress=compress)
+        total = sum(map(len, buffers))
+        if total < _SMALL_BYTES or isinstance(self._socket, ssl.SSLSocket):
+            self.send_bytes(b"".join(buffers))
+            return
+        with self._translated():
+            sent = self._socket.sendmsg(buffers)
+        self.sent_bytes += sent
+        for buffer in buffers:
+            if sent < len(buffer):
+                self.send_bytes(memoryview(buffer)[sent:])
+            sent = max(sent - len(buffer), 0)
 
     def say(self, kind: Type, message: Message) -> None:
         """Send a control frame."""

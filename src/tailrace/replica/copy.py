@@ -28,10 +28,12 @@ from tailrace.position import Lsn
 
 if TYPE_CHECKING:
     from tailrace.log.format.mark import Mark
-    from tailrace.log.store import AppendFile, Store
+    from tailrace.log.store import LocalFile, Store
     from tailrace.replica.frames import Data, Marked
 
 _CUT_FOLDER = "cut"
+_BEGIN_SYNC_BYTES = 4 << 20
+"""While a copy catches up, the disk writes all the time, not only at the end of each segment."""
 _COPY_BYTES = 1 << 20
 
 
@@ -46,9 +48,9 @@ class Copy:
         self.repairs = 0
         """Segments that were dropped because they could not be read."""
         self._next = (0, 0)
-        self._file: AppendFile | None = None
+        self._file: LocalFile | None = None
         self._name: SegmentName | None = None
-        self._unsynced: list[AppendFile] = []
+        self._unsynced: list[LocalFile] = []
         self._new_names = False
         self._unmarked = False
         """Whether bytes were written after the mark."""
@@ -131,6 +133,8 @@ class Copy:
         self._unmarked = True
         self._file.write([cast("bytes", data.content)])
         self._next = (data.sequence, data.offset + len(data.content))
+        if data.offset // _BEGIN_SYNC_BYTES != self._next[1] // _BEGIN_SYNC_BYTES:
+            self._file.begin_sync(max(data.offset - _BEGIN_SYNC_BYTES, 0))
 
     def _open_file(self, name: SegmentName) -> None:
         if self._file is not None:

@@ -13,6 +13,7 @@ from tailrace.log.segments import Segments
 from tailrace.replica import begin, frames, greeting
 from tailrace.replica.frames import Data, Fault, Heartbeat, Hello, Marked, Proof, State, Type
 from tailrace.replica.outgoing import Outgoing
+from tailrace.replica.states import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace.observe.figure import Recorder
     from tailrace.observe.replica import FollowerFigures
     from tailrace.replica.connection import Connection
+    from tailrace.replica.states import States
 
 _MAX_ORDERS = 4
 """So many cuts and resets, and a follower counts as confused."""
@@ -41,6 +43,7 @@ class Copying:
         counts: Recorder[FollowerFigures],
         *,
         held: Callable[[Mark | None], None],
+        states: States | None = None,
     ) -> None:
         self._store = store
         self._connection = connection
@@ -53,7 +56,9 @@ class Copying:
         self._heard_at = self._beat_at = time.monotonic()
         self._oldest = 0
         self._oldest_at = float("-inf")
-        self._fetch: int | None = None
+        self._transfer = Transfer(states, connection, counts)
+        self._visible: Mark | None = None
+        """What the follower was sent last."""
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Serve the connection until it ends."""
@@ -98,17 +103,18 @@ class Copying:
 
     def _send(self, outgoing: Outgoing, stopping: Callable[[], bool]) -> None:
         sent: Mark | None = None
-        visible: Mark | None = None
         while not stopping():
             end, seen = self._end(), marks.peek(self._store, marks.VISIBLE)
+            moved = True
             if sent is None or end.place > sent.place:
                 self._send_upto(outgoing, end, stopping)
-                sent, visible = end, seen
+                sent = end
                 self._counts.set(state="streaming")
-            elif seen is not None and seen != visible:
+            elif seen is not None and seen != self._visible:
                 self._mark(end)
-                visible = seen
             else:
+                moved = False
+            if not self._transfer.step(sent, self._visible) and not moved:
                 self._watch.wait(_WAIT_S)
             self._listen()
 
@@ -131,8 +137,8 @@ class Copying:
         if now - self._oldest_at >= _OLDEST_EVERY_S:
             self._oldest_at = now
             self._oldest = Segments(self._store).segments()[0].sequence
-        visible = marks.peek(self._store, marks.VISIBLE)
-        marked = Marked(oldest=self._oldest, mark=mark, visible=visible)
+        self._visible = marks.peek(self._store, marks.VISIBLE)
+        marked = Marked(oldest=self._oldest, mark=mark, visible=self._visible)
         self._connection.send(Type.MARK, marked.encode())
 
     def _listen(self) -> None:

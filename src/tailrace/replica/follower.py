@@ -30,32 +30,51 @@ from tailrace.position import Lsn
 from tailrace.replica import begin, frames, greeting, seed
 from tailrace.replica.connection import Connection, accepted, listen
 from tailrace.replica.copy import Copy
-from tailrace.replica.frames import Begin, Data, Fault, Heartbeat, Hello, Marked, Proof, Type
+from tailrace.replica.frames import (
+    Begin,
+    BundleHead,
+    Bundles,
+    Data,
+    Fault,
+    Heartbeat,
+    Hello,
+    Marked,
+    Proof,
+    Type,
+)
+from tailrace.replica.received import Received
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from pathlib import Path
 
     from tailrace.config.replication import Replication
     from tailrace.log.store import LocalStore
 
+_STATE_TYPES = frozenset({Type.BUNDLES, Type.BUNDLE, Type.CONTENT})
 _TICK_S = 0.2
 _SYNC_BYTES = 8 << 20
 """Data after which a follower does not wait for a pause to make it durable."""
 
 
 class Follower:
-    """Serves one leader after another until `stopping` is true."""
+    """Serves one leader after another until `stopping` is true.
+
+    `data` is the folder for the leader's small state; without it, only the log is copied.
+    """
 
     def __init__(
         self,
         store: LocalStore,
         settings: Replication,
         *,
+        data: Path | None = None,
         stopping: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._data = data
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
@@ -106,8 +125,9 @@ class Follower:
             self._copy.settle()
 
     def _follow(self, connection: Connection, listener: socket.socket) -> None:
+        received = None if self._data is None else Received(self._data)
         try:
-            session = _Session(self._copy, connection, self._settings, self.counts)
+            session = _Session(self._copy, connection, self._settings, self.counts, received)
             session.open()
             self._events.info("replica.following", leader=connection.peer, end=self._end())
             self._note_state("following")
@@ -127,6 +147,8 @@ class Follower:
             raise
         finally:
             self.counts.set(connected=False)
+            if received is not None:
+                received.discard()
 
     def _readable_now(self, sock: socket.socket) -> bool:
         return bool(select.select([sock], [], [], 0)[0])
@@ -148,8 +170,10 @@ class _Session:
         connection: Connection,
         settings: Replication,
         counts: Recorder[FollowingFigures],
+        received: Received | None,
     ) -> None:
         self._copy = copy
+        self._received = received
         self._connection = connection
         self._settings = settings
         self._counts = counts
@@ -243,12 +267,30 @@ class _Session:
             self._marked = Marked.decode(payload)
         elif kind is Type.HEARTBEAT:
             self._heartbeat(Heartbeat.decode(payload))
+        elif kind in _STATE_TYPES:
+            self._take_state(kind, payload)
         else:
             raise MalformedError(f"the leader sent a frame {kind.name}")
         if self._marked is not None:
             hurry = self._unsynced >= _SYNC_BYTES
             if hurry or not self._connection.waiting():
                 self._publish(self._marked)
+
+    def _take_state(self, kind: Type, payload: frames.Buffer) -> None:
+        received = self._received
+        if received is None:
+            return
+        if kind is Type.BUNDLES:
+            received.keep(Bundles.decode(payload).names)
+        elif kind is Type.BUNDLE:
+            received.begin(BundleHead.decode(payload))
+        elif received.take(payload):
+            if self._marked is not None:
+                # No position in a bundle is beyond the copy.
+                self._publish(self._marked)
+            received.complete()
+            self._counts.add(bundles_received=1)
+        self._counts.set(bundles=len(received.names()))
 
     def _publish(self, marked: Marked) -> None:
         self._copy.publish(marked)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 import zstandard
 from crc32c import crc32c
@@ -34,7 +34,6 @@ _COMPRESSED = 1
 _DATA = struct.Struct("<QQQB")
 _OLDEST = struct.Struct("<Q")
 _BEAT = struct.Struct("<Qq")
-_MAX_TEXT_BYTES = 1 << 16
 Buffer = bytes | bytearray | memoryview
 
 
@@ -50,6 +49,9 @@ class Type(enum.IntEnum):
     ACK = 7
     HEARTBEAT = 8
     ERROR = 9
+    BUNDLES = 10
+    BUNDLE = 11
+    CONTENT = 12
 
 
 _TYPES = frozenset(Type)
@@ -86,15 +88,21 @@ class Header:
 
 def encode(kind: Type, *parts: Buffer, compress: bool = False) -> bytes:
     """A frame."""
-    payload: Buffer = parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(buffers(kind, *parts, compress=compress))
+
+
+def buffers(kind: Type, *parts: Buffer, compress: bool = False) -> list[Buffer]:
+    """A frame as its header and the parts of its payload, which are not copied."""
     if compress:
-        payload = zstandard.ZstdCompressor(level=1).compress(payload)
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise MalformedError(f"a frame of {len(payload)} bytes is too long")
+        parts = (zstandard.ZstdCompressor(level=1).compress(b"".join(parts)),)
+    length = sum(map(len, parts))
+    if length > MAX_PAYLOAD_BYTES:
+        raise MalformedError(f"a frame of {length} bytes is too long")
     flags = _COMPRESSED if compress else 0
-    blank = HEADER.pack(_MAGIC, kind, flags, 0, len(payload), 0)
-    crc = crc32c(payload, crc32c(blank))
-    return HEADER.pack(_MAGIC, kind, flags, 0, len(payload), crc) + payload
+    crc = crc32c(HEADER.pack(_MAGIC, kind, flags, 0, length, 0))
+    for part in parts:
+        crc = crc32c(part, crc)
+    return [HEADER.pack(_MAGIC, kind, flags, 0, length, crc), *parts]
 
 
 def _inflate(stored: Buffer) -> bytes:
@@ -120,6 +128,8 @@ def _frozen(value: object) -> object:
 class Message:
     """A control frame: a JSON object with a key for each field. Unknown keys are ignored."""
 
+    MAX_BYTES: ClassVar[int] = 1 << 16
+
     def encode(self) -> bytes:
         """As JSON."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
@@ -128,13 +138,13 @@ class Message:
     def decode(cls: type[M], payload: Buffer) -> M:
         """From JSON. Raises MalformedError."""
         name = cls.__name__.upper()
-        if len(payload) > _MAX_TEXT_BYTES:
+        if len(payload) > cls.MAX_BYTES:
             raise MalformedError(f"a frame {name} has {len(payload)} bytes")
         try:
             content = json.loads(bytes(payload))
             if not isinstance(content, dict):
                 raise TypeError("not an object")
-            known = cls.__dataclass_fields__.keys() & content.keys()
+            known = cls._kinds().keys() & content.keys()
             values = {key: _frozen(content[key]) for key in known}
             message = cls(**values)
         except (ValueError, TypeError, RecursionError) as error:
@@ -152,7 +162,7 @@ class Message:
     @classmethod
     def _kinds(cls) -> dict[str, type]:
         # Every field has a default, whose type is that of the field.
-        return {key: type(each.default) for key, each in cls.__dataclass_fields__.items()}
+        return {each.name: type(each.default) for each in fields(cls)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +243,30 @@ class Fault(Message):
     code: str = ""
     message: str = ""
     hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundles(Message):
+    """The names of the leader's bundles of small state."""
+
+    MAX_BYTES: ClassVar[int] = 1 << 20
+
+    names: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Every name is a string."""
+        if not all(type(each) is str for each in cast("tuple[object, ...]", self.names)):
+            raise MalformedError("the names in a frame BUNDLES are invalid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleHead(Message):
+    """A bundle, which follows in frames CONTENT."""
+
+    name: str = ""
+    size: int = 0
+    crc: int = 0
+    """CRC-32C of the content."""
 
 
 @dataclass(frozen=True, slots=True)

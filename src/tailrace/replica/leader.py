@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,6 +20,7 @@ from tailrace.log.format.segment import list_segments
 from tailrace.observe.replica import LeaderFigures
 from tailrace.replica.quorum import Quorum
 from tailrace.replica.sender import Sender
+from tailrace.replica.states import States
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,10 +52,15 @@ class Leader:
         self._state = "starting"
         settings = self._settings
         self._quorum = Quorum(store, settings.waits_for, hides=settings.hides)
+        every_s = settings.state_every_s
+        self._states = States(config.data, store, every_s=every_s) if every_s else None
         self._senders = [
-            Sender(store, address, settings, self._quorum, stopping=self._ending, clock=clock)
+            Sender(
+                store, address, settings, self._quorum, self._states,
+                stopping=self._ending, clock=clock,
+            )
             for address in settings.followers
-        ]
+        ]  # fmt: skip
 
     def _ending(self) -> bool:
         return self._stopping() or self._failure is not None
@@ -63,9 +70,12 @@ class Leader:
         check_protection(self._settings.followers, protected=self._settings.protected())
         if not list_segments(self._store):
             raise LogMissingError(f"there is no log in {self._store} yet")
+        tasks = [sender.run for sender in self._senders]
+        if self._states is not None:
+            tasks.append(partial(self._states.run, self._ending))
         threads = [
-            threading.Thread(target=self._run, args=(sender,), name="replica", daemon=True)
-            for sender in self._senders
+            threading.Thread(target=self._run, args=(task,), name="replica", daemon=True)
+            for task in tasks
         ]
         for thread in threads:
             thread.start()
@@ -80,9 +90,9 @@ class Leader:
         if self._failure is not None:
             raise self._failure
 
-    def _run(self, sender: Sender) -> None:
+    def _run(self, task: Callable[[], None]) -> None:
         try:
-            sender.run()
+            task()
         except TailraceError as error:
             self._failure = error
         except Exception as error:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tailrace.log.format.mark import Mark
     from tailrace.log.store import Store
     from tailrace.replica.quorum import Quorum
+    from tailrace.replica.states import States
 
 _TICK_S = 0.2
 _PIN_EVERY_S = 10.0
@@ -51,6 +52,7 @@ class Sender:
         address: str,
         settings: Replication,
         quorum: Quorum,
+        states: States | None = None,
         *,
         stopping: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
@@ -59,6 +61,7 @@ class Sender:
         self._address = address
         self._settings = settings
         self._quorum = quorum
+        self._states = states
         self._stopping = stopping
         self._clock = clock
         self._version = frames.VERSION
@@ -113,9 +116,10 @@ class Sender:
                     answer.end_lsn, self._stopping
                 )
             else:
-                Copying(self._store, connection, self._settings, self.counts, held=self._hold).run(
-                    self._stopping
-                )
+                Copying(
+                    self._store, connection, self._settings, self.counts,
+                    held=self._hold, states=self._states,
+                ).run(self._stopping)  # fmt: skip
 
     def _answer(self, connection: Connection) -> seed.Answer:
         """The follower's answer. Without a yes, the next connection offers the other version."""

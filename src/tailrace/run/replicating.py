@@ -50,7 +50,9 @@ def run_follower(config: Config) -> None:
     stop = _stop_signal("replica")
     store = LocalStore(config.log.path, create=True)
     due = threading.Event()
-    follower = Follower(store, settings, stopping=lambda: stop.is_set() or due.is_set())
+    follower = Follower(
+        store, settings, data=config.data, stopping=lambda: stop.is_set() or due.is_set()
+    )
     where = status.folder(config.data)
     private.create_folder(where)
     with _status_file(follower, where, stop):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 QUICK: dict[str, Any] = {
     "reconnect_s": 0.1,
+    "state_every_s": 0.05,
     "heartbeat_s": 0.2,
     "timeout_s": 3.0,
     "handshake_s": 3.0,
@@ -69,7 +70,8 @@ class Copy(Runs):
         self.port = port or free_port()
         self.store = LocalStore(folder, create=True)
         replication = load(None, {"replication": QUICK | settings}).replication
-        self.follower = Follower(self.store, replication, stopping=self.stop.is_set)
+        self.data = folder / "data"
+        self.follower = Follower(self.store, replication, data=self.data, stopping=self.stop.is_set)
         self.start(self.follower.run, ("127.0.0.1", self.port))
 
     @property
@@ -98,7 +100,8 @@ class Leading(Runs):
 def config_of(store: LocalStore, *followers: str, **settings: Any) -> Config:
     """The settings of a leader."""
     values = QUICK | {"followers": list(followers)} | settings
-    return load(None, {"replication": values, "log": {"path": store.folder}})
+    loaded = load(None, {"replication": values, "log": {"path": store.folder}})
+    return loaded.model_copy(update={"data": store.folder / "data"})
 
 
 class Source:
