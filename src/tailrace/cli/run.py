@@ -70,12 +70,21 @@ def run(
     def check() -> object:
         return options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
 
-    if waiting(settings.data):
-        # This machine has followed until now: its pipelines continue where the leader's were.
-        from tailrace.replica.adopt import adopt
+    try:
+        if settings.replication.followers:
+            from tailrace.run.replicating import check_leads
 
-        adopt(settings.data, settings.log.path)
-    code = supervise(processes(settings, file), settings.data, check=check)
+            check_leads(settings)
+        if waiting(settings.data):
+            # This machine has followed until now: its pipelines continue where the leader's were.
+            from tailrace.replica.adopt import adopt
+
+            adopt(settings.data, settings.log.path)
+        code = supervise(processes(settings, file), settings.data, check=check)
+    except LogFencedError:
+        if settings.replication.takeover != "auto":
+            raise
+        code = LogFencedError.exit_code
     if code == LogFencedError.exit_code and settings.replication.takeover == "auto":
         # Another machine has taken over: follow it.
         become("follow", "-c", str(file))

@@ -165,6 +165,11 @@ class Replication(Section):
         return self.quorum if self.mode == "sync" else 0
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether followers must have what a pipeline parks, before its sink passes it."""
+        return self.waits_for > 0 and self.state_every_s > 0
+
+    @property
     def hides(self) -> bool:
         """Whether readers wait for the quorum."""
         return self.waits_for > 0 and self.visible == "quorum"

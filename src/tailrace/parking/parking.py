@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tailrace.replicated import Replicated
     from tailrace.sinks.blocked import BlockedGroups
     from tailrace.state_file import StateFile
 
@@ -164,10 +165,13 @@ class Parking:
 class TaskParking:
     """Parking as a task sees it. `run` is the run of the query that the task belongs to."""
 
-    def __init__(self, folder: Path, *, history: str, run: str) -> None:
+    def __init__(
+        self, folder: Path, *, history: str, run: str, replicated: Replicated | None = None
+    ) -> None:
         self._folder = folder
         self._history = history
         self._run = run
+        self._replicated = replicated
 
     def blocked(self, begin: Position) -> BlockedGroups:
         """The groups that are blocked where the task begins."""
@@ -178,9 +182,14 @@ class TaskParking:
         return Parts(self._folder / "parts").places(begin, history=self._history)
 
     def park(self, rows: pa.RecordBatch) -> None:
-        """Keep rows of PARKED, durably. Raises SinkFencedError if the query was restarted."""
+        """Keep rows of PARKED, durably, and on followers if need be.
+
+        Raises SinkFencedError if the query was restarted.
+        """
         self.check_run()
         Parts(self._folder / "parts").write(rows, history=self._history)
+        if self._replicated is not None:
+            self._replicated.wait(self.check_run)
 
     def check_run(self) -> None:
         """Raise SinkFencedError if the query was restarted: this task was replaced."""

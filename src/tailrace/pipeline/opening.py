@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace.checkpoint import StartRecord
     from tailrace.pipeline.guard import Guard
     from tailrace.position import Position
+    from tailrace.replicated import Replicated
     from tailrace.sinks.contract import Sink
     from tailrace.sinks.sink_type import SinkSettings
 
@@ -61,10 +62,14 @@ class ParkingPlace:
     run: str
     blocks: bool = True
     """Whether a parked message holds back those of its key."""
+    replicated: Replicated | None = None
+    """How far followers have what is parked; None if tasks need not wait for them."""
 
     def for_task(self) -> TaskParking:
         """As a task uses it."""
-        return TaskParking(self.folder, history=self.history, run=self.run)
+        return TaskParking(
+            self.folder, history=self.history, run=self.run, replicated=self.replicated
+        )
 
 
 def get(target: Target, lane: int, after: Position) -> Sink:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tailrace.log.reader import Log
     from tailrace.pipeline.plan import Plan
     from tailrace.position import Position
+    from tailrace.replicated import Replicated
 
 
 _PUSH_BYTES = range(1, (4 << 20) + 1)
@@ -56,6 +57,8 @@ class Folders:
     """Parked messages."""
     sink: Path
     """What the sink knows of its destination."""
+    replicated: Replicated | None = None
+    """How far followers have all of these; None if nobody waits for them."""
 
 
 def start(
@@ -132,11 +135,13 @@ def _parking_of(
     if pipeline.parks == "never":
         return None
     parking = Parking(folders.parked, history=history, together=pipeline.blocks)
+    waits = SINKS.find(pipeline.sink.type).stores_position(pipeline.sink)
     return ParkingPlace(
         folder=folders.parked,
         history=history,
         run=parking.start_query(delivered),
         blocks=pipeline.blocks,
+        replicated=folders.replicated if waits else None,
     )
 
 

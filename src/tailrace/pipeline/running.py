@@ -43,6 +43,8 @@ from tailrace.pipeline.failures import translate_error
 from tailrace.pipeline.progress import Progress
 from tailrace.pipeline.source.offset import Offset
 from tailrace.position import Position
+from tailrace.replicated import Replicated
+from tailrace.replicated import folder_of as replicated_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -263,6 +265,11 @@ class Runner:
             spool=spool_of(self._config.data, self._name),
             parked=parking.folder_of(self._config.data, self._name),
             sink=self._config.data / "sinks" / self._name,
+            replicated=(
+                Replicated(replicated_folder(self._config.data), self._name)
+                if self._config.replication.keeps_state
+                else None
+            ),
         )
 
     def _prepare(self, log: Log) -> StartRecord:

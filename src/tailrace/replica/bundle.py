@@ -22,6 +22,7 @@ import os
 import sqlite3
 import tarfile
 import tempfile
+import time
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ _PASSING = (".tmp", "-wal", "-shm", "-journal", ".lock", ".sock")
 """Ends of names that mean nothing on another machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True, eq=False)
 class Bundle:
     """An archive. Every position in it is at or before `mark`, and `visible` for readers.
 
@@ -74,6 +75,8 @@ class Bundle:
     crc: int
     mark: Mark
     visible: Mark | None
+    as_of_ns: int
+    """What was written before this time of the monotonic clock is in it, as far as it still is."""
     file: IO[bytes] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -124,11 +127,11 @@ class Bundler:
         """A bundle; None if its pipeline commits too fast for now."""
         checkpoint = self._data / CHECKPOINTS / pipeline_of(name)
         for _ in range(_ATTEMPTS):
-            before = batches_of(checkpoint)
+            before, as_of_ns = batches_of(checkpoint), time.monotonic_ns()
             with ExitStack() as stack:
                 parts = self._read(name, stack)
                 if batches_of(checkpoint) == before:
-                    return self._pack(name, parts)
+                    return self._pack(name, parts, as_of_ns)
         return None
 
     def _paths(self, name: str, *, passing: tuple[str, ...] = ()) -> list[Path]:
@@ -173,7 +176,7 @@ class Bundler:
             return f"{PINS}/{path.name}"
         return path.relative_to(self._data).as_posix()
 
-    def _pack(self, name: str, parts: list[_Part]) -> Bundle:
+    def _pack(self, name: str, parts: list[_Part], as_of_ns: int) -> Bundle:
         mark = Segments(self._store).durable_end()
         visible = marks.peek(self._store, marks.VISIBLE)
         archive = tempfile.TemporaryFile(dir=self._data)  # noqa: SIM115 - the bundle owns it
@@ -190,7 +193,10 @@ class Bundler:
         archive.seek(0)
         while piece := archive.read(_CHUNK):
             crc = crc32c(piece, crc)
-        return Bundle(name=name, size=size, crc=crc, mark=mark, visible=visible, file=archive)
+        return Bundle(
+            name=name, size=size, crc=crc, mark=mark, visible=visible, as_of_ns=as_of_ns,
+            file=archive,
+        )  # fmt: skip
 
     def _add_database(self, tar: tarfile.TarFile, inside: str, database: _Database) -> None:
         with tempfile.TemporaryDirectory(dir=self._data) as folder:

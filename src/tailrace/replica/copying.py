@@ -11,7 +11,17 @@ from tailrace.log import lease
 from tailrace.log.format import mark as marks
 from tailrace.log.segments import Segments
 from tailrace.replica import begin, frames, greeting
-from tailrace.replica.frames import Data, Fault, Heartbeat, Hello, Marked, Proof, State, Type
+from tailrace.replica.frames import (
+    Data,
+    Fault,
+    Heartbeat,
+    Hello,
+    Marked,
+    Proof,
+    State,
+    Stored,
+    Type,
+)
 from tailrace.replica.outgoing import Outgoing
 from tailrace.replica.states import Transfer
 
@@ -71,6 +81,8 @@ class Copying:
         except TailraceError as error:
             report(self._connection, error)
             raise
+        finally:
+            self._transfer.close()
 
     def _open(self) -> Outgoing:
         """Who is there, what it has, and where to begin."""
@@ -146,6 +158,9 @@ class Copying:
         now = time.monotonic()
         while self._connection.waiting():
             kind, payload = self._connection.receive()
+            if kind is Type.STORED:
+                self._transfer.stored(Stored.decode(payload))
+                continue
             if kind is not Type.ACK:
                 raise MalformedError(f"the follower sent a frame {kind.name}")
             self._heard_at = now

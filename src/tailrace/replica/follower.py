@@ -288,8 +288,10 @@ class _Session:
             if self._marked is not None:
                 # No position in a bundle is beyond the copy.
                 self._publish(self._marked)
-            received.complete()
+            stored = received.complete()
             self._counts.add(bundles_received=1)
+            if stored is not None:
+                self._connection.say(Type.STORED, stored)
         self._counts.set(bundles=len(received.names()))
 
     def _publish(self, marked: Marked) -> None:

@@ -52,6 +52,7 @@ class Type(enum.IntEnum):
     BUNDLES = 10
     BUNDLE = 11
     CONTENT = 12
+    STORED = 13
 
 
 _TYPES = frozenset(Type)
@@ -267,6 +268,14 @@ class BundleHead(Message):
     size: int = 0
     crc: int = 0
     """CRC-32C of the content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored(Message):
+    """The follower has a bundle durably."""
+
+    name: str = ""
+    crc: int = 0
 
 
 @dataclass(frozen=True, slots=True)

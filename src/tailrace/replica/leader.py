@@ -53,7 +53,11 @@ class Leader:
         settings = self._settings
         self._quorum = Quorum(store, settings.waits_for, hides=settings.hides)
         every_s = settings.state_every_s
-        self._states = States(config.data, store, every_s=every_s) if every_s else None
+        self._states = (
+            States(config.data, store, every_s=every_s, quorum=settings.waits_for)
+            if every_s
+            else None
+        )
         self._senders = [
             Sender(
                 store, address, settings, self._quorum, self._states,

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from tailrace import private
 from tailrace.errors import MalformedError
 from tailrace.log.store import sync_folder
+from tailrace.replica.frames import Stored
 from tailrace.replica.small_state import SUFFIX, folder_of
 
 if TYPE_CHECKING:
@@ -69,9 +70,12 @@ class Received:
                 self._file.write(content)
         return not self._left
 
-    def complete(self) -> None:
-        """Keep the bundle in place of the one before. Raises MalformedError."""
-        head = self._head
+    def complete(self) -> Stored | None:
+        """Keep the bundle in place of the one before; None if it cannot be written.
+
+        Raises MalformedError.
+        """
+        head, stored = self._head, None
         assert head is not None
         if self._crc != head.crc:
             raise MalformedError(f"the checksum of the bundle {head.name} does not match")
@@ -82,7 +86,9 @@ class Received:
                 self._temporary(head).replace(self._folder / f"{head.name}{SUFFIX}")
                 sync_folder(self._folder)
                 self.failing = False
+                stored = Stored(name=head.name, crc=head.crc)
         self.discard()
+        return stored
 
     def discard(self) -> None:
         """Forget the bundle that is being received."""

@@ -7,34 +7,43 @@ the follower has the log up to the bundle's mark. So no position in it is beyond
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
 
+from tailrace import private
 from tailrace.errors import TailraceError
+from tailrace.log.store import LocalStore
 from tailrace.replica.bundle import Bundler
 from tailrace.replica.frames import BundleHead, Bundles, Type
-from tailrace.replica.small_state import waiting
+from tailrace.replica.small_state import SHARED, pipeline_of, waiting
+from tailrace.replicated import WANTED, Replicated, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tailrace.log.format.mark import Mark
-    from tailrace.log.store import LocalStore
     from tailrace.observe.figure import Recorder
     from tailrace.observe.replica import FollowerFigures
     from tailrace.replica.bundle import Bundle, Signature
     from tailrace.replica.connection import Connection
+    from tailrace.replica.frames import Stored
 
 _BYTES_PER_S = 16 << 20
 """Large bundles are made less often: on average at most so many bytes a second are sent."""
 _TICK_S = 0.2
+_UNSTORED = 4
 
 
 class States:
-    """The newest bundle of each name. One thread runs it, several read."""
+    """The newest bundle of each name. One thread runs it, several read.
+
+    `quorum` followers must have a bundle before tasks may rely on it; 0: no task waits.
+    """
 
     def __init__(
         self,
@@ -42,6 +51,7 @@ class States:
         store: LocalStore,
         *,
         every_s: float,
+        quorum: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._data = data
@@ -51,19 +61,36 @@ class States:
         self._signatures: dict[str, Signature] = {}
         self._due: dict[str, float] = {}
         self._failing: set[str] = set()
+        self._holders = Holders(folder_of(data), quorum)
         self.newest: dict[str, Bundle] | None = None
         """By name. Replaced, never changed; None before the first round."""
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Make bundles until `stopping` is true."""
+        private.create_folder(folder_of(self._data))
+        (folder_of(self._data) / WANTED).touch()
+        wanted = LocalStore(folder_of(self._data)).watch(WANTED)
+        hurry = False
         while not stopping():
-            self.refresh()
-            until = self._clock() + self._every_s
-            while not stopping() and self._clock() < until:
-                time.sleep(min(_TICK_S, self._every_s))
+            self.refresh(hurry=hurry)
+            until, hurry = self._clock() + self._every_s, False
+            while not stopping() and self._clock() < until and not hurry:
+                hurry = wanted.wait(_TICK_S)
 
-    def refresh(self) -> None:
-        """Make the bundles that have changed."""
+    def join(self, follower: object) -> None:
+        """A follower is connected."""
+        self._holders.join(follower)
+
+    def leave(self, follower: object) -> None:
+        """A follower is gone."""
+        self._holders.leave(follower)
+
+    def stored(self, follower: object, bundle: Bundle) -> None:
+        """A follower has a bundle durably."""
+        self._holders.note(follower, bundle)
+
+    def refresh(self, *, hurry: bool = False) -> None:
+        """Make the bundles that have changed; in a hurry, large ones, too."""
         if waiting(self._data):
             # What another leader has sent is newer than what this folder has.
             return
@@ -74,7 +101,7 @@ class States:
             return
         made = dict(self.newest or {})
         for name in names:
-            if self._clock() < self._due.get(name, 0.0):
+            if not hurry and self._clock() < self._due.get(name, 0.0):
                 continue
             try:
                 if (bundle := self._changed(name)) is not None:
@@ -85,21 +112,75 @@ class States:
         self.newest = {name: made[name] for name in names if name in made}
 
     def _changed(self, name: str) -> Bundle | None:
+        known, as_of_ns = (self.newest or {}).get(name), time.monotonic_ns()
         signature = self._bundler.signature(name)
-        if signature == self._signatures.get(name):
+        if known is not None and signature == self._signatures.get(name):
+            self._still(known, as_of_ns)
             return None
         bundle = self._bundler.make(name)
         if bundle is None:
             return None
         self._signatures[name] = signature
         self._due[name] = self._clock() + bundle.size / _BYTES_PER_S
-        known = (self.newest or {}).get(name)
-        return None if known and (known.size, known.crc) == (bundle.size, bundle.crc) else bundle
+        if known is not None and (known.size, known.crc) == (bundle.size, bundle.crc):
+            self._still(known, bundle.as_of_ns)
+            return None
+        return bundle
+
+    def _still(self, bundle: Bundle, as_of_ns: int) -> None:
+        """A bundle that was made earlier is what a new one would be."""
+        bundle.as_of_ns = as_of_ns
+        self._holders.look(bundle.name)
 
     def _note_failure(self, name: str, error: Exception) -> None:
         if name not in self._failing:
             self._failing.add(name)
             structlog.get_logger().warning("replica.state_unread", name=name, reason=str(error))
+
+
+class Holders:
+    """Which followers have which bundles, and up to which time so many of them have all.
+
+    Every follower that is connected must have a bundle: any of them may take over.
+    """
+
+    def __init__(self, folder: Path, quorum: int) -> None:
+        self._folder = folder
+        self._quorum = quorum
+        self._lock = threading.Lock()
+        self._connected: set[object] = set()
+        self._held: dict[str, dict[object, Bundle]] = {}
+        self._noted: dict[str, int] = {}
+
+    def join(self, follower: object) -> None:
+        """A follower is connected, and has nothing yet."""
+        with self._lock:
+            self._connected.add(follower)
+
+    def leave(self, follower: object) -> None:
+        """A follower is gone. What it has, it keeps, but a newer connection counts anew."""
+        with self._lock:
+            self._connected.discard(follower)
+            for holders in self._held.values():
+                holders.pop(follower, None)
+
+    def note(self, follower: object, bundle: Bundle) -> None:
+        """A follower has a bundle durably."""
+        with self._lock:
+            self._held.setdefault(bundle.name, {})[follower] = bundle
+        self.look(bundle.name)
+
+    def look(self, name: str) -> None:
+        """Write down how far enough followers are."""
+        if not self._quorum or name == SHARED:
+            return
+        with self._lock:
+            held = self._held.get(name, {})
+            needed = max(self._quorum, len(self._connected))
+            times = sorted((bundle.as_of_ns for bundle in held.values()), reverse=True)
+            if len(times) >= needed and times[needed - 1] > self._noted.get(name, 0):
+                self._noted[name] = times[needed - 1]
+                Replicated(self._folder, pipeline_of(name)).note(times[needed - 1])
 
 
 class Transfer:
@@ -113,7 +194,24 @@ class Transfer:
         self._counts = counts
         self._names: tuple[str, ...] | None = None
         self._sent: dict[str, Bundle] = {}
+        """The last one of each name, in the order in which they were sent."""
+        self._unstored: dict[str, deque[Bundle]] = {}
+        """The last ones, which the follower may not have yet."""
         self._pieces: Iterator[bytes] | None = None
+        if states is not None:
+            states.join(self)
+
+    def close(self) -> None:
+        """The connection has ended."""
+        if self._states is not None:
+            self._states.leave(self)
+
+    def stored(self, stored: Stored) -> None:
+        """The follower has a bundle durably."""
+        for bundle in self._unstored.get(stored.name, ()):
+            if bundle.crc == stored.crc and self._states is not None:
+                self._states.stored(self, bundle)
+                break
 
     def step(self, sent: Mark, visible: Mark | None) -> bool:
         """Send the next piece, if there is one and the follower has what it needs.
@@ -131,11 +229,17 @@ class Transfer:
             return True
         lacking = [each for name, each in newest.items() if self._sent.get(name) is not each]
         self._counts.set(state_lacking=len(lacking))
+        # What was sent long ago goes first: a large bundle must not hold up all others.
+        order = {name: number for number, name in enumerate(self._sent, 1)}
+        lacking.sort(key=lambda each: order.get(each.name, 0))
         for bundle in lacking:
             if bundle.mark.place <= sent.place and _reaches(visible, bundle.visible):
                 head = BundleHead(name=bundle.name, size=bundle.size, crc=bundle.crc)
                 self._connection.say(Type.BUNDLE, head)
+                self._sent.pop(bundle.name, None)
                 self._sent[bundle.name] = bundle
+                unstored = self._unstored.setdefault(bundle.name, deque(maxlen=_UNSTORED))
+                unstored.append(bundle)
                 self._pieces = bundle.pieces()
                 return True
         return False

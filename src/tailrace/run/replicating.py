@@ -13,8 +13,12 @@ import structlog
 
 from tailrace import private
 from tailrace.config.replication import host_and_port
-from tailrace.errors import LeadingError, TailraceError, UnexpectedError
+from tailrace.errors import LeadingError, LogFencedError, TailraceError, UnexpectedError
+from tailrace.log import lease
 from tailrace.log.store import LocalStore
+from tailrace.log.term import term_of
+from tailrace.postgres.connection import connect
+from tailrace.postgres.slot_terms import check_not_taken_over, read_terms
 from tailrace.replica.follower import Follower
 from tailrace.replica.leader import Leader, check_protection
 from tailrace.replica.takeover import take_over
@@ -65,6 +69,28 @@ def run_follower(config: Config) -> None:
             if due.is_set() and not stop.is_set():
                 _take_over(config, store)
                 due.clear()
+
+
+def check_leads(config: Config) -> None:
+    """Raise LogFencedError if another machine leads; unless PostgreSQL cannot be asked.
+
+    Before anything starts: pipelines would deliver from an older state beside those of the leader.
+    """
+    store = LocalStore(config.log.path)
+    if lease.follows(store):
+        raise LogFencedError(
+            f"{store.folder} is a copy of another machine's log",
+            hint="Start `tailrace follow`, or take over: tailrace takeover",
+        )
+    base, timeout_s = config.source.slot, config.capture.connect_timeout_s
+    dsn = config.source.dsn.get_secret_value()
+    try:
+        with connect(dsn, application_name="tailrace run", connect_timeout_s=timeout_s) as sql:
+            terms = read_terms(sql, base)
+    except TailraceError as error:
+        structlog.get_logger().warning("run.terms_unknown", code=error.code, reason=str(error))
+        return
+    check_not_taken_over(terms, base=base, term=term_of(lease.last_epoch(store)))
 
 
 def _watch(config: Config, follower: Follower, stop: threading.Event, due: threading.Event) -> None:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.parking import control
-from tailrace.parking.listing import Listing
-from tailrace.parking.parking import folder_of, store_of
-from tailrace.parking.selection import Selection
-from tailrace.testing.process import free_port
 from tailrace.testing.receiver import HttpReceiver, HttpRequest, HttpResponse
 from tests.command import call
-from tests.integration.replica.cluster import QUICK
-from tests.integration.replica.test_processes import Machine
+from tests.integration.replica.pair import Pair, bundles, lacking, parked
 from tests.jetstream import received, stored
 from tests.waiting import wait_for
 
@@ -25,10 +19,18 @@ if TYPE_CHECKING:
 
     from tailrace.testing.nats import EmbeddedNats
     from tests.fix_postgres import Database
+    from tests.integration.replica.test_processes import Machine
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 REFUSED = 7
+EVENTS = f"""
+CREATE TABLE events (
+    pipeline text, id text, commit_lsn bigint, commit_idx bigint, destination text, key text,
+    committed_at timestamptz, payload jsonb, arrived bigserial,
+    CHECK ((payload #>> '{{after,id}}')::int % {REFUSED} <> 0)
+)
+"""
 
 
 class Receiver(HttpReceiver):
@@ -54,59 +56,15 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def two(
-    tmp_path: Path, database: Database, nats_server: EmbeddedNats, receiver: Receiver
-) -> Iterator[tuple[Machine, Machine]]:
-    """Two machines with the same pipelines; the second takes over by itself."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    database.execute("CREATE PUBLICATION tailrace FOR TABLE t")
-    slot = database.name[-50:]
-    database.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    hook = {"type": "http", "url": receiver.url, "path": "/{table}", "allow_private": True}
-    stream = {"name": database.name, "subjects": [f"{database.name}.>"]}
-    events = {
-        "type": "nats", "url": nats_server.url, "stream": stream,
-        "subject": f"{database.name}.{{table}}",
-    }  # fmt: skip
-    pipelines = {
-        "events": {"shape": "plain", "sink": events},
-        "hooks": {
-            "shape": "plain",
-            "max_open_s": 2.0,
-            "sink": hook,
-            "retry": {"attempts": 2, "first_s": 0.01},
-        },
-    }
-    settings = {
-        **QUICK, "state_every_s": 0.5, "takeover": "auto", "takeover_after_s": 2.0,
-        "mode": "sync",
-    }  # fmt: skip
-
-    def machine(command: str, name: str, own: str, other: str) -> Machine:
-        replication = {**settings, "node": name, "listen": own, "followers": [other]}
-        source = {"dsn": database.socket_dsn, "slot": slot}
-        return Machine(
-            command, tmp_path / name, source=source, replication=replication, pipelines=pipelines
-        )
-
-    made = machine("run", "one", *addresses), machine("follow", "two", *addresses[::-1])
+def pair(tmp_path: Path, database: Database) -> Iterator[Pair]:
+    made = Pair(tmp_path, database)
     yield made
-    for each in made:
-        each.kill()
+    made.end()
 
 
-def parked(machine: Machine, pipeline: str = "hooks") -> list[int]:
+def numbers(machine: Machine, pipeline: str = "hooks") -> list[int]:
     """The rows that are parked on a machine."""
-    store = store_of(folder_of(machine.folder / "data", pipeline))
-    with Listing(store) as listing:
-        found = list(control.export(listing, Selection()))
-    return [json.loads(message["payload"])["after"]["id"] for message in found]
-
-
-def lacking(leader: Machine) -> int:
-    [follower] = leader.status()["replication"]["leader"]["followers"]
-    return int(follower["state_lacking"])
+    return [row["id"] for row in parked(machine, pipeline)]
 
 
 def ids(server: EmbeddedNats, stream: str) -> list[int]:
@@ -114,18 +72,24 @@ def ids(server: EmbeddedNats, stream: str) -> list[int]:
 
 
 def test_pipelines_continue_where_they_were(
-    two: tuple[Machine, Machine], database: Database, nats_server: EmbeddedNats, receiver: Receiver
+    pair: Pair, database: Database, nats_server: EmbeddedNats, receiver: Receiver
 ) -> None:
     """GIVEN pipelines with a parked message WHEN their machine is lost THEN they continue on the
     other: a stream has each change once, a webhook each change, and the parked message is there
     and can be retried. The old leader gets the state of the new one."""
-    one, other = two
-    other.start()
-    one.start()
+    stream = {"name": database.name, "subjects": [f"{database.name}.>"]}
+    events = {
+        "type": "nats", "url": nats_server.url, "stream": stream,
+        "subject": f"{database.name}.{{table}}",
+    }  # fmt: skip
+    hook = {"type": "http", "url": receiver.url, "path": "/{table}", "allow_private": True}
+    retry = {"attempts": 2, "first_s": 0.01}
+    hooks = {"shape": "plain", "max_open_s": 2.0, "sink": hook, "retry": retry}
+    one, other = pair({"events": {"shape": "plain", "sink": events}, "hooks": hooks})
     database.execute("INSERT INTO t SELECT generate_series(1, 20)")
     wait_for(lambda: stored(nats_server.url, database.name) == 20, lambda: one.output[-3000:])
     wait_for(lambda: sorted(receiver.accepted) == [n for n in range(1, 21) if n != REFUSED])
-    wait_for(lambda: parked(one) == [REFUSED])
+    wait_for(lambda: numbers(one) == [REFUSED])
     wait_for(lambda: bundles(other) == 3 and lacking(one) == 0, other.status)
     before = len(receiver.accepted)
     one.kill()
@@ -134,18 +98,36 @@ def test_pipelines_continue_where_they_were(
     wait_for(lambda: stored(nats_server.url, database.name) == 40, lambda: other.output[-3000:])
     assert ids(nats_server, database.name) == list(range(1, 41))
     wait_for(lambda: set(receiver.accepted[before:]) >= set(range(21, 41)))
-    assert parked(other) == [REFUSED]
+    assert numbers(other) == [REFUSED]
     receiver.healed = True
     done = call("parked", "retry", "hooks", "--all", "-c", other.folder / "tailrace.yml")
     assert done.returncode == 0, done.stderr
     wait_for(lambda: REFUSED in receiver.accepted)
-    wait_for(lambda: parked(other) == [])
+    wait_for(lambda: numbers(other) == [])
     one.start()
     wait_for(lambda: bundles(one) == 3, lambda: one.output[-3000:])
     wait_for(lambda: other.ready() == 200, other.status)
 
 
-def bundles(machine: Machine) -> int:
-    """How many bundles a follower has."""
-    replication: dict[str, Any] = machine.status().get("replication") or {}
-    return int((replication.get("follower") or {}).get("bundles", 0))
+def test_what_is_parked_is_on_both_machines(pair: Pair, database: Database) -> None:
+    """GIVEN a sink that stores its position WHEN its machine is lost as soon as the sink has passed
+    a parked message THEN the message is parked on the other machine, and every change is once in
+    the sink or parked. The state is copied only because the task asks for it."""
+    sink = {"type": "postgres", "dsn": database.socket_dsn, "events": "events"}
+    database.execute(EVENTS)
+    copies = {"shape": "plain", "max_open_s": 2.0, "sink": sink}
+    one, other = pair({"copies": copies}, state_every_s=60.0)
+    wait_for(lambda: one.status().get("is_connected"), lambda: one.output[-3000:])
+    wait_for(lambda: lacking(one) == 0 and bundles(other) >= 1, other.status)
+    database.execute("INSERT INTO t SELECT generate_series(1, 20)")
+    wait_for(lambda: stored_rows(database) == [n for n in range(1, 21) if n % REFUSED])
+    one.kill()
+    database.execute("INSERT INTO t SELECT generate_series(21, 27)")
+    wait_for(lambda: 27 in stored_rows(database), lambda: other.output[-3000:])
+    assert stored_rows(database) == [n for n in range(1, 28) if n % REFUSED]
+    wait_for(lambda: numbers(other, "copies") == [7, 14, 21], lambda: other.output[-3000:])
+
+
+def stored_rows(database: Database) -> list[int]:
+    rows = database.query("SELECT (payload #>> '{after,id}')::int FROM events ORDER BY arrived")
+    return [number for (number,) in rows]

@@ -13,7 +13,7 @@ from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.testing.process import free_port
 from tests import http
-from tests.command import Service
+from tests.faults.path import Supervisor
 from tests.integration.replica.cluster import QUICK
 from tests.waiting import wait_for
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Database
 
 
-class Machine(Service):
+class Machine(Supervisor):
     """A machine with settings of its own."""
 
     def __init__(self, command: str, folder: Path, **settings: Any) -> None:

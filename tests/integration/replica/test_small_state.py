@@ -5,9 +5,14 @@ from __future__ import annotations
 import tarfile
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tailrace.errors import SinkFencedError
 from tailrace.replica.adopt import adopt
 from tailrace.replica.small_state import folder_of
-from tests.integration.replica.cluster import Copy, Leading, Source, arrived
+from tailrace.replicated import Replicated
+from tailrace.replicated import folder_of as notes_of
+from tests.integration.replica.cluster import Copy, Leading, Runs, Source, arrived, free_port
 from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
@@ -111,3 +116,71 @@ def test_without_it_only_the_log_is_copied(tmp_path: Path) -> None:
     leading.end()
     copy.end()
     source.close()
+
+
+def test_a_task_waits_until_followers_have_what_it_parks(tmp_path: Path) -> None:
+    """GIVEN mode sync WHEN a task parks a message THEN it goes on only when the follower has it;
+    after that, the next one needs no other change to be noticed."""
+    source = Source(tmp_path / "leader")
+    data = source.store.folder / "data"
+    write(source, "checkpoints/orders/offsets/1", "first")
+    port = free_port()
+    # Rounds are rare: only the request of the task begins one.
+    leading = Leading(source.store, f"127.0.0.1:{port}", mode="sync", state_every_s=60.0)
+    replicated = Replicated(notes_of(data), "orders")
+    for number in range(3):
+        write(source, f"parked/orders/parts/{number}.part", "parked")
+        task = Runs()
+        task.start(replicated.wait, lambda: None)
+        if not number:
+            holds(lambda: replicated.noted_ns() == 0, 0.5)
+            copy = Copy(tmp_path / "one", port)
+        task.end()
+        assert task.error is None
+        with tarfile.open(folder_of(copy.data) / ORDERS) as tar:
+            assert f"parked/orders/parts/{number}.part" in tar.getnames()
+    task = Runs()
+    task.start(replicated.wait, lambda: None)
+    task.end()
+    for each in (leading, copy):
+        each.end()
+        assert each.error is None
+    source.close()
+
+
+def test_all_connected_followers_must_have_it(tmp_path: Path) -> None:
+    """GIVEN two followers and a quorum of one THEN both have it: either may take over. Without the
+    second one, the first is enough."""
+    source = Source(tmp_path / "leader")
+    write(source, "parked/orders/parts/1.part", "parked")
+    one, two = Copy(tmp_path / "one"), Copy(tmp_path / "two")
+    leading = Leading(source.store, one.address, two.address, mode="sync", state_every_s=60.0)
+    replicated = Replicated(notes_of(source.store.folder / "data"), "orders")
+    arrived(source, one, two)
+    replicated.wait(lambda: None)
+    assert all((folder_of(copy.data) / ORDERS).exists() for copy in (one, two))
+    two.end()
+    followers = leading.leader.figures().followers
+    wait_for(lambda: not all(each.connected for each in leading.leader.figures().followers))
+    assert len(followers) == 2
+    write(source, "parked/orders/parts/2.part", "parked")
+    replicated.wait(lambda: None)
+    leading.end()
+    one.end()
+    source.close()
+
+
+def test_a_task_that_waits_can_be_replaced(tmp_path: Path) -> None:
+    def replaced() -> None:
+        raise SinkFencedError("replaced")
+
+    with pytest.raises(SinkFencedError):
+        Replicated(tmp_path, "orders").wait(replaced)
+
+
+def test_a_note_of_another_boot_means_nothing(tmp_path: Path) -> None:
+    replicated = Replicated(tmp_path, "orders")
+    (tmp_path / "orders").write_text(f"another-boot {2**62}")
+    assert replicated.noted_ns() == 0
+    replicated.note(5)
+    assert replicated.noted_ns() == 5

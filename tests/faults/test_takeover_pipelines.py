@@ -1,0 +1,172 @@
+"""Machines are lost under load, again and again; the pipelines continue on the other one.
+
+Two machines with `takeover: auto` and the same pipelines. Rows have counters that only grow, and
+certain changes are refused for good. The machine that leads is killed at a random moment, with
+everything that runs on it, and follows when it comes back. In the end each change was accepted or
+is parked, none twice by a sink that promises that, and no counter before a smaller one.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from typing_extensions import override
+
+from tailrace.log.reader import Log
+from tailrace.position import Lsn
+from tests.faults import soak
+from tests.faults.destinations import DESTINATIONS
+from tests.faults.test_parking import COMMITTED, INCREMENT, TABLES, Counting, in_order
+from tests.integration.replica.pair import Pair, parked
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.faults.destination import Change, Destination
+    from tests.fix_postgres import Database
+    from tests.integration.replica.test_processes import Machine
+
+pytestmark = pytest.mark.long
+
+NAME = "plain"
+ONCE = ("postgres", "redis", "nats")
+"""Sinks that accept no change twice, whatever state their pipeline has."""
+CI_TAKEOVERS, KEYS = 2, 200
+CATCH_UP_S = 900
+TAKEOVER_S = 300
+
+
+@pytest.fixture
+def destination(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[Destination]:
+    if request.param == "redis":
+        request.getfixturevalue("redis_available")
+    with DESTINATIONS[request.param](tmp_path, seed) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(tmp_path: Path, victim_database: Database) -> Iterator[Pair]:
+    made = Pair(tmp_path, victim_database, TABLES)
+    yield made
+    made.end()
+
+
+class Steady(Counting):
+    """Increments counters, at most 400 a second, until the end of the block."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        super().__init__(database, seed, changes=0, keys=KEYS)
+        self._stop = threading.Event()
+
+    @override
+    def _run(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while not self._stop.wait(0.05):
+                keys = self._rng.sample(range(1, KEYS + 1), self._rng.choice([1, 5, 20]))
+                connection.execute(INCREMENT, [keys])
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        super().__exit__()
+
+
+def leads(machine: Machine) -> bool:
+    """Whether a machine captures, has a follower, and delivers."""
+    status = machine.status()
+    running = status.get("pipelines", {}).get(NAME, {}).get("state") == "running"
+    return running and machine.ready() == 200
+
+
+def delivered(machine: Machine, end: Lsn) -> bool:
+    """Whether the pipeline of a machine has passed a position."""
+    position = machine.status().get("pipelines", {}).get(NAME, {}).get("position")
+    return position is not None and Lsn.parse(position.partition(".")[0]) >= end
+
+
+def waiting(machine: Machine) -> set[Change]:
+    return {(row["id"], row["n"]) for row in parked(machine, NAME)}
+
+
+def run(
+    pair: Pair, database: Database, destination: Destination, seed: int, *, kind: str,
+    takeovers: int,
+) -> None:  # fmt: skip
+    rng = random.Random(seed)
+    pipeline = {
+        "shape": "plain", "max_open_s": 2.0, "sink": destination.sink(NAME),
+        "retry": {"attempts": 4, "first_s": 0.01, "max_s": 0.2},
+    }  # fmt: skip
+    leader, follower = pair({NAME: pipeline})
+    wait_for(partial(leads, leader), lambda: leader.output[-3000:], TAKEOVER_S)
+    destination.prepare()
+    with Steady(database, seed):
+        for number in range(takeovers):
+            time.sleep(rng.uniform(0, 4))
+            leader.kill()
+            print(f"takeover {number}", flush=True)
+            time.sleep(rng.uniform(0, 3))
+            leader.start()
+            leader, follower = follower, leader
+            wait_for(partial(leads, leader), leader.status, TAKEOVER_S)
+    everything = set(database.query(COMMITTED))
+    refused = {(row, n) for row, n in database.query(f"{COMMITTED} WHERE refused(id, g)")}
+    [(flushed,)] = database.query("SELECT pg_current_wal_lsn()::text")
+    database.execute("UPDATE counters SET note = note WHERE id = 1")
+
+    def decided() -> bool:
+        return everything <= set(destination.accepted(NAME)) | waiting(leader)
+
+    wait_for(partial(delivered, leader, Lsn.parse(flushed)), leader.status, CATCH_UP_S)
+    wait_for(decided, leader.status, CATCH_UP_S)
+    found = destination.accepted(NAME)
+    repeated = len(found) - len(set(found))
+    parked_now = waiting(leader)
+    print(f"{kind}: {takeovers} takeovers, {len(everything)} changes, {len(parked_now)} parked, "
+          f"{repeated} repeated")  # fmt: skip
+    assert refused <= parked_now
+    assert not refused & set(found)
+    assert in_order(found)
+    log = Log.open(leader.folder / "data" / "log")
+    assert log.end().end_lsn >= Lsn.parse(flushed)
+    if kind in ONCE:
+        # The last update changes no counter.
+        assert repeated <= 1
+
+
+@pytest.mark.parametrize("destination", ["http", "postgres"], indirect=True)
+@pytest.mark.timeout(900)
+def test_pipelines_survive_their_machine(
+    pair: Pair,
+    victim_database: Database,
+    destination: Destination,
+    seed: int,
+    request: pytest.FixtureRequest,
+) -> None:
+    kind = request.node.callspec.params["destination"]
+    run(
+        pair, victim_database, destination, seed, kind=kind, takeovers=CI_TAKEOVERS
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("destination", ["http", *ONCE], indirect=True)
+@pytest.mark.soak
+def test_pipelines_survive_their_machine_for_long(
+    pair: Pair,
+    victim_database: Database,
+    destination: Destination,
+    seed: int,
+    request: pytest.FixtureRequest,
+) -> None:
+    kind, takeovers = request.node.callspec.params["destination"], soak.rounds(every=50)
+    run(
+        pair, victim_database, destination, seed, kind=kind, takeovers=takeovers
+    )  # fmt: skip
