@@ -123,6 +123,9 @@ def test_what_is_parked_is_on_both_machines(pair: Pair, database: Database) -> N
     wait_for(lambda: stored_rows(database) == [n for n in range(1, 21) if n % REFUSED])
     one.kill()
     database.execute("INSERT INTO t SELECT generate_series(21, 27)")
+    wait_for(lambda: "replica.state_adopted" in other.output, lambda: other.output[-3000:])
+    # Another message is parked now, which has to be on two machines again.
+    one.start()
     wait_for(lambda: 27 in stored_rows(database), lambda: other.output[-3000:])
     assert stored_rows(database) == [n for n in range(1, 28) if n % REFUSED]
     wait_for(lambda: numbers(other, "copies") == [7, 14, 21], lambda: other.output[-3000:])
