@@ -115,6 +115,14 @@ class Replication(Section):
         ge=0,
         description="Hours of log to keep for a follower that is away.",
     )
+    scrub_hours: float = Field(
+        default=24.0,
+        ge=0,
+        description=(
+            "Hours between two times that a follower reads and checks its whole copy, the first "
+            "time when it has started. Segments that cannot be read are fetched again. 0: never."
+        ),
+    )
     takeover: Literal["manual", "auto"] = Field(
         default="manual",
         description=(

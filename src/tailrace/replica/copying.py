@@ -6,11 +6,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from tailrace.errors import MalformedError, ReplicaUnreachableError, TailraceError
+from tailrace.errors import CorruptError, MalformedError, ReplicaUnreachableError, TailraceError
 from tailrace.log import lease
 from tailrace.log.format import mark as marks
 from tailrace.log.segments import Segments
 from tailrace.replica import begin, frames, greeting
+from tailrace.replica.fetches import Fetches
 from tailrace.replica.frames import Data, Fault, Heartbeat, Hello, Marked, Proof, State, Type
 from tailrace.replica.outgoing import Outgoing
 
@@ -53,7 +54,7 @@ class Copying:
         self._heard_at = self._beat_at = time.monotonic()
         self._oldest = 0
         self._oldest_at = float("-inf")
-        self._fetch: int | None = None
+        self._fetches = Fetches(store, connection, compress=self._compress)
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Serve the connection until it ends."""
@@ -104,13 +105,22 @@ class Copying:
             if sent is None or end.place > sent.place:
                 self._send_upto(outgoing, end, stopping)
                 sent, visible = end, seen
-                self._counts.set(state="streaming")
             elif seen is not None and seen != visible:
                 self._mark(end)
                 visible = seen
-            else:
+            elif not self._fetches.busy:
                 self._watch.wait(_WAIT_S)
             self._listen()
+            self._fetches.step()
+            self._note_state()
+
+    def _note_state(self) -> None:
+        """Sent is everything; the leader's own damage does not end the connection."""
+        damage = self._fetches.damage
+        state = CorruptError.code if damage else "streaming"
+        figures = self._counts.figures
+        if (figures.state, figures.reason) != (state, damage):
+            self._counts.set(state=state, reason=damage)
 
     def _send_upto(self, outgoing: Outgoing, end: Mark, stopping: Callable[[], bool]) -> None:
         for piece in outgoing.pieces(end):
@@ -131,6 +141,7 @@ class Copying:
         if now - self._oldest_at >= _OLDEST_EVERY_S:
             self._oldest_at = now
             self._oldest = Segments(self._store).segments()[0].sequence
+            self._fetches.forget_before(self._oldest)
         visible = marks.peek(self._store, marks.VISIBLE)
         marked = Marked(oldest=self._oldest, mark=mark, visible=visible)
         self._connection.send(Type.MARK, marked.encode())
@@ -140,10 +151,12 @@ class Copying:
         now = time.monotonic()
         while self._connection.waiting():
             kind, payload = self._connection.receive()
-            if kind is not Type.ACK:
-                raise MalformedError(f"the follower sent a frame {kind.name}")
             self._heard_at = now
-            if payload:
+            if kind is Type.FETCH:
+                self._fetches.ask(payload)
+            elif kind is not Type.ACK:
+                raise MalformedError(f"the follower sent a frame {kind.name}")
+            elif payload:
                 self._held(frames.decode_mark(payload))
         if now - self._beat_at >= self._settings.heartbeat_s:
             self._beat_at = now
