@@ -10,7 +10,8 @@ import pytest
 from tailrace.errors import CorruptError
 from tailrace.log import retention
 from tailrace.log.format.layout import SEGMENT_HEADER_BYTES
-from tailrace.log.format.segment import list_segments, read_header
+from tailrace.log.format.segment import list_segments, read_header, walk
+from tailrace.log.store import LocalStore
 from tailrace.log.verify import verify
 from tests.fix_log import all_changes
 from tests.integration.replica.cluster import arrived
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tailrace.log.store import LocalStore
     from tailrace.observe.replica import FollowingFigures
     from tests.integration.replica.cluster import Copy, Source
     from tests.integration.replica.conftest import Copies, Leads
@@ -50,6 +50,14 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
 
+def cut_entry(path: Path) -> None:
+    """What is left is whole, but it is not all."""
+    store, folder = LocalStore(path.parent), path.parent
+    name = next(each for each in list_segments(store) if folder / each.file == path)
+    *_, last = walk(store, name, read_header(store, name)[1])
+    path.write_bytes(path.read_bytes()[: last.start])
+
+
 def extend(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more than there was")
 
@@ -69,6 +77,7 @@ DAMAGES: dict[str, Damages] = {
     "the first entry": lambda path: flip(path, FIRST_ENTRY_AT),
     "its end": lambda path: flip(path, -1),
     "cut": cut,
+    "cut between entries": cut_entry,
     "longer": extend,
     "empty": empty,
     "the index": index_of,
@@ -230,6 +239,28 @@ def test_a_segment_that_the_leader_has_deleted(source: Source, copy: Copies, lea
     wait_for(deleted)
     wait_for(lambda: follower.state == "following")
     arrived(source, follower)
+
+
+def test_a_damaged_header_does_not_keep_a_follower_from_deleting(
+    source: Source, copy: Copies, lead: Leads
+) -> None:
+    """GIVEN a header that cannot be read where the leader's log begins now THEN the follower goes
+    on, and deletes what it can."""
+    source.append(60)
+    follower = copy(scrub_hours=0)
+    lead(follower.address)
+    arrived(source, follower)
+    names = list_segments(source.store)
+    flip(file_of(follower.store, 4), SEGMENT_HEADER_BYTES + 5)
+    retention.delete(source.store, names[:4])
+
+    def deleted() -> bool:
+        source.append(1)
+        return list_segments(follower.store)[0] == names[3]
+
+    wait_for(deleted)
+    wait_for(lambda: follower.follower.counts.figures.end_lsn == source.mark().end_lsn)
+    assert follower.state == "following"
 
 
 def test_never(source: Source, copy: Copies, lead: Leads) -> None:
