@@ -110,5 +110,6 @@ class Acknowledgements:
     def check(self) -> None:
         """Raise for the first that is wrong."""
         assert self.count
-        assert self.violations == []
-        assert {slot: names for slot, names in self.machines.items() if len(names) > 1} == {}
+        assert not self.violations, f"{len(self.violations)}, first {self.violations[0]}"
+        shared = {slot: names for slot, names in self.machines.items() if len(names) > 1}
+        assert not shared, shared
