@@ -106,9 +106,13 @@ class Scrub:
 
     def end(self) -> None:
         """The connection has ended, and with it what was being fetched."""
+        self._drop_fetched()
+        self._pass = None
+
+    def _drop_fetched(self) -> None:
         if self._fetching is not None:
             self._fetching.drop()
-        self._fetching = self._checking = self._pass = None
+        self._fetching = self._checking = None
 
     def step(self, now: float, connection: Connection) -> None:
         """Do one slice of what is to be done."""
@@ -128,11 +132,16 @@ class Scrub:
         return next((each for each in self._damaged.values() if each.due_at <= now), None)
 
     def _forget_removed(self) -> None:
-        """What was deleted with the leader's log, or cut, is no damage any more."""
-        if self._damaged:
-            sealed = {name.sequence for name in self._sealed()}
-            for sequence in self._damaged.keys() - sealed:
+        """What was deleted with the leader's log, or cut, is no damage any more, and must not come
+        back: there would be a hole behind it."""
+        if not self._damaged:
+            return
+        sealed = set(self._sealed())
+        for sequence, each in list(self._damaged.items()):
+            if each.name not in sealed:
                 del self._damaged[sequence]
+                if self._fetching is not None and self._fetching.name == each.name:
+                    self._drop_fetched()
 
     def _sealed(self) -> list[SegmentName]:
         mark = self._copy.mark
@@ -181,18 +190,22 @@ class Scrub:
         if self._fetching is not None and self._checking is None:
             try:
                 self._fetching.write(data)
-            except DiskFullError as error:
+            except (DiskFullError, MalformedError) as error:
                 self._give_up(error, now)
 
     def finish(self, fetched: Fetched, now: float) -> None:
         """The leader has sent everything, or refuses to."""
-        if self._fetching is None or self._checking is not None:
+        fetching = self._fetching
+        if fetching is None or self._checking is not None:
+            return
+        if fetched.sequence != fetching.name.sequence:
+            # Of one that was given up.
             return
         if fetched.code:
             refusal = error_of(fetched.code)(f"the leader refuses: {fetched.message}")
             self._give_up(refusal, now)
         else:
-            self._checking = self._fetching.check(fetched)
+            self._checking = fetching.check(fetched)
 
     def _check(self, now: float) -> None:
         """Read a slice of what has come, and install it at the end."""
@@ -208,6 +221,7 @@ class Scrub:
             self._give_up(PositionLostError(f"{error.filename} is gone"), now)
 
     def _install(self, fetching: Fetching) -> None:
+        # `step` has just made sure that the segment still exists.
         fetching.install()
         self._fetching = self._checking = None
         self._damaged.pop(fetching.name.sequence, None)
@@ -219,8 +233,7 @@ class Scrub:
         """Keep what there is, and ask again later."""
         fetching = self._fetching
         assert fetching is not None
-        fetching.drop()
-        self._fetching = self._checking = None
+        self._drop_fetched()
         damage = self._damaged.get(fetching.name.sequence)
         if damage is not None:
             damage.due_at = now + self._settings.reconnect_s

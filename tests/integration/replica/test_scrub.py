@@ -10,17 +10,27 @@ import pytest
 from tailrace.errors import CorruptError
 from tailrace.log import retention
 from tailrace.log.format.layout import SEGMENT_HEADER_BYTES
-from tailrace.log.format.segment import list_segments, read_header, walk
-from tailrace.log.store import LocalStore
+from tailrace.log.format.segment import list_segments, read_header
 from tailrace.log.verify import verify
 from tests.fix_log import all_changes
 from tests.integration.replica.cluster import arrived
+from tests.integration.replica.damage import (
+    cut,
+    cut_entry,
+    empty,
+    extend,
+    file_of,
+    flip,
+    index_of,
+    put,
+)
 from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tailrace.log.store import LocalStore
     from tailrace.observe.replica import FollowingFigures
     from tests.integration.replica.cluster import Copy, Source
     from tests.integration.replica.conftest import Copies, Leads
@@ -31,44 +41,6 @@ QUICKLY = {"scrub_hours": 1e-7}
 """Again and again, without a pause."""
 FIRST_ENTRY_AT = 450
 """A byte of it: the header has less than 400."""
-
-
-def put(path: Path, data: bytes | bytearray) -> None:
-    """At once: a follower that reads again and again sees no half of it."""
-    new = path.with_suffix(".new")
-    new.write_bytes(data)
-    new.rename(path)
-
-
-def flip(path: Path, at: int | None = None) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2 if at is None else at] ^= 1
-    put(path, data)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def cut_entry(path: Path) -> None:
-    """What is left is whole, but it is not all."""
-    store, folder = LocalStore(path.parent), path.parent
-    name = next(each for each in list_segments(store) if folder / each.file == path)
-    *_, last = walk(store, name, read_header(store, name)[1])
-    path.write_bytes(path.read_bytes()[: last.start])
-
-
-def extend(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"more than there was")
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def index_of(path: Path) -> None:
-    index = path.with_suffix(".idx")
-    index.write_bytes(index.read_bytes()[:-1])
 
 
 DAMAGES: dict[str, Damages] = {
@@ -82,10 +54,6 @@ DAMAGES: dict[str, Damages] = {
     "empty": empty,
     "the index": index_of,
 }
-
-
-def file_of(store: LocalStore, number: int) -> Path:
-    return store.folder / list_segments(store)[number].file
 
 
 def repairs(copy: Copy) -> int:
