@@ -12,19 +12,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
-from tailrace.change import Op
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.log.changes import read_changes
-from tailrace.log.format import mark as marks
 from tailrace.log.reader import Log
-from tailrace.position import ORIGIN
-from tests.command import Service
 from tests.faults.harness import Writers
+from tests.faults.members import Member, Reader
 from tests.faults.soak import rounds
-from tests.integration.replica.cluster import QUICK, free_port
-from tests.integration.replica.machines import Cluster, Machine, Row
+from tests.integration.replica.cluster import free_port
+from tests.integration.replica.machines import Cluster
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -35,73 +30,6 @@ if TYPE_CHECKING:
 
 FENCED, GAP, SLOT_BUSY = 15, 10, 21
 CI_ROUNDS = 5
-
-
-class Member(Machine):
-    """A machine that leads or follows."""
-
-    def __init__(self, cluster: Cluster, folder: Path, address: str, others: list[str]) -> None:
-        super().__init__(cluster, folder, cluster.database.socket_dsn)
-        self.processes: dict[str, Service] = {}
-        settings = yaml.safe_load(self.config_file.read_text())
-        settings["replication"] = QUICK | {
-            "node": folder.name,
-            "listen": address,
-            "followers": others,
-            "mode": "sync",
-            "visible": "quorum",
-        }
-        settings["data"] = "data"
-        self.config_file.write_text(yaml.safe_dump(settings))
-
-    def run(self, command: str) -> Service:
-        """Start capture, replicate or follow."""
-        arguments = (command, "-c", self.config_file)
-        extra = ("--alone",) if command == "follow" else ()
-        file = f"{command}-{time.monotonic_ns()}.log"
-        service = Service(*arguments, *extra, folder=self.folder, file=file)
-        self.processes[command] = service
-        return service.start()
-
-    def lead(self) -> None:
-        self.run("capture")
-        wait_for(lambda: any(self.log_folder.glob("*.seg")), "a log")
-        self.run("replicate")
-
-    def end(self) -> None:
-        """Kill everything."""
-        for process in self.processes.values():
-            if process.alive:
-                process.kill()
-        self.processes.clear()
-
-    def signal(self, number: signal.Signals) -> None:
-        for process in self.processes.values():
-            if process.alive:
-                process.signal(number)
-
-
-class Reader:
-    """A reader that delivers what it may see, from one leader after another."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._after = ORIGIN
-
-    def read(self, machine: Member) -> int:
-        """Deliver what is new at this leader; a position that it has delivered is skipped."""
-        log = Log.open(machine.log_folder)
-        end = log.end().position
-        if end <= self._after:
-            return 0
-        found: list[Row] = [
-            (each.position, each.xid, each.after or ())
-            for each in read_changes(log, max(self._after, log.earliest()), end)
-            if each.op is not Op.MESSAGE
-        ]
-        self.rows += found
-        self._after = end
-        return len(found)
 
 
 @pytest.fixture
@@ -152,15 +80,10 @@ def _take_over_again_and_again(members: list[Member], seed: int, count: int) -> 
     _arrive(cluster, leader, reader)
     assert reader.rows == cluster.committed()
     for each in followers:
-        wait_for(lambda at=each: _held(at) == _held(leader), "the followers")  # type: ignore[misc]
+        wait_for(lambda at=each: at.held == leader.held, "the followers")  # type: ignore[misc]
         assert each.agrees_with(leader)
     assert leader.check() == len(reader.rows)
     print(f"{count} takeovers, {len(reader.rows)} rows, each once and in order")
-
-
-def _held(machine: Member) -> tuple[int, int] | None:
-    mark = marks.peek(machine.store)
-    return None if mark is None else mark.place
 
 
 def _disturb(rng: random.Random, followers: list[Member]) -> None:

@@ -123,6 +123,14 @@ class Replication(Section):
             "backfills). 0: only the log is copied."
         ),
     )
+    scrub_hours: float = Field(
+        default=24.0,
+        ge=0,
+        description=(
+            "Hours between two times that a follower reads and checks its whole copy, the first "
+            "time when it has started. Segments that cannot be read are fetched again. 0: never."
+        ),
+    )
     takeover: Literal["manual", "auto"] = Field(
         default="manual",
         description=(

@@ -120,7 +120,14 @@ class LeaderFigures(Figures):
 class FollowingFigures(Figures):
     """The process of a follower."""
 
-    state: Annotated[str, Figure("waiting, following, or the code of the last error.")] = ""
+    state: Annotated[
+        str,
+        Figure(
+            "waiting, following, CORRUPT (following, and a segment cannot be read), or the code of "
+            "the last error."
+        ),
+    ] = ""
+    reason: Annotated[str, Figure("The last error, or what cannot be read; otherwise empty.")] = ""
     connected: Annotated[
         bool, Figure("1 while a leader is connected.", gauge("tailrace_follower_connected"))
     ] = False
@@ -162,5 +169,12 @@ class FollowingFigures(Figures):
         Figure(
             "Segments that could not be read and were fetched again.",
             counter("tailrace_follower_repairs"),
+        ),
+    ] = 0
+    scrubs: Annotated[
+        int,
+        Figure(
+            "How often all sealed segments were read and checked.",
+            counter("tailrace_follower_scrubs"),
         ),
     ] = 0

@@ -12,6 +12,7 @@ term is lower than the leader's:
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
@@ -37,9 +38,11 @@ def state_of(store: Store, *, log_id: str, epoch: int, mark: Mark | None) -> Sta
     size, crc = _tail(store, _named(store, mark.sequence), mark.offset)
     runs: list[tuple[int, int]] = []
     for name in list_segments(store):
-        found = _epoch(store, name)
-        if not runs or runs[-1][1] != found:
-            runs.append((name.sequence, found))
+        # A header that cannot be read counts for the segment before it, until it is repaired.
+        with contextlib.suppress(CorruptError):
+            found = _epoch(store, name)
+            if not runs or runs[-1][1] != found:
+                runs.append((name.sequence, found))
     return State(
         log_id=log_id, epoch=epoch, mark=mark.encode().hex(), epochs=tuple(runs),
         tail_bytes=size, tail_crc=crc,

@@ -5,8 +5,8 @@
 
 A crash leaves bytes after the mark: whole entries that were not acknowledged yet, and a torn one.
 Opening keeps the whole transactions among them, as capture does with its own log, and cuts the
-rest. Bytes before the mark that cannot be read are damage: the copy drops that segment and what
-follows it, and the leader sends it again.
+rest. If bytes before the mark cannot be read in the last segment, the copy drops that segment, and
+the leader sends it again. The segments before it are the business of `tailrace.replica.scrub`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from tailrace.log import lease, retention
 from tailrace.log.format import mark as marks
 from tailrace.log.format.segment import SegmentName, list_segments, read_header, walk
 from tailrace.log.recovery import recover
+from tailrace.log.segments import Segments
 from tailrace.log.store import LocalStore, sync_folder
 from tailrace.position import Lsn
 
 if TYPE_CHECKING:
     from tailrace.log.format.mark import Mark
+    from tailrace.log.recovery import Recovered
     from tailrace.log.store import LocalFile, Store
+    from tailrace.position import Position
     from tailrace.replica.frames import Data, Marked
 
 _CUT_FOLDER = "cut"
@@ -52,46 +55,47 @@ class Copy:
         self._name: SegmentName | None = None
         self._unsynced: list[LocalFile] = []
         self._new_names = False
-        self._unmarked = False
-        """Whether bytes were written after the mark."""
+        self._unsettled = False
+        """Whether bytes may be in the files that follow the mark."""
         self._events = structlog.get_logger()
 
     def open(self) -> None:
-        """Find the end of what can be used, and cut what follows it."""
+        """Find the end of what can be used, and cut what follows it.
+
+        On a full disk this may fail in the middle; `settle` has to succeed before anything else.
+        """
         self._close_files()
-        self._unmarked = False
+        self._unsettled = True
         cut_torn_end(self.store)
-        try:
-            state = recover(self.store)
-        except CorruptError as error:
-            self._events.error("replica.copy_damaged", code=error.code, reason=str(error))
-            self._drop_damaged()
-            state = recover(self.store)
+        state = self._recovered()
         self.mark = None if state is None else state.mark
         self.log_id = "" if state is None else state.log_id
         self._limit_visible()
+        self._unsettled = False
+
+    def distrust(self) -> None:
+        """Let the next `settle` read the last segment again: the leader does not accept it."""
+        self._unsettled = True
+
+    def _recovered(self) -> Recovered | None:
+        """Recover the log. Segments at its end that cannot be read are dropped, the last one first.
+
+        Those before them stay: what was acknowledged is not given up, and readers need them.
+        """
+        while True:
+            try:
+                return recover(self.store)
+            except CorruptError as error:
+                self._events.error("replica.copy_damaged", code=error.code, reason=str(error))
+                self.store.remove(marks.NAME)
+                for name in list_segments(self.store)[-1:]:
+                    _remove(self.store, name)
+                self.repairs += 1
 
     def settle(self) -> None:
         """After a connection: keep what is whole of what was written since the last mark."""
-        if self._unmarked:
+        if self._unsettled:
             self.open()
-
-    def _drop_damaged(self) -> None:
-        """Drop from the first segment on that cannot be read, of those that recovery looks at."""
-        names = list_segments(self.store)
-        damaged = next((name for name in names if not self._sound(name)), names[-1])
-        self.store.remove(marks.NAME)
-        _remove_after(self.store, damaged)
-        _remove(self.store, damaged)
-        self.repairs += 1
-
-    def _sound(self, name: SegmentName) -> bool:
-        try:
-            for _ in walk(self.store, name, read_header(self.store, name)[1]):
-                pass
-        except MalformedError:
-            return False
-        return True
 
     def _limit_visible(self) -> None:
         """What readers may see is never more than what is here."""
@@ -130,7 +134,7 @@ class Copy:
                 raise MalformedError(f"the leader sent a middle part of {name.file}")
             self._open_file(name)
         assert self._file is not None
-        self._unmarked = True
+        self._unsettled = True
         self._file.write([cast("bytes", data.content)])
         self._next = (data.sequence, data.offset + len(data.content))
         if data.offset // _BEGIN_SYNC_BYTES != self._next[1] // _BEGIN_SYNC_BYTES:
@@ -159,7 +163,7 @@ class Copy:
         self._sync()
         marks.write(self.store, mark)
         self.mark = mark
-        self._unmarked = False
+        self._unsettled = False
         if marked.visible is not None:
             visible = min(mark, marked.visible, key=lambda each: each.place)
             marks.write(self.store, visible, name=marks.VISIBLE)
@@ -224,9 +228,27 @@ class Copy:
         names = list_segments(self.store)
         if not names or names[0].sequence >= oldest or self.mark is None:
             return
-        pinned = min([self.mark.position, *retention.pins(self.store).values()])
-        done = retention.before(self.store, pinned)
-        retention.delete(self.store, [name for name in done if name.sequence < oldest])
+        try:
+            pinned = min([self.mark.position, *retention.pins(self.store).values()])
+        except CorruptError as error:
+            # Of a reader's pin: the copy goes on without deleting.
+            self._events.warning("replica.not_deleted", code=error.code, reason=str(error))
+            return
+        retention.delete(self.store, self._done_with(names, oldest, pinned))
+
+    def _done_with(
+        self, names: list[SegmentName], oldest: int, pinned: Position
+    ) -> list[SegmentName]:
+        """The segments before `oldest` that hold nothing after `pinned`. What is left begins with
+        a whole transaction, and with a segment that can be read."""
+        log = Segments(self.store)
+        for count in range(len(names) - 1, 0, -1):
+            if names[count - 1].sequence < oldest:
+                with contextlib.suppress(CorruptError):
+                    base = log.header(names[count]).base
+                    if base <= pinned and log.opens_whole(names[count]):
+                        return names[:count]
+        return []
 
     def _close_files(self) -> None:
         for file in (*self._unsynced, *([self._file] if self._file else [])):

@@ -6,11 +6,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from tailrace.errors import MalformedError, ReplicaUnreachableError, TailraceError
+from tailrace.errors import CorruptError, MalformedError, ReplicaUnreachableError, TailraceError
 from tailrace.log import lease
 from tailrace.log.format import mark as marks
 from tailrace.log.segments import Segments
 from tailrace.replica import begin, frames, greeting
+from tailrace.replica.fetches import Fetches
 from tailrace.replica.frames import (
     Data,
     Fault,
@@ -69,6 +70,7 @@ class Copying:
         self._transfer = Transfer(states, connection, counts)
         self._visible: Mark | None = None
         """What the follower was sent last."""
+        self._fetches = Fetches(store, connection, compress=self._compress)
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Serve the connection until it ends."""
@@ -121,14 +123,24 @@ class Copying:
             if sent is None or end.place > sent.place:
                 self._send_upto(outgoing, end, stopping)
                 sent = end
-                self._counts.set(state="streaming")
             elif seen is not None and seen != self._visible:
                 self._mark(end)
             else:
                 moved = False
-            if not self._transfer.step(sent, self._visible) and not moved:
+            moved |= self._transfer.step(sent, self._visible)
+            if not moved and not self._fetches.busy:
                 self._watch.wait(_WAIT_S)
             self._listen()
+            self._fetches.step()
+            self._note_state()
+
+    def _note_state(self) -> None:
+        """Sent is everything; the leader's own damage does not end the connection."""
+        damage = self._fetches.damage
+        state = CorruptError.code if damage else "streaming"
+        figures = self._counts.figures
+        if (figures.state, figures.reason) != (state, damage):
+            self._counts.set(state=state, reason=damage)
 
     def _send_upto(self, outgoing: Outgoing, end: Mark, stopping: Callable[[], bool]) -> None:
         for piece in outgoing.pieces(end):
@@ -149,6 +161,7 @@ class Copying:
         if now - self._oldest_at >= _OLDEST_EVERY_S:
             self._oldest_at = now
             self._oldest = Segments(self._store).segments()[0].sequence
+            self._fetches.forget_before(self._oldest)
         self._visible = marks.peek(self._store, marks.VISIBLE)
         marked = Marked(oldest=self._oldest, mark=mark, visible=self._visible)
         self._connection.send(Type.MARK, marked.encode())
@@ -158,13 +171,14 @@ class Copying:
         now = time.monotonic()
         while self._connection.waiting():
             kind, payload = self._connection.receive()
-            if kind is Type.STORED:
-                self._transfer.stored(Stored.decode(payload))
-                continue
-            if kind is not Type.ACK:
-                raise MalformedError(f"the follower sent a frame {kind.name}")
             self._heard_at = now
-            if payload:
+            if kind is Type.FETCH:
+                self._fetches.ask(payload)
+            elif kind is Type.STORED:
+                self._transfer.stored(Stored.decode(payload))
+            elif kind is not Type.ACK:
+                raise MalformedError(f"the follower sent a frame {kind.name}")
+            elif payload:
                 self._held(frames.decode_mark(payload))
         if now - self._beat_at >= self._settings.heartbeat_s:
             self._beat_at = now

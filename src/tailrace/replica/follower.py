@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.errors import (
+    CorruptError,
     DiskFullError,
+    DivergedError,
     LogFencedError,
     MalformedError,
     ReplicaRefusedError,
@@ -36,6 +38,7 @@ from tailrace.replica.frames import (
     Bundles,
     Data,
     Fault,
+    Fetched,
     Heartbeat,
     Hello,
     Marked,
@@ -43,6 +46,7 @@ from tailrace.replica.frames import (
     Type,
 )
 from tailrace.replica.received import Received
+from tailrace.replica.scrub import Scrub
 
 if TYPE_CHECKING:
     import socket
@@ -80,6 +84,7 @@ class Follower:
         self._clock = clock
         self._copy = Copy(store)
         self.counts = Recorder(FollowingFigures())
+        self._scrub = Scrub(self._copy, settings, self.counts)
         self.heard_at = clock()
         """When the leader was last heard."""
         self._events = structlog.get_logger()
@@ -115,24 +120,31 @@ class Follower:
             raise
         except ReplicaUnreachableError as error:
             self._events.warning("replica.leader_lost", leader=peer, reason=str(error))
-            self._note_state("waiting")
+            self._note_state("waiting", str(error))
         except TailraceError as error:
             self._events.error(
                 "replica.refused", leader=peer, code=error.code, reason=str(error), hint=error.hint
             )
-            self._note_state(error.code)
+            self._note_state(error.code, str(error))
+            if isinstance(error, (CorruptError, DivergedError, MalformedError)):
+                self._copy.distrust()
         with contextlib.suppress(DiskFullError):
             self._copy.settle()
 
     def _follow(self, connection: Connection, listener: socket.socket) -> None:
         received = None if self._data is None else Received(self._data)
         try:
-            session = _Session(self._copy, connection, self._settings, self.counts, received)
+            session = _Session(
+                self._copy, connection, self._settings, self.counts,
+                scrub=self._scrub, received=received,
+            )  # fmt: skip
             session.open()
             self._events.info("replica.following", leader=connection.peer, end=self._end())
-            self._note_state("following")
+            self._scrub.begin()
             while not self._stopping():
-                if not connection.waiting(_TICK_S):
+                self._note_following()
+                self._scrub.step(self._clock(), connection)
+                if not connection.waiting(self._scrub.wait_s(self._clock(), _TICK_S)):
                     if self._readable_now(listener):
                         # A leader connects again when its old connection is dead.
                         self._events.info("replica.leader_replaced", leader=connection.peer)
@@ -146,6 +158,7 @@ class Follower:
             _report(connection, error)
             raise
         finally:
+            self._scrub.end()
             self.counts.set(connected=False)
             if received is not None:
                 received.discard()
@@ -156,8 +169,15 @@ class Follower:
     def _end(self) -> str:
         return "" if self._copy.mark is None else str(self._copy.mark.end_lsn)
 
-    def _note_state(self, state: str) -> None:
-        self.counts.set(state=state)
+    def _note_following(self) -> None:
+        """A segment that cannot be read does not stop the rest."""
+        reason = self._scrub.reason
+        state = CorruptError.code if reason else "following"
+        if (self.counts.figures.state, self.counts.figures.reason) != (state, reason):
+            self._note_state(state, reason)
+
+    def _note_state(self, state: str, reason: str = "") -> None:
+        self.counts.set(state=state, reason=reason)
         _note_mark(self.counts, self._copy)
 
 
@@ -170,6 +190,8 @@ class _Session:
         connection: Connection,
         settings: Replication,
         counts: Recorder[FollowingFigures],
+        *,
+        scrub: Scrub,
         received: Received | None,
     ) -> None:
         self._copy = copy
@@ -177,6 +199,7 @@ class _Session:
         self._connection = connection
         self._settings = settings
         self._counts = counts
+        self._scrub = scrub
         self._epoch = 0
         self._oldest = 0
         self._marked: Marked | None = None
@@ -234,6 +257,8 @@ class _Session:
 
     def _state(self) -> frames.State:
         copy = self._copy
+        # A disk that was full may have kept the last connection from doing so.
+        copy.settle()
         epoch = lease.last_epoch(copy.store)
         return begin.state_of(copy.store, log_id=copy.log_id, epoch=epoch, mark=copy.mark)
 
@@ -269,10 +294,15 @@ class _Session:
             self._heartbeat(Heartbeat.decode(payload))
         elif kind in _STATE_TYPES:
             self._take_state(kind, payload)
+        elif kind is Type.PIECE:
+            self._scrub.take(Data.decode(payload), self.heard_at)
+        elif kind is Type.FETCHED:
+            self._scrub.finish(Fetched.decode(payload), self.heard_at)
         else:
             raise MalformedError(f"the leader sent a frame {kind.name}")
         if self._marked is not None:
-            hurry = self._unsynced >= _SYNC_BYTES
+            # Pieces of another segment may follow one another for long: no ACK waits for them.
+            hurry = self._unsynced >= _SYNC_BYTES or kind is Type.PIECE
             if hurry or not self._connection.waiting():
                 self._publish(self._marked)
 

@@ -34,6 +34,7 @@ _COMPRESSED = 1
 _DATA = struct.Struct("<QQQB")
 _OLDEST = struct.Struct("<Q")
 _BEAT = struct.Struct("<Qq")
+_FETCH = struct.Struct("<Q")
 Buffer = bytes | bytearray | memoryview
 
 
@@ -53,6 +54,9 @@ class Type(enum.IntEnum):
     BUNDLE = 11
     CONTENT = 12
     STORED = 13
+    FETCH = 20
+    PIECE = 21
+    FETCHED = 22
 
 
 _TYPES = frozenset(Type)
@@ -278,9 +282,39 @@ class Stored(Message):
     crc: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched(Message):
+    """The end of a segment that was fetched, or why the leader cannot send it."""
+
+    sequence: int = 0
+    size: int = 0
+    """Of the segment, without its index."""
+    code: str = ""
+    """The code of an error; empty: everything was sent."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A follower's request for a sealed segment that it cannot read."""
+
+    sequence: int
+
+    def encode(self) -> bytes:
+        """As a payload."""
+        return _FETCH.pack(self.sequence)
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> Fetch:
+        """From a payload. Raises MalformedError."""
+        if len(payload) != _FETCH.size:
+            raise MalformedError(f"a frame FETCH has {len(payload)} bytes")
+        return cls(*_FETCH.unpack(payload))
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Bytes of a segment, or the whole index of one."""
+    """Bytes of a segment or of its index: the next ones of the log, or of what was fetched."""
 
     sequence: int
     base_lsn: int

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tailrace.config.replication import Replication
     from tailrace.log.format.mark import Mark
     from tailrace.log.store import Store
+    from tailrace.replica.lag import Distance
     from tailrace.replica.quorum import Quorum
     from tailrace.replica.states import States
 
@@ -142,7 +143,6 @@ class Sender:
         if mark is None:
             self._quorum.forget(self._address)
         else:
-            self._given_up = False
             self._quorum.note(self._address, mark)
             self.counts.set(acknowledged=mark.end_lsn)
 
@@ -150,19 +150,26 @@ class Sender:
         """Keep what the follower lacks, or give it up if that is too much."""
         lag = self._lag.measure()
         self.counts.set(lag_bytes=lag.bytes, lag_s=lag.seconds)
-        if lag.position is None or self._given_up:
+        if lag.position is None:
             return
         if lag.too_much:
-            self._given_up = True
-            retention.unpin(self._store, self._pin)
-            self._events.warning(
-                "replica.given_up", lag_bytes=lag.bytes, lag_s=lag.seconds,
-                fix="It starts over when it comes back, if the log has moved on by then.",
-            )  # fmt: skip
+            if not self._given_up:
+                self._give_up(lag)
             return
+        if self._given_up:
+            self._given_up, self._pinned_at = False, float("-inf")
         if self._clock() - self._pinned_at >= _PIN_EVERY_S:
             self._pinned_at = self._clock()
             retention.pin(self._store, self._pin, lag.position, now=time.time())
+
+    def _give_up(self, lag: Distance) -> None:
+        """It may still be connected and get something, only too slowly."""
+        self._given_up = True
+        retention.unpin(self._store, self._pin)
+        self._events.warning(
+            "replica.given_up", lag_bytes=lag.bytes, lag_s=lag.seconds,
+            fix="It starts over when it comes back, if the log has moved on by then.",
+        )  # fmt: skip
 
 
 def pin_of(address: str) -> str:

@@ -1,10 +1,11 @@
-"""A TCP proxy on loopback that can drop, freeze, mute and restore connections."""
+"""A TCP proxy on loopback that can drop, freeze, mute, slow down and restore connections."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -23,15 +24,17 @@ class TcpProxy:
     """Forwards to one target.
 
     `cut` closes all connections, `cut_after` does so in the middle of the data, `black_hole`
-    forwards nothing, `mute` discards answers.
+    forwards nothing, `hold` nothing in one direction, `mute` discards answers, `throttle` slows
+    down.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self._requests, self._answers = threading.Event(), threading.Event()
+        self.release()
+        self._bytes_per_s: float | None = None
         self._counting = threading.Lock()
         self._left: int | None = None
         """How many bytes to forward before a cut; None: no cut."""
@@ -63,21 +66,25 @@ class TcpProxy:
     def _forward_requests(self, pair: _Pair) -> None:
         with contextlib.suppress(OSError):
             while data := pair.client.recv(65536):
-                self._flowing.wait()
+                self._requests.wait()
                 if self._muting is not None and self._muting.search(data):
                     pair.muted = True
+                self.requested(pair.client, data)
                 self._send(pair.server, data)
         _close(pair.client, pair.server)
 
     def _forward_answers(self, pair: _Pair) -> None:
         with contextlib.suppress(OSError):
             while data := pair.server.recv(65536):
-                self._flowing.wait()
+                self._answers.wait()
                 if pair.muted:
                     self.discarded_bytes += len(data)
                 else:
                     self._send(pair.client, self.answer(data))
         _close(pair.client, pair.server)
+
+    def requested(self, client: socket.socket, data: bytes) -> None:
+        """Called before something of a client is forwarded. A subclass may watch it."""
 
     def answer(self, data: bytes) -> bytes:
         """What the client receives of the server's answer. A subclass may change it."""
@@ -89,6 +96,8 @@ class TcpProxy:
                 data = data[: self._left]
                 self._left -= len(data)
             cut = self._left == 0
+        if self._bytes_per_s is not None:
+            time.sleep(len(data) / self._bytes_per_s)
         receiver.sendall(data)
         if cut:
             self._left = None
@@ -107,7 +116,23 @@ class TcpProxy:
 
     def black_hole(self) -> None:
         """Forward nothing, on present and new connections, without closing any."""
-        self._flowing.clear()
+        self.hold()
+
+    def hold(self, *, requests: bool = True, answers: bool = True) -> None:
+        """Keep what is sent in a direction, without closing any connection, until `release`."""
+        if requests:
+            self._requests.clear()
+        if answers:
+            self._answers.clear()
+
+    def release(self) -> None:
+        """Forward again, first what was kept: it arrives late."""
+        self._requests.set()
+        self._answers.set()
+
+    def throttle(self, bytes_per_s: float | None) -> None:
+        """Forward so much per connection and direction; None: as fast as it comes."""
+        self._bytes_per_s = bytes_per_s
 
     def mute(self, after: re.Pattern[bytes]) -> None:
         """Discard the answers of each connection on which a client sends this, from then on."""
@@ -115,9 +140,9 @@ class TcpProxy:
 
     def heal(self) -> None:
         """Forward again. Closes the connections, which have lost bytes."""
-        self._muting = self._left = None
+        self._muting = self._left = self._bytes_per_s = None
         self.cut()
-        self._flowing.set()
+        self.release()
 
     def close(self) -> None:
         """Stop listening and close every connection."""

@@ -1,4 +1,5 @@
-"""Fixtures: a cluster of machines, and a leader with a copy of its log elsewhere."""
+"""Fixtures: a cluster of machines, a leader with a copy of its log elsewhere, and a log with
+followers in this process."""
 
 from __future__ import annotations
 
@@ -6,15 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.replica.cluster import Copy, Leading, Source
 from tests.integration.replica.machines import Cluster, pair_of
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.fix_postgres import Database
     from tests.integration.replica.machines import Machine
+
+    Copies = Callable[..., Copy]
+    Leads = Callable[..., Leading]
 
 
 @pytest.fixture
@@ -47,3 +52,39 @@ def role(cluster: Cluster) -> Iterator[str]:
         cluster.end()
         wait_for(lambda: not any(map(cluster.active, range(3))), "sessions to end")
         cluster.database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.fixture
+def ending() -> Iterator[list[Copy | Leading]]:
+    """What has to end after a test, the last one first."""
+    running: list[Copy | Leading] = []
+    yield running
+    for each in reversed(running):
+        each.end()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    made = Source(tmp_path / "leader")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def copy(tmp_path: Path, ending: list[Copy | Leading]) -> Copies:
+    def make(name: str = "copy", **settings: object) -> Copy:
+        made = Copy(tmp_path / name, **settings)  # type: ignore[arg-type]
+        ending.append(made)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def lead(source: Source, ending: list[Copy | Leading]) -> Leads:
+    def make(*followers: str, **settings: object) -> Leading:
+        made = Leading(source.store, *followers, **settings)
+        ending.append(made)
+        return made
+
+    return make

@@ -13,51 +13,13 @@ from tailrace.log.format.segment import list_segments
 from tailrace.log.reader import Log
 from tailrace.replica.sender import pin_of
 from tailrace.testing.proxy import TcpProxy
-from tests.integration.replica.cluster import Copy, Leading, Source, arrived, equal
+from tests.integration.replica.cluster import Source, arrived, equal
 from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Copies = Callable[..., Copy]
-    Leads = Callable[..., Leading]
-
-
-@pytest.fixture
-def ending() -> Iterator[list[Copy | Leading]]:
-    """What has to end after a test, the last one first."""
-    running: list[Copy | Leading] = []
-    yield running
-    for each in reversed(running):
-        each.end()
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[Source]:
-    made = Source(tmp_path / "leader")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def copy(tmp_path: Path, ending: list[Copy | Leading]) -> Callable[..., Copy]:
-    def make(name: str = "copy", **settings: object) -> Copy:
-        made = Copy(tmp_path / name, **settings)  # type: ignore[arg-type]
-        ending.append(made)
-        return made
-
-    return make
-
-
-@pytest.fixture
-def lead(source: Source, ending: list[Copy | Leading]) -> Callable[..., Leading]:
-    def make(*followers: str, **settings: object) -> Leading:
-        made = Leading(source.store, *followers, **settings)
-        ending.append(made)
-        return made
-
-    return make
+    from tests.integration.replica.conftest import Copies, Leads
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])

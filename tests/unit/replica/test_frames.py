@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from tailrace.replica.frames import (
     Begin,
     Data,
     Fault,
+    Fetch,
+    Fetched,
     Header,
     Heartbeat,
     Hello,
@@ -29,6 +32,14 @@ from tailrace.replica.frames import (
 MARK = Mark(
     sequence=3, offset=4096, position=Position(Lsn(0x10), 2), end_lsn=Lsn(0x20), time=5, epoch=7
 )
+MARK_HEX = (
+    "5452646d" "0100" "0000" "0300000000000000" "0010000000000000" "1000000000000000"
+    "0200000000000000" "2000000000000000" "0500000000000000" "0700000000000000" "75ff50f8"
+)  # fmt: skip
+STATE = State(
+    log_id="l", epoch=7, mark=MARK.encode().hex(), epochs=((1, 6), (3, 7)), tail_bytes=64,
+    tail_crc=9,
+)  # fmt: skip
 GOLDEN = {
     "handshake": (
         seed.Handshake(version=1, node=7, sync=True).encode(),
@@ -62,12 +73,66 @@ GOLDEN = {
     ),
     "MARK": (
         frames.encode(Type.MARK, Marked(oldest=1, mark=MARK).encode()),
-        "54527270" "06" "00" "0000" "4c000000" "CRC" "0100000000000000" + MARK.encode().hex(),
+        "54527270" "06" "00" "0000" "4c000000" "CRC" "0100000000000000" + MARK_HEX,
+    ),
+    "MARK, visible": (
+        frames.encode(Type.MARK, Marked(oldest=1, mark=MARK, visible=MARK).encode()),
+        "54527270" "06" "00" "0000" "90000000" "CRC" "0100000000000000" + MARK_HEX + MARK_HEX,
     ),
     "HELLO": (
         frames.encode(Type.HELLO, Hello(node="a", nonce="00").encode()),
         "54527270" "01" "00" "0000" "24000000" "CRC"
         + b'{"node":"a","nonce":"00","proof":""}'.hex(),
+    ),
+    "PROOF": (
+        frames.encode(Type.PROOF, Proof(proof="ab", log_id="l", epoch=1 << 32).encode()),
+        "54527270" "02" "00" "0000" "2e000000" "CRC"
+        + b'{"proof":"ab","log_id":"l","epoch":4294967296}'.hex(),
+    ),
+    "STATE": (
+        frames.encode(Type.STATE, STATE.encode()),
+        "54527270" "03" "00" "0000" "de000000" "CRC"
+        + b'{"log_id":"l","epoch":7,"mark":"'.hex() + MARK_HEX.encode().hex()
+        + b'","epochs":[[1,6],[3,7]],"tail_bytes":64,"tail_crc":9}'.hex(),
+    ),
+    "STATE, no log": (
+        frames.encode(Type.STATE, State().encode()),
+        "54527270" "03" "00" "0000" "49000000" "CRC"
+        + b'{"log_id":"","epoch":0,"mark":"","epochs":[],"tail_bytes":0,"tail_crc":0}'.hex(),
+    ),
+    "BEGIN": (
+        frames.encode(Type.BEGIN, Begin(action="cut", sequence=4, offset=5).encode()),
+        "54527270" "04" "00" "0000" "28000000" "CRC"
+        + b'{"action":"cut","sequence":4,"offset":5}'.hex(),
+    ),
+    "DATA, index": (
+        frames.encode(Type.DATA, *Data(3, 0x1000, 0, index=True, content=b"i").parts()),
+        "54527270" "05" "00" "0000" "1a000000" "CRC"
+        "0300000000000000" "0010000000000000" "0000000000000000" "01" "69",
+    ),
+    "ACK": (
+        frames.encode(Type.ACK, MARK.encode()),
+        "54527270" "07" "00" "0000" "44000000" "CRC" + MARK_HEX,
+    ),
+    "ACK, no log": (frames.encode(Type.ACK, b""), "54527270" "07" "00" "0000" "00000000" "CRC"),
+    "ERROR": (
+        frames.encode(Type.ERROR, Fault(code="FENCED", message="m", hint="h").encode()),
+        "54527270" "09" "00" "0000" "2a000000" "CRC"
+        + b'{"code":"FENCED","message":"m","hint":"h"}'.hex(),
+    ),
+    "FETCH": (
+        frames.encode(Type.FETCH, Fetch(3).encode()),
+        "54527270" "14" "00" "0000" "08000000" "CRC" "0300000000000000",
+    ),
+    "PIECE": (
+        frames.encode(Type.PIECE, *Data(3, 0x1000, 64, index=False, content=b"abc").parts()),
+        "54527270" "15" "00" "0000" "1c000000" "CRC"
+        "0300000000000000" "0010000000000000" "4000000000000000" "00" "616263",
+    ),
+    "FETCHED": (
+        frames.encode(Type.FETCHED, Fetched(sequence=3, size=67).encode()),
+        "54527270" "16" "00" "0000" "2f000000" "CRC"
+        + b'{"sequence":3,"size":67,"code":"","message":""}'.hex(),
     ),
 }  # fmt: skip
 
@@ -81,6 +146,20 @@ def test_golden_frames(name: str) -> None:
         # The checksum itself is tested with the header.
         text = text[:24] + "CRC" + text[32:]
     assert text == expected
+
+
+def test_every_type_is_golden() -> None:
+    kinds = {Header.decode(data[: HEADER.size]).type for name, (data, _) in GOLDEN.items()
+             if data.startswith(b"TRrp")}  # fmt: skip
+    assert kinds == set(Type)
+
+
+def test_the_checksum_of_a_frame() -> None:
+    """CRC-32C over the header with a blank checksum, then the payload."""
+    data, _ = GOLDEN["HELLO"]
+    blank = data[:12] + bytes(4)
+    assert data[12:16] == crc32c(blank + data[16:]).to_bytes(4, "little")
+    assert data[12:16].hex() == "dccab5d4"
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -123,6 +202,7 @@ def test_a_length_is_checked_before_anything_is_read() -> None:
         ),
         Begin(action="cut", sequence=4, offset=5),
         Fault(code="FENCED", message="m", hint="h"),
+        Fetched(sequence=3, size=4, code="CORRUPT", message="m"),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -186,6 +266,9 @@ def test_any_payload_is_read_or_refused(payload: bytes, kind: Type) -> None:
         Type.ACK: frames.decode_mark,
         Type.HEARTBEAT: Heartbeat.decode,
         Type.ERROR: Fault.decode,
+        Type.FETCH: Fetch.decode,
+        Type.PIECE: Data.decode,
+        Type.FETCHED: Fetched.decode,
     }
     with suppress(MalformedError):
         readers.get(kind, Hello.decode)(payload)
