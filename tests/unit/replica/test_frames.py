@@ -16,6 +16,8 @@ from tailrace.replica import frames, seed
 from tailrace.replica.frames import (
     HEADER,
     Begin,
+    BundleHead,
+    Bundles,
     Data,
     Fault,
     Fetch,
@@ -26,6 +28,7 @@ from tailrace.replica.frames import (
     Marked,
     Proof,
     State,
+    Stored,
     Type,
 )
 
@@ -119,6 +122,25 @@ GOLDEN = {
         frames.encode(Type.ERROR, Fault(code="FENCED", message="m", hint="h").encode()),
         "54527270" "09" "00" "0000" "2a000000" "CRC"
         + b'{"code":"FENCED","message":"m","hint":"h"}'.hex(),
+    ),
+    "BUNDLES": (
+        frames.encode(Type.BUNDLES, Bundles(names=("shared",)).encode()),
+        "54527270" "0a" "00" "0000" "14000000" "CRC"
+        + b'{"names":["shared"]}'.hex(),
+    ),
+    "BUNDLE": (
+        frames.encode(Type.BUNDLE, BundleHead(name="shared", size=5, crc=9).encode()),
+        "54527270" "0b" "00" "0000" "22000000" "CRC"
+        + b'{"name":"shared","size":5,"crc":9}'.hex(),
+    ),
+    "CONTENT": (
+        frames.encode(Type.CONTENT, b"abc"),
+        "54527270" "0c" "00" "0000" "03000000" "CRC" "616263",
+    ),
+    "STORED": (
+        frames.encode(Type.STORED, Stored(name="shared", crc=9).encode()),
+        "54527270" "0d" "00" "0000" "19000000" "CRC"
+        + b'{"name":"shared","crc":9}'.hex(),
     ),
     "FETCH": (
         frames.encode(Type.FETCH, Fetch(3).encode()),
