@@ -41,6 +41,8 @@ _MAX_ORDERS = 4
 """So many cuts and resets, and a follower counts as confused."""
 _OLDEST_EVERY_S = 1.0
 _WAIT_S = 0.5
+_GATHER_S = 0.01
+"""In mode async nobody waits: fewer and larger writes leave capture the disk and the processor."""
 
 
 class Copying:
@@ -122,6 +124,8 @@ class Copying:
             moved = True
             if sent is None or end.place > sent.place:
                 self._send_upto(outgoing, end, stopping)
+                if not self._settings.waits_for:
+                    time.sleep(_GATHER_S)
                 sent = end
             elif seen is not None and seen != self._visible:
                 self._mark(end)
