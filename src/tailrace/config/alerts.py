@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from pathlib import Path  # noqa: TC003 - pydantic reads them
 from typing import Annotated, Literal, Self
@@ -10,10 +12,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tailrace.settings import Bytes, Section, is_loopback
+from tailrace.sinks.http.settings import SECRET_PREFIX
 
 _ADDRESS = re.compile(r"[^@\s<>,;]+@[^@\s<>,;]+")
 _HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
-_MIN_SECRET = 16
 
 
 def _channel_name(name: str) -> str:
@@ -34,8 +36,13 @@ def _url(value: SecretStr) -> SecretStr:
 
 
 def _secret(value: SecretStr) -> SecretStr:
-    if 0 < len(value.get_secret_value()) < _MIN_SECRET:
-        raise ValueError(f"must have at least {_MIN_SECRET} characters")
+    text = value.get_secret_value()
+    try:
+        length = len(base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True))
+    except binascii.Error:
+        length = 0
+    if text and (not text.startswith(SECRET_PREFIX) or not 24 <= length <= 64):
+        raise ValueError(f"must be {SECRET_PREFIX} and 24 to 64 bytes in Base64")
     return value
 
 
@@ -64,8 +71,8 @@ class Webhook(Section):
     secret: Annotated[SecretStr, AfterValidator(_secret)] = Field(
         default=SecretStr(""),
         description=(
-            "Signs requests: the header `webhook-signature` is `v1,` and the HMAC-SHA256 of "
-            "`ID.TIMESTAMP.BODY` in Base64. Empty: no signature."
+            f"Signs requests as Standard Webhooks describes; {SECRET_PREFIX}BASE64. Empty: no "
+            "signature."
         ),
     )
     authorization: Annotated[SecretStr, AfterValidator(_header)] = Field(

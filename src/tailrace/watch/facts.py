@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tailrace.position import Lsn, Position
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.position import Lsn, Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
