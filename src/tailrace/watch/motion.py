@@ -22,7 +22,9 @@ class _Still:
         self._since: float | None = None
 
     def note(self, value: object, *, busy: bool, now: float) -> None:
-        if self._since is None or not busy or value != self._value:
+        if not busy:
+            self._since = None
+        elif self._since is None or value != self._value:
             self._value, self._since = value, now
 
     def seconds(self, now: float) -> float:

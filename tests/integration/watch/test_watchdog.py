@@ -1,0 +1,148 @@
+"""The watchdog beside a real capture and a real PostgreSQL: what hangs is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.log.changes import read_changes
+from tailrace.log.reader import Log
+from tailrace.testing import TcpProxy
+from tailrace.testing.receiver import HttpReceiver, HttpResponse
+from tests.command import call
+from tests.faults.path import paused
+from tests.integration.watch.system import Watched, alerts, received, wait_for_message
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import Database
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    with HttpReceiver() as running:
+        yield running
+
+
+@pytest.fixture
+def watched(tmp_path: Path, database: Database, receiver: HttpReceiver) -> Iterator[Watched]:
+    system = Watched(tmp_path, database, alerts(receiver))
+    system.prepare()
+    yield system
+    system.kill()
+    wait_for(lambda: not system.reader(), "the slot to be free")
+
+
+def test_heartbeats_come_back_through_the_log(watched: Watched, receiver: HttpReceiver) -> None:
+    """GIVEN a run with alerts WHEN nothing else happens THEN heartbeats pass the log, all checks
+    are healthy, and the command, HTTP and the metrics say so."""
+    watched.start()
+    watched.wait_until(watched.well, "heartbeats to come back")
+    log = Log.open(watched.folder / "data" / "log")
+    assert "tailrace" in {change.prefix for change in read_changes(log, log.earliest())}
+    expected = {
+        "source", "slot", "publication", "replication", "wal_kept", "progress", "heartbeat",
+        "process", "hang", "files", "log", "log_size", "disk", "memory",
+    }  # fmt: skip
+    found: dict[str, Any] = {}
+
+    def complete() -> bool:
+        found.update(watched.get("/health/checks"))
+        return {each["check"] for each in found["checks"]} >= expected
+
+    wait_for(complete, lambda: found)
+    assert found["watchdog"] == "watching"
+    assert found["alerts"] == []
+    assert [each for each in found["history"] if each["check"] == "source"]
+    result = call("health", "-c", watched.file, "--json")
+    assert {each["check"] for each in json.loads(result.stdout)["checks"]} >= {"source", "slot"}
+    metrics = call("alert", "ls", "-c", watched.file)
+    assert metrics.stdout == "no alerts\n"
+    assert watched.stop() == 0
+    assert received(receiver) == []
+
+
+def test_postgresql_that_stops_sending(watched: Watched, receiver: HttpReceiver) -> None:
+    """GIVEN capture that streams WHEN the server process that sends hangs THEN the webhook learns
+    that capture does not move, and that it does again."""
+    watched.start()
+    watched.wait_until(watched.well, "heartbeats to come back")
+    reader = wait_for(watched.reader, "a session to read the slot")
+    assert reader is not None
+    with paused(reader):
+        alert = wait_for_message(receiver, "firing", check="progress", subject="capture")
+    assert alert["severity"] == "error"
+    recovery = wait_for_message(receiver, "resolved", check="progress", subject="capture")
+    assert recovery["alert"] == alert["alert"]
+    assert recovery["id"] != alert["id"]
+
+
+def test_a_server_that_does_not_answer(
+    tmp_path: Path, database: Database, receiver: HttpReceiver
+) -> None:
+    """GIVEN a network that swallows everything WHEN the watchdog asks THEN it says that the source
+    does not answer, and tells of the recovery."""
+    with TcpProxy("127.0.0.1", database.server.port) as proxy:
+        dsn = f"{database.dsn} port={proxy.port}"
+        watched = Watched(tmp_path, database, alerts(receiver), dsn=dsn)
+        watched.prepare()
+        try:
+            watched.start()
+            watched.wait_until(watched.well, "heartbeats to come back")
+            proxy.black_hole()
+            wait_for_message(receiver, "firing", check="source")
+            proxy.heal()
+            wait_for_message(receiver, "resolved", check="source")
+        finally:
+            watched.kill()
+
+
+def test_a_process_that_hangs(watched: Watched, receiver: HttpReceiver) -> None:
+    """GIVEN a capture that streams WHEN it is stopped by a signal THEN the webhook learns that it
+    does not report, and that it does again."""
+    watched.start()
+    watched.wait_until(watched.well, "heartbeats to come back")
+    with paused(watched.process_pid("capture")):
+        wait_for_message(receiver, "firing", check="hang", subject="capture")
+    wait_for_message(receiver, "resolved", check="hang", subject="capture")
+
+
+def test_the_last_words_of_a_run_are_delivered(watched: Watched, receiver: HttpReceiver) -> None:
+    """GIVEN no slot WHEN the run ends with a final state THEN the webhook learns it."""
+    watched.database.query("SELECT pg_drop_replication_slot(%s)", watched.slot)
+    assert watched.start().wait() == 22
+    alert = wait_for_message(receiver, "firing", check="process", subject="capture")
+    assert alert["summary"] == "REFUSED: a final state"
+
+
+def test_what_is_not_delivered_survives_a_restart(watched: Watched, receiver: HttpReceiver) -> None:
+    """GIVEN a receiver that refuses WHEN the watchdog is killed THEN the next one delivers the same
+    message, and does not send the alert anew."""
+    receiver.answer = lambda _: HttpResponse(status=503)
+    watched.start()
+    watched.wait_until(watched.well, "heartbeats to come back")
+    with paused(watched.process_pid("capture")):
+        refused = wait_for_message(receiver, "firing", check="hang", subject="capture")
+        wait_for(
+            lambda: "hang" in call("alert", "ls", "-c", watched.file).stdout, "the alert to be kept"
+        )
+        first = watched.process_pid("watch")
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: watched.process_pid("watch") not in (0, first), "another watchdog")
+        accepted = len(receiver.requests)
+        receiver.answer = lambda _: HttpResponse()
+        wait_for(lambda: len(receiver.requests) > accepted, "the message to be delivered")
+    recovery = wait_for_message(receiver, "resolved", check="hang", subject="capture")
+    assert recovery["alert"] == refused["alert"]
+    hangs = [each for each in received(receiver) if each["check"] == "hang"]
+    assert {each["id"] for each in hangs} == {refused["id"], recovery["id"]}
+    wait_for(
+        lambda: watched.get("/health/checks")["channels"][0]["pending"] == 0, "nothing to be left"
+    )
