@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """The source at one moment."""

@@ -95,10 +95,11 @@ def _end_of(der: bytes) -> float:
 
 
 def _content(data: bytes, kind: int) -> bytes:
-    found, content = next(_elements(data))
-    if found != kind:
-        raise ValueError(f"expected the element {kind:#x}, got {found:#x}")
-    return content
+    for found, content in _elements(data):
+        if found == kind:
+            return content
+        break
+    raise ValueError(f"an element {kind:#x} is missing")
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -30,8 +30,8 @@ _ATTEMPTS_AT_END = 2
 
 
 def retry_backoff() -> Backoff:
-    """1 s, 2 s, 4 s … 5 min, with jitter."""
-    return Backoff(first_s=1.0, max_s=300.0)
+    """1 s, 2 s, 4 s … 60 s, with jitter."""
+    return Backoff(first_s=1.0, max_s=60.0)
 
 
 class Outbox:

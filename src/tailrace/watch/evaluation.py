@@ -28,7 +28,7 @@ CAUSES: Mapping[str, tuple[Key, ...]] = {
     "heartbeat": (
         Key("progress", _SAME), Key("pipeline", _SAME), Key("lag", _SAME), Key("replication"),
         Key("process", "pipelines"), Key("hang", "pipelines"), Key("process", "capture"),
-        Key("progress", "capture"),
+        Key("hang", "capture"), Key("progress", "capture"),
     ),
     "lag": (Key("progress", _SAME), Key("pipeline", _SAME)),
     "pipeline": (Key("process", "pipelines"), Key("hang", "pipelines")),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHORT = {
     "heartbeat_s": 1,
     "stalled_s": 6,
-    "for_s": 1,
+    "for_s": 2,
     "repeat_s": 0,
     "disk_free_percent": 0,
 }
@@ -100,8 +100,8 @@ class Watched(Supervisor):
         return ""
 
     def process_pid(self, name: str) -> int:
-        """The id of a process."""
-        return int(self.get("/status")["processes"][name]["pid"])
+        """The id of a process; 0 while it does not run."""
+        return int(self.get("/status")["processes"][name]["pid"] or 0)
 
     def well(self) -> bool:
         """Whether heartbeats come back through the log."""

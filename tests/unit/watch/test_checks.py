@@ -150,6 +150,15 @@ def test_final_states_do_not_wait(code: str) -> None:
     assert code in found.summary
 
 
+def test_the_last_word_of_a_process_counts() -> None:
+    """GIVEN a process that has ended WHEN its supervisor has not reported it yet THEN its own file
+    says why."""
+    ended = replace(CAPTURE, state="SLOT_LOST", alive=False)
+    assert state(files(reports={"capture": ended}), "process", "capture") == "error"
+    earlier = replace(ended, pid=99)
+    assert state(files(reports={"capture": earlier}), "process", "capture") == "healthy"
+
+
 def test_what_is_being_stopped_is_paused() -> None:
     stopping = Report(pid=1, age_s=0, alive=True, state="stopping")
     facts = files(run=stopping, reports={"capture": replace(CAPTURE, age_s=100)})
@@ -159,7 +168,7 @@ def test_what_is_being_stopped_is_paused() -> None:
 
 
 def test_a_status_file_that_is_not_renewed() -> None:
-    late = files(reports={"capture": replace(CAPTURE, age_s=61), "pipelines": SPARK})
+    late = files(reports={"capture": replace(CAPTURE, age_s=31), "pipelines": SPARK})
     assert state(late, "hang", "capture") == "error"
     assert state(late, "hang", "pipelines") == "healthy"
     dead = files(reports={"capture": replace(CAPTURE, age_s=61, alive=False)})

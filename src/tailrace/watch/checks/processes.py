@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tailrace.watch.result import Result
 
 FRESH_S = 5.0
-"""A status file is written every second."""
+"""A status file is written every second. Half of `stalled_s` without a new one is too long: so what
+hangs is known before what follows from it."""
 _START_S = 15.0
 """A run that was started together with the watchdog has reported by then."""
 
@@ -28,7 +29,7 @@ def process_checks(facts: Facts, alerts: Alerts) -> Iterator[Result]:
     stopping = is_stopping(files)
     for process in files.processes:
         if process.name != "watch":
-            yield _process(process, stopping=stopping)
+            yield _process(process, files.reports.get(process.name), stopping=stopping)
     for name, report in files.reports.items():
         yield from _hang(name, report, alerts, stopping=stopping)
     yield from _unsupervised(files)
@@ -41,7 +42,7 @@ def is_stopping(files: FileFacts) -> bool:
 
 def _supervisor(facts: Facts, files: FileFacts, alerts: Alerts) -> Iterator[Result]:
     run = files.run
-    if run is not None and run.alive and run.age_s > alerts.stalled_s:
+    if run is not None and run.alive and run.age_s > max(alerts.stalled_s / 2, FRESH_S):
         yield error("hang", *_silent("the supervisor", run.age_s), "run")
     elif run is not None and run.alive:
         yield healthy("hang", "the supervisor reports", "run")
@@ -57,8 +58,11 @@ def _supervisor(facts: Facts, files: FileFacts, alerts: Alerts) -> Iterator[Resu
         yield error("process", "`tailrace run` does not run", "Start it: tailrace run", "run")
 
 
-def _process(process: ProcessFact, *, stopping: bool) -> Result:
+def _process(process: ProcessFact, report: Report | None, *, stopping: bool) -> Result:
     name, state, code = process.name, process.state, process.code
+    if report is not None and report.pid == process.pid and final(report.state):
+        # The supervisor reports once per second; the process itself says it when it ends.
+        code = report.state
     if code and final(code):
         return error("process", f"{code}: a final state", hint_of(code), name, at_once=True)
     if state == "failed":
@@ -77,7 +81,7 @@ def _hang(name: str, report: Report, alerts: Alerts, *, stopping: bool) -> Itera
     """A process that exists and does not report is stopped, swapped out or waits for a disk."""
     if not report.alive or report.ended or stopping:
         return
-    if report.age_s > max(alerts.stalled_s, FRESH_S):
+    if report.age_s > max(alerts.stalled_s / 2, FRESH_S):
         yield error("hang", *_silent(name, report.age_s), name)
     else:
         yield healthy("hang", "reports", name)
