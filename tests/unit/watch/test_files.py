@@ -98,7 +98,7 @@ def test_a_running_system(config: Config) -> None:
 
 def test_without_files_everything_is_unknown(config: Config) -> None:
     facts = ask(config)
-    assert facts.run is facts.log is facts.quorum is facts.leader_connected is None
+    assert (facts.run, facts.log, facts.quorum, facts.leader_connected) == (None,) * 4
     assert facts.reports == {}
     assert [each.state for each in facts.pipelines] == [""]
 

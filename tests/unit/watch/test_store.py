@@ -66,8 +66,8 @@ def test_the_file_is_for_its_owner(tmp_path: Path) -> None:
 
 def test_without_a_file_everything_is_empty(tmp_path: Path) -> None:
     with store.History(store.path_of(tmp_path)) as history:
-        assert history.firing() == history.recent(1) == history.changes(1) == []
-        assert history.messages() == []
+        assert (history.firing(), history.recent(1)) == ([], [])
+        assert (history.changes(1), history.messages()) == ([], [])
 
 
 def test_history_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def _parked(pipeline: PipelineFact, alerts: Alerts) -> Result:
         return initializing("parked", "not counted yet", name)
     if parked >= alerts.parked:
         return warning(
-            "parked", f"{parked} messages are parked", f"Run: tailrace parked {name}", name
+            "parked", f"{parked} messages are parked", f"Run: tailrace parked ls {name}", name
         )
     return healthy("parked", f"{parked} messages are parked", name)
 
