@@ -156,6 +156,14 @@ class System(Source):
             return {}
         return found
 
+    def health(self) -> dict[str, Any]:
+        """The body of /health/checks; empty while nothing answers."""
+        try:
+            found: dict[str, Any] = self._client.get("/health/checks").json()
+        except httpx.TransportError:
+            return {}
+        return found
+
     @property
     def log(self) -> Log:
         return Log.open(self.data / "log")

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from tailrace.config.alerts import Channel
 
 alert_app = typer.Typer(
-    no_args_is_help=True, help="Send a test alert; list alerts that fire and that have recovered."
+    name="alert",
+    no_args_is_help=True,
+    help="Send a test alert; list alerts that fire and that have recovered.",
 )
 
 

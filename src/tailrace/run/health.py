@@ -13,6 +13,7 @@ from tailrace.watch import store
 
 if TYPE_CHECKING:
     from tailrace.config import Config
+    from tailrace.watch.alerting import Alert
 
 _ORDER = ("error", "warning", "initializing", "paused", "healthy")
 
@@ -24,36 +25,48 @@ def health_document(config: Config, *, history: int = 100) -> dict[str, Any]:
     up = report is not None and report.up
     states = {each.state for each in figures.checks}
     worst = next((state for state in _ORDER if state in states), "initializing")
+    reported = [_iso(document(each)) for each in figures.alerts] if report else None
     return {
         "state": worst if up else "down",
         "watchdog": report.state if report else "down",
         "checks": [_iso(document(each)) for each in figures.checks],
-        "alerts": [_iso(document(each)) for each in figures.alerts],
         "channels": [document(each) for each in figures.channels],
-        **_history(config, history),
+        **_history(config, history, reported),
     }
 
 
-def _history(config: Config, limit: int) -> dict[str, Any]:
+def _history(config: Config, limit: int, reported: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """What the watchdog has noted. Without its report, the alerts that it left."""
     try:
         with store.History(store.path_of(config.data)) as found:
             changes = found.changes(limit)
             recent = found.recent(limit)
+            left = [_shown(each) for each in found.firing()]
     except TailraceError as error:
-        return {"history": [], "recovered": [], "history_error": error.code}
+        return {
+            "alerts": reported or [],
+            "history": [],
+            "recovered": [],
+            "history_error": error.code,
+        }
     return {
+        "alerts": left if reported is None else reported,
         "history": [{**each, "at": _time(each["at"])} for each in changes],
         "recovered": [
-            {
-                "id": each.id,
-                "check": each.key.check,
-                "subject": each.key.subject,
-                "severity": each.severity,
-                "since": _time(each.fired_at),
-                "recovered_at": _time(each.resolved_at or each.fired_at),
-            }
+            _shown(each) | {"recovered_at": _time(each.resolved_at or each.fired_at)}
             for each in recent
         ],
+    }
+
+
+def _shown(alert: Alert) -> dict[str, Any]:
+    return {
+        "id": alert.id,
+        "check": alert.key.check,
+        "subject": alert.key.subject,
+        "severity": alert.severity,
+        "summary": alert.summary,
+        "since": _time(alert.fired_at),
     }
 
 

@@ -13,7 +13,7 @@ from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.testing import TcpProxy
 from tailrace.testing.receiver import HttpReceiver, HttpResponse
-from tests.command import call
+from tests.command import Service, call
 from tests.faults.path import paused
 from tests.integration.watch.system import Watched, alerts, received, wait_for_message
 from tests.waiting import wait_for
@@ -149,3 +149,48 @@ def test_what_is_not_delivered_survives_a_restart(watched: Watched, receiver: Ht
     wait_for(
         lambda: watched.get("/health/checks")["channels"][0]["pending"] == 0, "nothing to be left"
     )
+
+
+def test_the_role_of_capture_is_enough(
+    tmp_path: Path, database: Database, receiver: HttpReceiver
+) -> None:
+    """GIVEN a role with LOGIN, REPLICATION and SELECT only THEN heartbeats come back."""
+    role = f"{database.name}_reader"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    watched = Watched(
+        tmp_path, database, alerts(receiver), dsn=f"{database.socket_dsn} user={role}"
+    )
+    watched.prepare()
+    try:
+        database.execute(f"GRANT SELECT ON t TO {role}")
+        watched.start()
+        watched.wait_until(watched.well, "heartbeats to come back")
+    finally:
+        watched.kill()
+        wait_for(lambda: not watched.reader(), "the slot to be free")
+        database.execute(f"DROP OWNED BY {role}")
+        database.execute(f"DROP ROLE {role}")
+
+
+def test_a_watchdog_of_its_own(tmp_path: Path, database: Database, receiver: HttpReceiver) -> None:
+    """GIVEN a watchdog as a service of its own WHEN the run is killed THEN the webhook learns it,
+    and that it runs again."""
+    watched = Watched(tmp_path, database, alerts(receiver, supervised=False))
+    watched.prepare()
+    with Service("watch", "-c", watched.file, folder=tmp_path, file="watch.log") as watchdog:
+        try:
+            watched.start()
+            watchdog.start()
+            watched.wait_until(watched.well, "heartbeats to come back")
+            watched.kill()
+            alert = wait_for_message(receiver, "firing", check="process", subject="run")
+            watched.start()
+            wait_for_message(receiver, "resolved", alert=alert["alert"])
+            assert watched.stop() == 0
+            assert watchdog.stop() == 0
+        finally:
+            watched.kill()
+    assert [each["check"] for each in received(receiver) if each["subject"] == "run"] == [
+        "process",
+        "process",
+    ]

@@ -15,6 +15,7 @@ from tailrace.watch.facts import (
     DiskFact,
     Facts,
     FollowerFact,
+    PipelineFact,
     ProcessFact,
     Report,
 )
@@ -360,3 +361,10 @@ def test_causes_do_not_explain_each_other() -> None:
         for cause in causes:
             back = [each.check for each in CAUSES.get(cause.check, ())]
             assert check not in back or (check, cause.subject) == ("progress", "capture")
+
+
+def test_texts_of_errors_are_not_sent() -> None:
+    """The error of an expression may quote a row: only its code is part of a result."""
+    assert "message" not in PipelineFact.__slots__
+    found = results(pipeline(state="failed", code="BAD_EXPRESSION"))[Key("pipeline", "orders")]
+    assert found.summary == "BAD_EXPRESSION: a final state"
