@@ -13,6 +13,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from tailrace import checkpoint
 from tailrace.errors import TailraceError
 from tailrace.log.format import mark as marks
 from tailrace.log.store import LocalStore
@@ -113,7 +114,8 @@ class FileWatch:
                 name=name,
                 state=str(figures.get("state", "")),
                 code=str(figures.get("code", "")),
-                position=_position(figures.get("position")),
+                # Before its first batch a process reports none: a sink may hang in that one.
+                position=_position(figures.get("position")) or self._checkpoint(name),
                 committed_at=_time(figures.get("last_committed_at")),
                 refused=tuple(
                     str(_mapping(each).get("destination", ""))
@@ -121,6 +123,15 @@ class FileWatch:
                 ),
                 parked=self._slow.get("parked", {}).get(name),
             )
+
+    def _checkpoint(self, name: str) -> Position | None:
+        """Where a pipeline continues, by its files."""
+        folder = checkpoint.folder_of(self._config.data, name)
+        try:
+            return checkpoint.delivered(folder) or checkpoint.start(folder)
+        except (TailraceError, OSError, LookupError, TypeError, ValueError):
+            # The pipeline reports it.
+            return None
 
     def _parked(self, name: str) -> int | None:
         try:

@@ -114,4 +114,7 @@ class Motion:
 
 
 def _is_behind(pipeline: PipelineFact, log: LogFact | None) -> bool:
-    return pipeline.position is not None and log is not None and pipeline.position < log.end
+    """Whether a pipeline that runs has something to do. Without a log, or a position, it waits."""
+    if pipeline.state != "running" or pipeline.position is None or log is None:
+        return False
+    return pipeline.position < log.end

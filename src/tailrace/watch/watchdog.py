@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tailrace.watch.result import Key, Result
 
 TICK_S = 1.0
+_SOURCE_EVERY_S = 2.0
 _PRUNE_EVERY_S = 3600.0
 _SETTLED_S = 60.0
 """By then every check that reads files has a result."""
@@ -88,7 +89,7 @@ class Watchdog:
         )
         self._files = Poller("files", FileWatch(config).ask, TICK_S)
         source = SourceWatch(config, heartbeat_s=self._alerts.heartbeat_s, clock=time.monotonic)
-        self._source = Poller("source", source.ask, TICK_S)
+        self._source = Poller("source", source.ask, _SOURCE_EVERY_S)
 
     def _restore(self) -> tuple[Sequence[Alert], Sequence[Message]]:
         """What an earlier watchdog left. A file that cannot be read is set aside."""
@@ -196,7 +197,8 @@ class Watchdog:
             )
             for channel in notice.channels
         ]
-        structlog.get_logger().warning(
+        events = structlog.get_logger()
+        (events.info if notice.kind == "resolved" else events.warning)(
             f"alert.{notice.kind}", check=alert.key.check, subject=alert.key.subject,
             severity=alert.severity, summary=alert.summary, hint=alert.hint,
         )  # fmt: skip

@@ -368,3 +368,12 @@ def test_texts_of_errors_are_not_sent() -> None:
     assert "message" not in PipelineFact.__slots__
     found = results(pipeline(state="failed", code="BAD_EXPRESSION"))[Key("pipeline", "orders")]
     assert found.summary == "BAD_EXPRESSION: a final state"
+
+
+def test_a_pipeline_that_does_not_run_does_not_stall() -> None:
+    """Its state says why: starting Spark takes time, and a sink that is away has its own code."""
+    motion = Motion()
+    behind = pipeline(state="starting", position=Position(Lsn(1), 0))
+    for now in (0.0, 100.0):
+        found = results(replace(behind, now=now), motion)
+        assert found[Key("progress", "orders")].state == "healthy"

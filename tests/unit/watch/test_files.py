@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace import checkpoint
 from tailrace.config import Config
 from tailrace.log.format import mark
 from tailrace.log.store import LocalStore
@@ -136,3 +137,17 @@ def test_memory_counts_descendants() -> None:
         wait_for(lambda: (memory.used_bytes([running.pid]) or 0) > 1 << 20)
         running.communicate(b"")
     assert memory.used_bytes([running.pid]) is None
+
+
+def test_the_position_before_the_first_batch(config: Config) -> None:
+    """GIVEN a process that has not finished a batch THEN the checkpoint says where the pipeline
+    is, and before the first one its start."""
+    write(config, "pipelines", pipelines={"orders": {"state": "running", "position": ""}})
+    assert ask(config).pipelines[0].position is None
+    folder = checkpoint.folder_of(config.data, "orders")
+    start = Position(Lsn(5), 1)
+    checkpoint.write_start(folder, checkpoint.StartRecord(position=start))
+    assert ask(config).pipelines[0].position == start
+    for path in folder.iterdir():
+        path.write_text("{")
+    assert ask(config).pipelines[0].position is None
