@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailrace.watch.checks.machine import machine_checks
+from tailrace.watch.checks.machine import UNREAD_S, machine_checks
 from tailrace.watch.checks.pipelines import pipeline_checks
 from tailrace.watch.checks.processes import process_checks
 from tailrace.watch.checks.source import source_checks
@@ -37,19 +38,26 @@ CAUSES: Mapping[str, tuple[Key, ...]] = {
 """By check: others that explain it. While one of them is bad, it sends no alert of its own."""
 
 
-SOURCE_CHECKS = frozenset({"source", "slot", "publication", "replication", "wal_kept"})
+SOURCE_CHECKS = frozenset(
+    {
+        *map(Key, ("source", "slot", "publication", "replication", "wal_kept")),
+        Key("progress", "capture"),
+        Key("heartbeat", "log"),
+    }
+)
 """Those that need an answer of PostgreSQL. Without one, their last results stay."""
 
 
 def evaluate(facts: Facts, motion: Motion, alerts: Alerts) -> dict[Key, Result]:
     """The results of all checks that can be said something about now."""
+    results = list(machine_checks(facts, alerts))
+    if facts.files_age_s > UNREAD_S:
+        # What was read before the disk hung says nothing about now.
+        facts = replace(facts, files=None)
     motion.note(facts)
-    results = [
-        *machine_checks(facts, alerts),
-        *source_checks(facts, motion, alerts),
-        *process_checks(facts, alerts),
-        *pipeline_checks(facts, motion, alerts),
-    ]
+    results += source_checks(facts, motion, alerts)
+    results += process_checks(facts, alerts)
+    results += pipeline_checks(facts, motion, alerts)
     return {result.key: result for result in results}
 
 

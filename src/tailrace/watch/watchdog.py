@@ -171,8 +171,8 @@ class Watchdog:
 
     def _gone(self, key: Key) -> bool:
         """Whether what an alert of an earlier run is about is no longer checked."""
-        if key.check in SOURCE_CHECKS:
-            return self._follower
+        if key in SOURCE_CHECKS:
+            return self._follower or (key.check == "heartbeat" and not self._alerts.heartbeat_s)
         if key.subject in self._config.pipelines or self._files.answer is None:
             return False
         return time.monotonic() - self._started_at > _SETTLED_S

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,9 +275,16 @@ def test_replicas() -> None:
 def test_a_disk_that_does_not_answer() -> None:
     """GIVEN files that nobody could read for long THEN that is the error, and nothing else is said
     about what they hold."""
-    found = results(replace(FACTS, files_age_s=31.0, source=None))
-    assert found[Key("files")].state == "error"
-    assert Key("disk", "log") not in found
+    motion, ahead = Motion(), source(wal_end=Lsn(5000), beats=(Beat(lsn=Lsn(2000), at=900.0),))
+    results(ahead, motion)
+    found = results(replace(ahead, files_age_s=31.0, now=2000.0), motion)
+    assert {str(key): str(each.state) for key, each in found.items()} == {
+        "files": "error",
+        "source": "healthy",
+        "slot": "healthy",
+        "publication": "healthy",
+        "wal_kept": "healthy",
+    }
 
 
 def test_progress_of_capture() -> None:
@@ -377,3 +386,15 @@ def test_a_pipeline_that_does_not_run_does_not_stall() -> None:
     for now in (0.0, 100.0):
         found = results(replace(behind, now=now), motion)
         assert found[Key("progress", "orders")].state == "healthy"
+
+
+def test_the_guide_lists_every_check() -> None:
+    root = Path(__file__).parents[3]
+    code = "".join(
+        path.read_text() for path in sorted((root / "src/tailrace/watch/checks").glob("*.py"))
+    )
+    kinds = "healthy|warning|error|initializing|paused"
+    names = set(re.findall(rf'\b(?:{kinds})\(\s*"([a-z_]+)"', code))
+    guide = (root / "docs/guides/alerts.md").read_text().partition("## The checks")[2]
+    assert set(re.findall(r"^\| `([a-z_]+)`", guide, re.MULTILINE)) == names
+    assert len(names) == 21

@@ -43,8 +43,11 @@ def source_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Resu
     yield _slot(source)
     yield _publication(source)
     if source.slot_exists:
-        yield from _replication(facts, source)
         yield from _wal_kept(source, alerts)
+    if facts.files is None:
+        return
+    if source.slot_exists:
+        yield from _replication(facts, source)
         yield _progress(facts, motion, alerts)
     if alerts.heartbeat_s:
         yield _heartbeat(facts, source, alerts)
