@@ -70,7 +70,7 @@ class Probe:
         return self._use(read)
 
     def beat(self) -> Lsn:
-        """Commit a transactional logical message; a position before its commit."""
+        """Commit a transactional logical message; its end, where its commit record may begin."""
 
         def emit(connection: LimitedConnection) -> Lsn:
             row = connection.execute(

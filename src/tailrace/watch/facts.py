@@ -152,7 +152,7 @@ class Beat:
     """A heartbeat that was committed."""
 
     lsn: Lsn
-    """Before its commit record."""
+    """Where its message ends. Its transaction has this position, or a later one."""
     at: float
     """When it was sent, on the watchdog's monotonic clock."""
 

@@ -16,7 +16,7 @@ from tailrace.testing.receiver import HttpReceiver, HttpResponse
 from tests.command import Service, call
 from tests.faults.path import paused
 from tests.integration.watch.system import Watched, alerts, received, wait_for_message
-from tests.waiting import wait_for
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,3 +194,27 @@ def test_a_watchdog_of_its_own(tmp_path: Path, database: Database, receiver: Htt
         "process",
         "process",
     ]
+
+
+def test_a_heartbeat_arrives_before_the_next(
+    tmp_path: Path, database: Database, receiver: HttpReceiver
+) -> None:
+    """GIVEN heartbeats that are far apart WHEN the source is idle THEN the first one counts as
+    arrived without the second."""
+    watched = Watched(tmp_path, database, alerts(receiver, heartbeat_s=3600))
+    watched.prepare()
+    try:
+        watched.start()
+        watched.wait_until(watched.well, "the heartbeat to come back")
+        wait_for(lambda: _changes(watched) > 0, "the heartbeat to be captured")
+        log = Log.open(tmp_path / "data" / "log")
+        assert [each.prefix for each in read_changes(log, log.earliest())] == ["tailrace"]
+        seconds = alerts(receiver)["stalled_s"] + 2
+        holds(lambda: watched.state("heartbeat", "log") != "error", seconds, "it has arrived")
+    finally:
+        watched.kill()
+        wait_for(lambda: not watched.reader(), "the slot to be free")
+
+
+def _changes(watched: Watched) -> int:
+    return int(watched.get("/status")["capture"]["changes"])

@@ -113,7 +113,7 @@ def _waits_s(facts: Facts, files: FileFacts, pipeline: PipelineFact) -> float:
         (
             facts.now - each.at
             for each in facts.source.beats
-            if pipeline.position.lsn <= each.lsn < in_log
+            if pipeline.position.lsn < each.lsn <= in_log
         ),
         0.0,
     )

@@ -145,7 +145,7 @@ def _heartbeat(facts: Facts, source: SourceFacts, alerts: Alerts) -> Result:
         return paused("heartbeat", "`capture.messages` is off", "log")
     log = facts.files.log if facts.files else None
     reached = log.end.lsn if log else 0
-    waits_s = next((facts.now - each.at for each in source.beats if each.lsn >= reached), 0.0)
+    waits_s = next((facts.now - each.at for each in source.beats if each.lsn > reached), 0.0)
     return heartbeat("log", waits_s, alerts)
 
 
