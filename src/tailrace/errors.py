@@ -31,6 +31,7 @@
     │   ├── SinkRefusedError              SINK_REFUSED           32  never
     │   ├── PoisonedError                 POISONED               33  never
     │   └── SinkFencedError               SINK_FENCED            34  never
+    ├── AlertUndeliveredError             ALERT_UNDELIVERED      19  back-off
     └── ReplicaError
         ├── ReplicaUnreachableError       REPLICA_UNREACHABLE    40  back-off
         ├── ReplicaRefusedError           REPLICA_REFUSED        41  never
@@ -334,6 +335,15 @@ class SinkFencedError(SinkError):
     code = "SINK_FENCED"
     exit_code = 34
     default_hint = "Stop the other run of this pipeline, then start this one again."
+
+
+class AlertUndeliveredError(TailraceError):
+    """A channel for alerts does not accept a message. It is kept and sent again."""
+
+    code = "ALERT_UNDELIVERED"
+    exit_code = 19
+    retry = Retry.BACK_OFF
+    default_hint = "Correct the channel in `alerts.channels`, then run: tailrace alert test"
 
 
 class ReplicaError(TailraceError):

@@ -52,12 +52,18 @@ class Tables:
         return selected
 
 
+WATCHDOG = "tailrace"
+"""Prefix of the watchdog's messages: they pass through the log, and no pattern selects them."""
+
+
 @dataclass(frozen=True)
 class Prefixes:
     """Selection of logical messages: patterns over their prefix.
 
     >>> Prefixes(("outbox.*",))("outbox.orders"), Prefixes()("anything")
     (True, False)
+    >>> Prefixes(("*",))("tailrace")
+    False
     """
 
     patterns: tuple[str, ...] = ()
@@ -68,7 +74,7 @@ class Prefixes:
 
     def __call__(self, prefix: str) -> bool:
         """Whether messages of a prefix are selected."""
-        return any(rule.fullmatch(prefix) for rule in self._rules)
+        return prefix != WATCHDOG and any(rule.fullmatch(prefix) for rule in self._rules)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -68,7 +68,8 @@ class Supervisor(Service):
 class System(Source):
     """A database with tables, a settings file, and `tailrace run` over it.
 
-    `log` are further settings of the log; `env` are variables of the processes.
+    `log` are further settings of the log, `alerts` those of a watchdog; `env` are variables of the
+    processes.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class System(Source):
         log: dict[str, Any] | None = None,
         env: dict[str, str] | None = None,
         tables: str = TABLES,
+        alerts: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(database, tables)
         self.folder = folder
@@ -96,9 +98,9 @@ class System(Source):
             for name, each in pipelines.items()
             if each["sink"]["type"] == "nats"
         }
-        self._prepare(log or {})
+        self._prepare(log or {}, alerts)
 
-    def _prepare(self, log: dict[str, Any]) -> None:
+    def _prepare(self, log: dict[str, Any], alerts: dict[str, Any] | None) -> None:
         settings = {
             "source": {"dsn": self.database.socket_dsn, "slot": self.slot},
             "log": {"path": str(self.data / "log"), "segment_bytes": "4MiB", **log},
@@ -107,6 +109,7 @@ class System(Source):
             "pipelines": {
                 name: {"shape": "plain", **pipeline} for name, pipeline in self.pipelines.items()
             },
+            **({} if alerts is None else {"alerts": alerts}),
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "tailrace.yml").write_text(yaml.safe_dump(settings))
@@ -149,6 +152,14 @@ class System(Source):
         """The body of /status; empty while nobody answers."""
         try:
             found: dict[str, Any] = self._client.get("/status").json()
+        except httpx.TransportError:
+            return {}
+        return found
+
+    def health(self) -> dict[str, Any]:
+        """The body of /health/checks; empty while nothing answers."""
+        try:
+            found: dict[str, Any] = self._client.get("/health/checks").json()
         except httpx.TransportError:
             return {}
         return found

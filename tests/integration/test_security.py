@@ -4,6 +4,7 @@ lines, its output, and none of them has a password."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -37,11 +38,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-PASSWORDS = {"SHOP_PASSWORD": "canary-of-postgresql", "NATS_PASSWORD": "canary-of-nats"}
+PASSWORDS = {
+    "SHOP_PASSWORD": "canary-of-postgresql",
+    "NATS_PASSWORD": "canary-of-nats",
+    "ALERT_TOKEN": "canary-of-alerts",
+}
 SPARK_SECRET = "canary-of-spark"
 ROW = "canary-of-a-row"
 ROWS = 50
-ENDPOINTS = ("/status", "/metrics", "/ready", "/health", "/backfills", "/streams/info")
+ENDPOINTS = (
+    *("/status", "/metrics", "/ready", "/health", "/health/checks", "/backfills"),
+    "/streams/info",
+)
 
 
 _LABELS = "SELECT id, 'x' AS text FROM unnest($1::bigint[]) AS id"
@@ -64,6 +72,12 @@ class System(Service):
             "log": {"path": "data/log"},
             "data": "data",
             "http": {"port": int(self.url.rpartition(":")[2])},
+            # A check that warns, and a channel that does not accept it.
+            "alerts": {
+                "for_s": 0,
+                "disk_free_percent": 100,
+                "channels": {"hook": {"webhook": {"url": "http://127.0.0.1:1/${ALERT_TOKEN}"}}},
+            },
             "spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": SPARK_SECRET}},
             "pipelines": {
                 "orders": {
@@ -193,6 +207,7 @@ def test_a_running_system(system: System, server: EmbeddedNats) -> None:
     _check_sockets(system, processes)
     _check_environments(processes)
     _check_modes(system)
+    wait_for(lambda: _undelivered(system), "an alert that is not delivered")
     stored = contents(system.data, system.temporary)
     assert ROW in "".join(text for path, text in stored.items() if "/log/" in path)
     assert any("/blockmgr-" in path for path in stored), sorted(stored)
@@ -206,6 +221,11 @@ def test_a_running_system(system: System, server: EmbeddedNats) -> None:
             [str(system.data / "http.token")] if secret == token else []
         )
     assert [place for place, text in shown.items() if ROW in text] == []
+
+
+def _undelivered(system: System) -> int:
+    channels = json.loads(_body(system, "/health/checks"))["channels"]
+    return sum(each["pending"] for each in channels)
 
 
 def _body(system: System, path: str) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,50 @@ def test_every_metric_of_the_board_exists(board: dict[str, Any]) -> None:
     used = {name for expression in expressions for name in _NAME.findall(expression)}
     assert len(used) > 10
     assert used <= known
+
+
+@pytest.fixture(scope="module")
+def rules() -> list[dict[str, Any]]:
+    content = yaml.safe_load((DEPLOY / "prometheus-rules.yml").read_text())
+    found: list[dict[str, Any]] = [rule for each in content["groups"] for rule in each["rules"]]
+    return found
+
+
+def test_every_metric_and_label_of_the_rules_exists(rules: list[dict[str, Any]]) -> None:
+    """GIVEN a rule THEN its metrics exist, with the labels that it and its texts name."""
+    body, _ = exposition(lambda: SYSTEM)
+    labels: dict[str, set[str]] = {}
+    for line in body.decode().splitlines():
+        if not line.startswith("#"):
+            name = re.split(r"[{ ]", line)[0]
+            labels.setdefault(name, set()).update(re.findall(r'(\w+)="', line))
+    for rule in rules:
+        names = set(_NAME.findall(rule["expr"]))
+        assert names
+        assert names <= labels.keys(), rule["alert"]
+        used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        used |= set(re.findall(r"[{,](\w+)=", rule["expr"]))
+        assert used <= set.intersection(*(labels[name] for name in names)), rule["alert"]
+
+
+def test_rules_are_complete(rules: list[dict[str, Any]]) -> None:
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("warning", "error")
+        assert rule["annotations"].keys() == {"summary", "description"}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_the_rules() -> None:
+    path = DEPLOY / "prometheus-rules.yml"
+    subprocess.run(["promtool", "check", "rules", path], check=True, capture_output=True)
+
+
+def test_prometheus_reads_the_rules(compose: dict[str, Any]) -> None:
+    content = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    mounted = [each.split(":") for each in compose["services"]["prometheus"]["volumes"]]
+    inside = {target: source for source, target, *_ in mounted}
+    assert inside[f"/etc/prometheus/{content['rule_files'][0]}"] == "./prometheus-rules.yml"
 
 
 def test_labels_of_the_board_exist(board: dict[str, Any]) -> None:

@@ -56,3 +56,10 @@ def test_invalid_patterns_are_refused(pattern: str) -> None:
 )
 def test_prefixes(patterns: tuple[str, ...], prefix: str, selected: bool) -> None:
     assert Prefixes(patterns)(prefix) is selected
+
+
+@pytest.mark.parametrize("pattern", ["*", "tailrace", "tail*", "tailrac?"])
+def test_messages_of_the_watchdog_are_never_selected(pattern: str) -> None:
+    selected = Prefixes((pattern,))
+    assert not selected("tailrace")
+    assert Prefixes(("tailrace.*",))("tailrace.heartbeat")

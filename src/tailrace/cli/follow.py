@@ -83,7 +83,7 @@ def follow(
     # Passed on in the environment: the processes read the file themselves.
     given = {"TAILRACE_LISTEN": listen, "TAILRACE_LOG": log}
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
-    code = supervise(follower_processes(file), settings.data)
+    code = supervise(follower_processes(settings, file), settings.data)
     if code == LeadingError.exit_code:
         become("run", str(file))
     raise typer.Exit(code)

@@ -3,6 +3,7 @@
 Nothing here connects to PostgreSQL: `tailrace.postgres.connection` checks a DSN.
 """
 
+from tailrace.config.alerts import Alerts
 from tailrace.config.file import load, section_of
 from tailrace.config.http import Http
 from tailrace.config.pipeline import Backfill, Backfills, Pipeline, Snapshots
@@ -11,6 +12,7 @@ from tailrace.config.sections import Capture, Config, Log, Source
 from tailrace.config.spark import Spark
 
 __all__ = [
+    "Alerts",
     "Backfill",
     "Backfills",
     "Capture",

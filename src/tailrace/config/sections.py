@@ -16,6 +16,7 @@ from pydantic import (
     SecretStr,
 )
 
+from tailrace.config.alerts import Alerts
 from tailrace.config.http import Http
 from tailrace.config.pipeline import Pipeline  # noqa: TC001 - pydantic reads them
 from tailrace.config.replication import Replication
@@ -149,6 +150,7 @@ class Config(Section):
     )
     spark: Spark = Field(default=Spark(), description=Spark.__doc__)
     http: Http = Field(default=Http(), description=Http.__doc__)
+    alerts: Alerts | None = Field(default=None, description=Alerts.__doc__)
     pipelines: dict[PipelineName, Pipeline] = Field(
         default={}, description="The pipelines, by name."
     )

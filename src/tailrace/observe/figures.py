@@ -18,6 +18,7 @@ from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
 from typing import Annotated, ClassVar
 
 from tailrace.observe.figure import Figure, Figures, LsnText, Metric, counter, gauge
+from tailrace.observe.health import WatchFigures  # noqa: TC001 - get_type_hints reads it
 from tailrace.observe.replica import (  # noqa: TC001 - get_type_hints reads the annotations
     FollowingFigures,
     LeaderFigures,
@@ -445,3 +446,5 @@ class SystemFigures(Figures):
     """Without followers, None."""
     following: FollowingFigures | None = None
     """None, unless this machine follows a leader."""
+    watch: WatchFigures | None = None
+    """None, unless the settings have `alerts`."""

@@ -30,6 +30,7 @@ from tailrace.observe.figures import (
     SnapshotFigures,
     SystemFigures,
 )
+from tailrace.observe.health import ChannelFigures, CheckFigures, WatchFigures
 from tailrace.observe.replica import FollowerFigures, FollowingFigures, LeaderFigures
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class Collector(Base):
             yield from families(FollowerFigures, system.leading.followers)
         if system.following is not None:
             yield from families(FollowingFigures, [system.following])
+        if system.watch is not None:
+            yield from families(WatchFigures, [system.watch])
+            yield from families(CheckFigures, system.watch.checks)
+            yield from families(ChannelFigures, system.watch.channels)
         for kind, items in ((CreekFigures, creek_figures), (CreekReads, creek_reads)):
             if found := [*items(system)]:
                 yield from families(kind, found)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
@@ -235,6 +236,13 @@ def classify(sqlstate: str | None, message: str, *, dsn: str = "") -> TailraceEr
 def user(dsn: str) -> str:
     """The user in `dsn`; empty if libpq chooses it."""
     return _known(dsn).get("user", "")
+
+
+def certificate_files(dsn: str) -> dict[str, Path]:
+    """The files with certificates that libpq reads, by option; without libpq's default places."""
+    known = _environment() | _known(dsn)
+    given = {name: known.get(name, "") for name in ("sslcert", "sslrootcert")}
+    return {name: Path(path) for name, path in given.items() if path not in ("", "system")}
 
 
 def database_name(dsn: str) -> str:

@@ -26,6 +26,7 @@ from tailrace.observe.hosts import AllowedHosts
 from tailrace.observe.metrics import exposition
 from tailrace.run import parked_endpoints, pull_endpoints
 from tailrace.run.document import problems, status_document
+from tailrace.run.health import health_document
 from tailrace.run.origin import is_same_origin
 from tailrace.run.parked_endpoints import ParkedEndpoints
 from tailrace.run.pull_endpoints import PullEndpoints
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _ENDPOINTS = {
     "GET /health": "200 while this server answers",
+    "GET /health/checks": "the watchdog's checks with their history, and the alerts",
     "GET /ready": "200 if everything works, 503 with the problems otherwise",
     "GET /status": "processes, pipelines, log and slot as JSON",
     "GET /metrics": "the same for Prometheus",
@@ -99,6 +101,7 @@ class Endpoints:
         return application(
             [
                 Route("/health", self._health),
+                Route("/health/checks", self._checks),
                 Route("/ready", self._ready),
                 Route("/status", self._status),
                 Route("/metrics", self._metrics),
@@ -116,6 +119,9 @@ class Endpoints:
 
     async def _health(self, _request: Request) -> Response:
         return reply({"status": "ok"})
+
+    async def _checks(self, _request: Request) -> Response:
+        return reply(await run_in_threadpool(health_document, self._config))
 
     async def _ready(self, _request: Request) -> Response:
         reasons = problems(await run_in_threadpool(self._overview.read))

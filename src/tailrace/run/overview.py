@@ -26,6 +26,7 @@ from tailrace.observe.figures import (
     SlotFigures,
     SystemFigures,
 )
+from tailrace.observe.health import WatchFigures
 from tailrace.observe.replica import FollowingFigures, LeaderFigures
 from tailrace.parking import parking
 from tailrace.parking.listing import Listing
@@ -99,6 +100,7 @@ class Overview:
             pins=tuple(_pins(self._config, self._clock())),
             leading=_leading(self._config, leading),
             following=_following(following),
+            watch=_watch(self._config, status.read(self._where, "watch", WatchFigures)),
         )
 
 
@@ -200,6 +202,13 @@ def _following(report: Report[FollowingFigures] | None) -> FollowingFigures | No
     return replace(
         report.status, state=report.state, connected=report.up and report.status.connected
     )
+
+
+def _watch(config: Config, report: Report[WatchFigures] | None) -> WatchFigures | None:
+    """What the watchdog reports; that it is down, if the settings have one and it does not run."""
+    if report is None:
+        return None if config.alerts is None else WatchFigures(state="down")
+    return replace(report.status, state=report.state)
 
 
 def _pipelines(

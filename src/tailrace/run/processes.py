@@ -45,10 +45,11 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
         )
     extra = ("--metrics-lines",) if metrics_lines else ()
     command = (*tailrace, "serve", *settings, "--supervised", *extra)
-    return [*specs, Spec(name="serve", command=command, worker=False, stop_s=5.0)]
+    specs.append(Spec(name="serve", command=command, worker=False, stop_s=5.0))
+    return [*specs, *_watchdog(config, file)]
 
 
-def follower_processes(file: Path) -> list[Spec]:
+def follower_processes(config: Config, file: Path) -> list[Spec]:
     """The processes of a machine that follows a leader."""
     tailrace = (sys.executable, "-m", "tailrace.cli")
     settings = ("-c", str(file))
@@ -60,7 +61,16 @@ def follower_processes(file: Path) -> list[Spec]:
             worker=False,
             stop_s=5.0,
         ),
+        *_watchdog(config, file, "--follower"),
     ]
+
+
+def _watchdog(config: Config, file: Path, *options: str) -> list[Spec]:
+    """Stopped last: it delivers what the end of the others has to say."""
+    if config.alerts is None or not config.alerts.supervised:
+        return []
+    command = (sys.executable, "-m", "tailrace.cli", "watch", "-c", str(file), *options)
+    return [Spec(name="watch", command=command, worker=False, stop_s=15.0)]
 
 
 def _log_exists(path: Path) -> bool:

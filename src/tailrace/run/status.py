@@ -29,6 +29,7 @@ from tailrace.observe.figures import (
     ProcessFigures,
     SnapshotFigures,
 )
+from tailrace.observe.health import WatchFigures
 from tailrace.observe.replica import FollowingFigures, LeaderFigures
 from tailrace.process import alive
 from tailrace.state_file import StateFile
@@ -62,8 +63,18 @@ class PipelinesStatus(Figures):
     backfills: tuple[BackfillFigures, ...] = ()
 
 
-Status = RunStatus | CaptureFigures | PipelinesStatus | LeaderFigures | FollowingFigures
-S = TypeVar("S", RunStatus, CaptureFigures, PipelinesStatus, LeaderFigures, FollowingFigures)
+Status = (
+    RunStatus | CaptureFigures | PipelinesStatus | LeaderFigures | FollowingFigures | WatchFigures
+)
+S = TypeVar(
+    "S",
+    RunStatus,
+    CaptureFigures,
+    PipelinesStatus,
+    LeaderFigures,
+    FollowingFigures,
+    WatchFigures,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +144,7 @@ _ADAPTERS: dict[type[Status], TypeAdapter[Any]] = {
     PipelinesStatus: TypeAdapter(PipelinesStatus),
     LeaderFigures: TypeAdapter(LeaderFigures),
     FollowingFigures: TypeAdapter(FollowingFigures),
+    WatchFigures: TypeAdapter(WatchFigures),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace import config
-from tailrace.observe import bridge, creek, figures, replica
+from tailrace.observe import bridge, creek, figures, health, replica
 from tailrace.observe.bridge import BridgeFigures
 from tailrace.observe.creek import CreekFigures, CreekReads
 from tailrace.observe.figure import Figures, Recorder, document, figures_of
@@ -30,6 +30,7 @@ from tailrace.observe.figures import (
     SnapshotFigures,
     SystemFigures,
 )
+from tailrace.observe.health import AlertFigures, ChannelFigures, CheckFigures, WatchFigures
 from tailrace.observe.metrics import exposition
 from tailrace.observe.replica import FollowerFigures, FollowingFigures, LeaderFigures
 from tailrace.position import Lsn
@@ -125,11 +126,20 @@ SYSTEM = SystemFigures(
     slot=SlotFigures(active=True, kept_wal_bytes=2, lag_bytes=1, tables=3, checked_at="now"),
     log=LogFigures(end="0/10.0", end_lsn=Lsn(0x10), earliest="0/1.0", bytes=4, segments=1),
     pins=(PinFigures(name="bridge", position="0/9.0", age_s=1.5),),
+    watch=WatchFigures(
+        state="watching",
+        checks=(CheckFigures(check="disk", subject="log", state="warning", since=NOON),),
+        channels=(ChannelFigures(name="pager", pending=2),),
+        firing=1,
+    ),
 )
 KINDS = [
+    AlertFigures,
     BackfillFigures,
     BridgeFigures,
     CaptureFigures,
+    ChannelFigures,
+    CheckFigures,
     CreekFigures,
     CreekReads,
     FollowerFigures,
@@ -144,6 +154,7 @@ KINDS = [
     SchemaChangeFigures,
     SlotFigures,
     SnapshotFigures,
+    WatchFigures,
 ]
 SECTIONS: dict[type[Figures], Any] = {
     BackfillFigures: lambda body: body["backfills"][0],
@@ -182,7 +193,7 @@ def body() -> dict[str, Any]:
 def test_every_class_of_figures_is_listed_here() -> None:
     declared = {
         value
-        for module in (figures, bridge, creek, replica)
+        for module in (figures, bridge, creek, health, replica)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Figures) and not name.startswith("_")
     }
@@ -228,6 +239,9 @@ def test_how_values_become_samples(samples: dict[str, Any]) -> None:
     }
     assert samples["tailrace_captured_last_commit_timestamp_seconds"] == {((), NOON.timestamp())}
     assert samples["tailrace_backfill_failed"] == {((pipeline, ("table", "public.t")), 1)}
+    check = (("check", "disk"), ("state", "warning"), ("subject", "log"))
+    assert samples["tailrace_health_check"] == {(check, 1)}
+    assert samples["tailrace_alerts_firing"] == {((), 1)}
     assert samples["tailrace_schema_findings_total"] == {
         ((("kind", "column-default"), pipeline), 2)
     }

@@ -146,6 +146,11 @@ def test_health_needs_only_the_server(site: Site) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
+def test_health_checks_without_a_watchdog(site: Site) -> None:
+    answer = site.ask("GET", "/health/checks")
+    assert (answer.status_code, answer.json()["watchdog"]) == (200, "down")
+
+
 def test_status_begins_with_the_fields_of_the_bridge(site: Site) -> None:
     site.healthy()
     body = site.get("/status")

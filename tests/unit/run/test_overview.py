@@ -17,6 +17,7 @@ from tailrace.observe.figures import (
     SlotFigures,
     SystemFigures,
 )
+from tailrace.observe.health import CheckFigures, WatchFigures
 from tailrace.run import status
 from tailrace.run.document import problems
 from tailrace.run.overview import Overview
@@ -168,3 +169,21 @@ CONNECTED = CaptureFigures(connected=True)
 )
 def test_why_a_system_is_not_ready(system: SystemFigures, reasons: list[str]) -> None:
     assert problems(system) == reasons
+
+
+def test_the_watchdog_is_shown_if_there_is_one(folder: Folder) -> None:
+    """GIVEN alerts in the settings THEN a watchdog that does not report is down."""
+    assert folder.read().watch is None
+    alerts = config.Alerts()
+    folder.config = folder.config.model_copy(update={"alerts": alerts})
+    assert folder.read().watch == WatchFigures(state="down")
+    checks = (CheckFigures(check="disk", subject="log", state="healthy"),)
+    status.write(folder.where, "watch", WatchFigures(state="watching", checks=checks))
+    found = folder.read().watch
+    assert found is not None
+    assert (found.state, found.checks) == ("watching", checks)
+    path = folder.where / "watch.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22}))
+    found = folder.read().watch
+    assert found is not None
+    assert found.state == "down"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tailrace import config
-from tailrace.run.processes import processes
+from tailrace.run.processes import follower_processes, processes
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,24 @@ def test_the_processes_of_a_config(
     assert not specs["serve"].worker
     if pipelines:
         assert specs["pipelines"].idle()
+
+
+@pytest.mark.parametrize(
+    ("alerts", "names"),
+    [
+        (None, ["capture", "serve"]),
+        ({}, ["capture", "serve", "watch"]),
+        ({"supervised": False}, ["capture", "serve"]),
+    ],
+)
+def test_the_watchdog_stops_last(alerts: dict[str, Any] | None, names: list[str]) -> None:
+    """Its own end must not be before it has delivered what the end of the others has to say."""
+    loaded = config.Config.model_validate({} if alerts is None else {"alerts": alerts})
+    specs = processes(loaded, Path("t.yml"))
+    assert [each.name for each in specs] == names
+    assert not specs[-1].worker
+    followers = follower_processes(loaded, Path("t.yml"))
+    assert [each.name for each in followers] == ["follow", *names[1:]]
+    if names[-1] == "watch":
+        assert specs[-1].command[-3:] == ("watch", "-c", "t.yml")
+        assert followers[-1].command[-1] == "--follower"

@@ -1,0 +1,176 @@
+"""When an alert is sent, repeated and recalled. Without a clock or a channel of its own.
+
+    quiet ──bad for for_s, or final──▶ firing ──not bad for for_s──▶ quiet
+                                        │  ▲
+                                        └──┘ repeat_s passed, or worse for for_s
+
+A check that is initializing, or that another bad check explains, changes nothing: an alert that
+fires stays, and none begins. An alert that fires for a check that no longer exists (a pipeline that
+was removed) ends as one that has recovered.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from tailrace.watch.evaluation import explained
+from tailrace.watch.result import Key, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tailrace.config import Alerts
+    from tailrace.watch.result import Result
+
+_RANK = {"warning": 1, "error": 2}
+Kind = Literal["firing", "repeat", "resolved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """An alert that was sent. Times are seconds since 1970."""
+
+    id: str
+    key: Key
+    severity: str
+    summary: str
+    hint: str
+    began_at: float
+    """When the check became bad."""
+    fired_at: float
+    repeated_at: Mapping[str, float]
+    """By channel, when it was sent there last."""
+    resolved_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A message to send about an alert."""
+
+    kind: Kind
+    alert: Alert
+    channels: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Timer:
+    """Since when a check is bad, worse than its alert, or good."""
+
+    bad_at: float | None = None
+    worse_at: float | None = None
+    good_at: float | None = None
+
+
+class Alerting:
+    """The alerts of a system. Call `update` with all results, several times per `for_s`."""
+
+    def __init__(
+        self,
+        alerts: Alerts,
+        firing: Sequence[Alert] = (),
+        *,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._alerts = alerts
+        self._new_id = new_id
+        self._timers: dict[Key, _Timer] = {}
+        self.firing: dict[Key, Alert] = {alert.key: alert for alert in firing}
+
+    def update(
+        self, results: Mapping[Key, Result], now: float, *, gone: Callable[[Key], bool]
+    ) -> list[Notice]:
+        """What is to be sent now. `gone` says whether the subject of an alert no longer exists."""
+        notices: list[Notice] = []
+        for key, result in results.items():
+            notices += self._update(result, now, quiet=explained(key, results))
+        for key in [key for key in self.firing if key not in results and gone(key)]:
+            notices.append(self._resolve(key, now, "it no longer exists"))
+        return notices
+
+    def _update(self, result: Result, now: float, *, quiet: bool) -> Iterator[Notice]:
+        key = result.key
+        timer = self._timers.setdefault(key, _Timer())
+        if result.state is State.INITIALIZING:
+            timer.bad_at = timer.good_at = None
+        elif not result.state.bad:
+            timer.bad_at = timer.worse_at = None
+            if timer.good_at is None:
+                timer.good_at = now
+            if key in self.firing and now - timer.good_at >= self._alerts.for_s:
+                yield self._resolve(key, now, result.summary)
+        else:
+            timer.good_at = None
+            if timer.bad_at is None:
+                timer.bad_at = now
+            if not quiet:
+                yield from self._bad(result, timer, now)
+
+    def _bad(self, result: Result, timer: _Timer, now: float) -> Iterator[Notice]:
+        for_s = 0.0 if result.at_once else self._alerts.for_s
+        present = self.firing.get(result.key)
+        assert timer.bad_at is not None
+        if present is None:
+            if now - timer.bad_at >= for_s:
+                yield self._fire(result, timer.bad_at, now)
+            return
+        if _RANK[result.state.value] <= _RANK[present.severity]:
+            timer.worse_at = None
+        elif timer.worse_at is None:
+            timer.worse_at = now
+        self.firing[result.key] = present = replace(
+            present, summary=result.summary, hint=result.hint
+        )
+        if timer.worse_at is not None and now - timer.worse_at >= for_s:
+            timer.worse_at = None
+            yield self._send("firing", replace(present, severity=result.state.value), now)
+        else:
+            yield from self._repeat(present, now)
+
+    def _fire(self, result: Result, began_at: float, now: float) -> Notice:
+        alert = Alert(
+            id=self._new_id(),
+            key=result.key,
+            severity=result.state.value,
+            summary=result.summary,
+            hint=result.hint,
+            began_at=began_at,
+            fired_at=now,
+            repeated_at={},
+        )
+        return self._send("firing", alert, now)
+
+    def _repeat(self, alert: Alert, now: float) -> Iterator[Notice]:
+        due = tuple(
+            name
+            for name in self._channels(alert)
+            if (every_s := self._repeat_s(name))
+            and now - alert.repeated_at.get(name, alert.fired_at) >= every_s
+        )
+        if due:
+            yield self._send("repeat", alert, now, due)
+
+    def _repeat_s(self, channel: str) -> float:
+        own = self._alerts.channels[channel].repeat_s
+        return self._alerts.repeat_s if own is None else own
+
+    def _resolve(self, key: Key, now: float, summary: str) -> Notice:
+        alert = replace(self.firing.pop(key), resolved_at=now, summary=summary, hint="")
+        # Also where it was sent before its channel's settings changed: whoever was told is told.
+        told = [name for name in alert.repeated_at if name in self._alerts.channels]
+        return Notice(kind="resolved", alert=alert, channels=tuple(told))
+
+    def _send(
+        self, kind: Kind, alert: Alert, now: float, channels: tuple[str, ...] | None = None
+    ) -> Notice:
+        names = self._channels(alert) if channels is None else channels
+        alert = replace(alert, repeated_at={**alert.repeated_at, **dict.fromkeys(names, now)})
+        self.firing[alert.key] = alert
+        return Notice(kind=kind, alert=alert, channels=names)
+
+    def _channels(self, alert: Alert) -> tuple[str, ...]:
+        """The channels that alerts of this severity are sent to."""
+        rank = _RANK[alert.severity]
+        channels = self._alerts.channels.items()
+        return tuple(name for name, each in channels if _RANK[each.severity] <= rank)

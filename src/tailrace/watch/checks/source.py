@@ -1,0 +1,168 @@
+"""Checks of PostgreSQL: reachable, slot, publication, the connection that reads it, its WAL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.watch.result import error, healthy, hint_of, initializing, paused, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.config import Alerts
+    from tailrace.watch.facts import Facts, SourceFacts
+    from tailrace.watch.motion import Motion
+    from tailrace.watch.result import Result
+
+UNANSWERED_S = 15.0
+"""The watchdog asks every second, and gives up after five."""
+_LATE_S = 5.0
+
+
+def source_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
+    """All checks of the source. A follower has none."""
+    if facts.follower:
+        return
+    source = facts.source
+    if source is None or facts.source_age_s > UNANSWERED_S:
+        if facts.source_age_s > UNANSWERED_S:
+            yield error(
+                "source",
+                f"PostgreSQL has not answered for {facts.source_age_s:.0f} s",
+                _UNREACHABLE,
+            )
+        else:
+            yield initializing("source", "PostgreSQL was not asked yet")
+        return
+    if source.error:
+        yield error(
+            "source", f"{source.code}: {source.error}", hint_of(source.code) or _UNREACHABLE
+        )
+        return
+    yield healthy("source", "PostgreSQL answers")
+    yield _slot(source)
+    yield _publication(source)
+    if source.slot_exists:
+        yield from _wal_kept(source, alerts)
+    if facts.files is None:
+        return
+    if source.slot_exists:
+        yield from _replication(facts, source)
+        yield _progress(facts, motion, alerts)
+    if alerts.heartbeat_s:
+        yield _heartbeat(facts, source, alerts)
+
+
+_UNREACHABLE = "Check that the server runs, and the network to it."
+
+
+def _slot(source: SourceFacts) -> Result:
+    if source.taken_over:
+        return error(
+            "slot", f"another machine has taken over with slot {source.taken_over}",
+            "Run: tailrace follow", at_once=True,
+        )  # fmt: skip
+    if not source.slot_exists:
+        return error(
+            "slot", "the replication slot does not exist",
+            "Changes since its last position are lost: see `tailrace reset --help`", at_once=True,
+        )  # fmt: skip
+    if source.slot_lost:
+        return error("slot", f"SLOT_LOST: {source.slot_lost}", hint_of("SLOT_LOST"), at_once=True)
+    if source.slot_misfit:
+        return error("slot", source.slot_misfit, "Correct `source.slot`.", at_once=True)
+    return healthy("slot", "the replication slot is as configured")
+
+
+def _publication(source: SourceFacts) -> Result:
+    if not source.publication_exists:
+        return error(
+            "publication", "the publication does not exist: capture cannot decode changes",
+            "Create it again with the same tables: tailrace init",
+        )  # fmt: skip
+    if not source.tables:
+        return warning(
+            "publication", "the publication has no tables", "Run: tailrace table add TABLE"
+        )
+    return healthy("publication", f"{source.tables} tables are published")
+
+
+def _replication(facts: Facts, source: SourceFacts) -> Iterator[Result]:
+    report = facts.files.reports.get("capture") if facts.files else None
+    if report is None:
+        yield initializing("replication", "capture has not reported yet")
+    elif report.ended:
+        yield paused("replication", "capture was stopped")
+    elif report.alive and report.state == "starting":
+        yield initializing("replication", "capture starts")
+    elif not report.alive or report.state != "streaming":
+        yield error(
+            "replication", "capture does not stream: PostgreSQL keeps its WAL",
+            "See the log lines of capture, and `tailrace doctor`.",
+        )  # fmt: skip
+    elif not source.active:
+        yield error(
+            "replication", "no session reads the slot, though capture reports that it streams",
+            "Restart capture.",
+        )  # fmt: skip
+    else:
+        yield healthy("replication", "capture streams")
+
+
+def _wal_kept(source: SourceFacts, alerts: Alerts) -> Iterator[Result]:
+    kept = source.kept_wal_bytes
+    if kept is None:
+        return
+    found = f"PostgreSQL keeps {_mib(kept)} of WAL for the slot"
+    hint = "Find out why capture does not acknowledge: the checks progress and quorum say more."
+    safe = source.safe_wal_bytes
+    if kept >= alerts.wal_bytes:
+        yield error("wal_kept", f"{found}, the limit is {_mib(alerts.wal_bytes)}", hint)
+    elif safe is not None and safe < kept:
+        yield error(
+            "wal_kept", f"{found}, and loses the slot after {_mib(max(safe, 0))} more", hint
+        )
+    elif kept >= alerts.wal_bytes / 2:
+        yield warning("wal_kept", f"{found}, the limit is {_mib(alerts.wal_bytes)}", hint)
+    else:
+        yield healthy("wal_kept", found)
+
+
+def _progress(facts: Facts, motion: Motion, alerts: Alerts) -> Result:
+    still_s = motion.capture_still_s(facts.now)
+    if still_s >= alerts.stalled_s:
+        return error(
+            "progress", f"capture has not moved for {still_s:.0f} s while the source wrote WAL",
+            "Restart capture: tailrace continues where it was.", "capture",
+        )  # fmt: skip
+    return healthy("progress", "capture keeps up", "capture")
+
+
+def _heartbeat(facts: Facts, source: SourceFacts, alerts: Alerts) -> Result:
+    if source.standby:
+        return paused("heartbeat", "a standby takes no heartbeats", "log")
+    if not source.beats:
+        return paused("heartbeat", "`capture.messages` is off", "log")
+    log = facts.files.log if facts.files else None
+    reached = log.end.lsn if log else 0
+    waits_s = next((facts.now - each.at for each in source.beats if each.lsn > reached), 0.0)
+    return heartbeat("log", waits_s, alerts)
+
+
+def heartbeat(subject: str, waits_s: float, alerts: Alerts) -> Result:
+    """Whether heartbeats arrive, by the time that the oldest one is under way."""
+    if waits_s >= alerts.stalled_s:
+        return error(
+            "heartbeat", f"missing: a heartbeat is under way for {waits_s:.0f} s",
+            "See the checks replication and progress.", subject,
+        )  # fmt: skip
+    if waits_s >= max(alerts.heartbeat_s, _LATE_S):
+        return warning(
+            "heartbeat", f"late: a heartbeat is under way for {waits_s:.0f} s", "", subject
+        )
+    return healthy("heartbeat", "ok", subject)
+
+
+def _mib(count: int) -> str:
+    """A number of bytes, rounded: `512 MiB`."""
+    return f"{count / 2**20:,.0f} MiB"

@@ -1,0 +1,155 @@
+"""The loop: what it remembers over a restart, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.config import Config
+from tailrace.run.health import health_document
+from tailrace.testing.receiver import HttpReceiver
+from tailrace.watch import store
+from tailrace.watch.watchdog import Watchdog
+from tests.unit.watch.test_store import ALERT, written
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    with HttpReceiver() as running:
+        yield running
+
+
+def config_of(tmp_path: Path, receiver: HttpReceiver, **alerts: Any) -> Config:
+    (tmp_path / "status").mkdir(exist_ok=True)
+    hook = {"webhook": {"url": f"{receiver.url}/s3cret"}}
+    return Config.model_validate(
+        {
+            "source": {"dsn": "host=127.0.0.1 port=1 password=s3cret"},
+            "data": tmp_path,
+            "log": {"path": tmp_path / "log"},
+            "alerts": {"for_s": 0, "disk_free_percent": 0, "channels": {"hook": hook}, **alerts},
+        }
+    )
+
+
+def run_until(watchdog: Watchdog, condition: Any) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=watchdog.run, args=(stop,))
+    thread.start()
+    try:
+        wait_for(condition)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def kinds(receiver: HttpReceiver) -> list[tuple[str, str]]:
+    documents = [json.loads(each.body) for each in receiver.requests]
+    return [(each["kind"], each["check"]) for each in documents]
+
+
+def test_a_source_that_is_away(tmp_path: Path, receiver: HttpReceiver) -> None:
+    """GIVEN no PostgreSQL THEN the webhook learns it, the document shows it with its history, and
+    neither of them nor the file has a secret."""
+    config = config_of(tmp_path, receiver)
+    run_until(Watchdog(config), lambda: ("firing", "source") in kinds(receiver))
+    [message] = [each for each in receiver.requests if b'"source"' in each.body]
+    assert b"s3cret" not in message.body
+    document = health_document(config)
+    assert document["watchdog"] == "stopped"
+    [check] = [each for each in document["checks"] if each["check"] == "source"]
+    assert check["state"] == "error"
+    assert check["summary"].startswith("UNREACHABLE")
+    assert [each["check"] for each in document["alerts"]] == ["source"]
+    assert {"source", "files"} <= {each["check"] for each in document["history"]}
+    assert "s3cret" not in json.dumps(document)
+    written_files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in written_files if b"s3cret" in path.read_bytes()]
+
+
+def test_an_alert_of_an_earlier_run_is_not_sent_again(
+    tmp_path: Path, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, receiver)
+    run_until(Watchdog(config), lambda: ("firing", "source") in kinds(receiver))
+    again = Watchdog(config)
+    ticks: list[str] = []
+    tick = Watchdog.tick
+
+    def counted(self: Watchdog, state: str = "watching") -> None:
+        tick(self, state)
+        ticks.append(state)
+
+    monkeypatch.setattr(Watchdog, "tick", counted)
+    run_until(again, lambda: len(ticks) > 3)
+    assert kinds(receiver).count(("firing", "source")) == 1
+
+
+def test_an_alert_about_what_is_no_longer_checked_ends(
+    tmp_path: Path, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN an alert for a disk check that no longer exists WHEN all checks have a result THEN it
+    ends."""
+    monkeypatch.setattr("tailrace.watch.watchdog._SETTLED_S", 0.0)
+    config = config_of(tmp_path, receiver)
+    gone = store.alert(type(ALERT)(**{**_fields(), "key": type(ALERT.key)("certificate", "gone")}))
+    written(store.path_of(tmp_path), [gone])
+    run_until(
+        Watchdog(config, follower=True),
+        lambda: not health_document(config)["alerts"] and health_document(config)["recovered"],
+    )
+
+
+def _fields() -> dict[str, Any]:
+    return {name: getattr(ALERT, name) for name in type(ALERT).__slots__}
+
+
+def test_a_damaged_history_is_set_aside(tmp_path: Path, receiver: HttpReceiver) -> None:
+    path = store.path_of(tmp_path)
+    path.parent.mkdir()
+    path.write_bytes(b"no database" * 1000)
+    config = config_of(tmp_path, receiver)
+    run_until(Watchdog(config), lambda: ("firing", "source") in kinds(receiver))
+    assert path.with_suffix(".corrupt").exists()
+    assert health_document(config)["history"]
+
+
+def test_a_file_that_is_no_history(tmp_path: Path, receiver: HttpReceiver) -> None:
+    """GIVEN a history that cannot be read THEN the document says so, with the present states."""
+    path = store.path_of(tmp_path)
+    path.mkdir(parents=True)
+    config = config_of(tmp_path, receiver)
+    run_until(Watchdog(config), lambda: ("firing", "source") in kinds(receiver))
+    document = health_document(config)
+    assert document["history_error"] == "STORAGE"
+    assert document["checks"]
+
+
+def test_without_a_watchdog_the_document_says_so(tmp_path: Path, receiver: HttpReceiver) -> None:
+    document = health_document(config_of(tmp_path, receiver))
+    assert (document["state"], document["watchdog"], document["checks"]) == ("down", "down", [])
+
+
+def test_it_listens_nowhere(
+    tmp_path: Path, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a watchdog at work THEN it opens no socket that listens."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the watchdog listens")
+
+    class Socket(socket.socket):
+        listen = refuse
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    config = config_of(tmp_path, receiver)
+    run_until(Watchdog(config), lambda: ("firing", "source") in kinds(receiver))
