@@ -150,6 +150,8 @@ def test_a_follower_puts_it_in_place(data: Path, store: LocalStore, tmp_path: Pa
     write(own / "snapshots/orders/state", "stale")
     bundler = Bundler(data, store)
     received(own, bundler.make(ORDERS), bundler.make(SHARED))
+    for path in (folder_of(own), *folder_of(own).iterdir()):
+        assert path.stat().st_mode & 0o077 == 0
     lease.follow(store)
     assert adopt(own, store.folder) == []
     lease.lead(store)
