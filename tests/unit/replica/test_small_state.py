@@ -252,16 +252,16 @@ def test_a_row_that_moves_to_the_database_is_not_lost(
 
 def test_only_what_has_changed_is_made_again(data: Path, store: LocalStore) -> None:
     states = States(data, store, every_s=1.0)
-    states.refresh()
+    states.refresh(hurry=True)
     first = states.newest
     assert first is not None
     assert sorted(first) == [ORDERS, SHARED]
-    states.refresh()
+    states.refresh(hurry=True)
     assert states.newest is not None
     assert states.newest[ORDERS] is first[ORDERS]
     with sqlite3.connect(data / "parked/orders/parked.db") as connection:
         connection.execute("INSERT INTO parked VALUES (3)")
-    states.refresh()
+    states.refresh(hurry=True)
     assert states.newest[ORDERS] is not first[ORDERS]
     assert states.newest[SHARED] is first[SHARED]
 
