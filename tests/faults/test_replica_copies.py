@@ -86,7 +86,7 @@ class Pair:
 
 
 def _following(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: settings[name] for name in ("scrub_hours",) if name in settings}
+    return {name: settings[name] for name in ("scrub_hours", "timeout_s") if name in settings}
 
 
 def same_bytes(one: Member, other: Member) -> bool:
@@ -119,7 +119,7 @@ def test_a_slow_follower_does_not_slow_capture(build: Build, seed: int) -> None:
     """GIVEN mode async and a line that is slower than the load WHEN the follower lags too far THEN
     capture has gone on all the time, the log is not kept, and the follower starts over."""
     pair = build(
-        mode="async", visible="durable", max_lag_bytes=300_000,
+        mode="async", visible="durable", max_lag_bytes=300_000, timeout_s=15.0,
         log={"keep_hours": 0, "keep_bytes": 0},
     )  # fmt: skip
     pair.start()
