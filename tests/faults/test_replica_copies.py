@@ -75,6 +75,8 @@ class Pair:
         """All logs are sound, complete, and equal as far as they go."""
         end = self.cluster.server_end()
         wait_for(lambda: self.leader.log.end().end_lsn >= end, self.leader.output)
+        # What is written at this moment is neither equal nor whole.
+        self.leader.processes["capture"].stop()
         for each in self.followers:
             wait_for(lambda at=each: at.held == self.leader.held, each.output)  # type: ignore[misc]
             assert same_bytes(each, self.leader)
