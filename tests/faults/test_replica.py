@@ -82,6 +82,7 @@ def _take_over_again_and_again(members: list[Member], seed: int, count: int) -> 
     for each in followers:
         wait_for(lambda at=each: at.held == leader.held, "the followers")  # type: ignore[misc]
         assert each.agrees_with(leader)
+    leader.processes["capture"].stop()
     assert leader.check() == len(reader.rows)
     print(f"{count} takeovers, {len(reader.rows)} rows, each once and in order")
 

@@ -204,7 +204,7 @@ class _Session:
         self._oldest = 0
         self._marked: Marked | None = None
         self._unsynced = 0
-        self.heard_at = time.monotonic()
+        self.heard_at = self._acknowledged_at = time.monotonic()
 
     def open(self) -> None:
         """The handshake, up to the place where the leader begins."""
@@ -305,6 +305,9 @@ class _Session:
             hurry = self._unsynced >= _SYNC_BYTES or kind is Type.PIECE
             if hurry or not self._connection.waiting():
                 self._publish(self._marked)
+        if self.heard_at - self._acknowledged_at >= self._settings.timeout_s / 4:
+            # On a slow line a heartbeat waits behind data: the leader has to hear something.
+            self._acknowledge()
 
     def _take_state(self, kind: Type, payload: frames.Buffer) -> None:
         received = self._received
@@ -342,6 +345,7 @@ class _Session:
 
     def _acknowledge(self) -> None:
         mark = self._copy.mark
+        self._acknowledged_at = self.heard_at
         self._connection.send(Type.ACK, b"" if mark is None else mark.encode())
 
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import re
 
 
+_PACE_S = 0.05
+
+
 @dataclass(eq=False, slots=True)
 class _Pair:
     client: socket.socket
@@ -96,8 +99,11 @@ class TcpProxy:
                 data = data[: self._left]
                 self._left -= len(data)
             cut = self._left == 0
-        if self._bytes_per_s is not None:
-            time.sleep(len(data) / self._bytes_per_s)
+        while data and (rate := self._bytes_per_s) is not None:
+            time.sleep(_PACE_S)
+            size = max(int(rate * _PACE_S), 1)
+            receiver.sendall(data[:size])
+            data = data[size:]
         receiver.sendall(data)
         if cut:
             self._left = None

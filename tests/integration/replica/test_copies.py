@@ -11,14 +11,16 @@ from tailrace.log import acknowledged, lease, retention
 from tailrace.log.format import mark as marks
 from tailrace.log.format.segment import list_segments
 from tailrace.log.reader import Log
+from tailrace.replica import outgoing
 from tailrace.replica.sender import pin_of
 from tailrace.testing.proxy import TcpProxy
-from tests.integration.replica.cluster import Source, arrived, equal
+from tests.integration.replica.cluster import Leading, Source, arrived, equal
 from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.integration.replica.cluster import Copy
     from tests.integration.replica.conftest import Copies, Leads
 
 
@@ -306,3 +308,22 @@ def test_mutual_tls(source: Source, copy: Copies, lead: Leads, certificates: Pat
     arrived(source, follower)
     source.append(40)
     arrived(source, follower)
+
+
+def test_a_slow_line_is_no_silence(
+    copy: Copies, tmp_path: Path, ending: list[Copy | Leading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a line on which a heartbeat waits behind data for longer than `timeout_s` THEN the
+    leader hears the follower all the same, and one connection is enough."""
+    monkeypatch.setattr(outgoing, "CHUNK_BYTES", 5_000)
+    source = Source(tmp_path / "leader", segment_bytes=1 << 20)
+    source.append(400)
+    follower = copy(timeout_s=1.5)
+    proxy = TcpProxy("127.0.0.1", follower.port)
+    proxy.throttle(source.mark().offset / 5)
+    leader = Leading(source.store, f"127.0.0.1:{proxy.port}", timeout_s=1.5)
+    ending.append(leader)
+    arrived(source, follower)
+    assert leader.leader.figures().followers[0].connections == 1
+    proxy.close()
+    source.close()
