@@ -79,5 +79,4 @@ def pipelines_run(config: Config) -> bool:
     """Whether pipelines run on the data folder."""
     from tailrace.run import status  # noqa: PLC0415 - loaded when a command runs, not for --help
 
-    report = status.read(status.folder(config.data), "pipelines", status.PipelinesStatus)
-    return report is not None and report.up
+    return status.pipelines_run(config.data)

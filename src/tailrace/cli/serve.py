@@ -39,6 +39,7 @@ def serve(
       tailrace serve -c tailrace.yml
       curl localhost:9090/status
     """
+    from tailrace.console.console import Console
     from tailrace.observe import logs
     from tailrace.run.serving import run_serve
 
@@ -48,4 +49,4 @@ def serve(
     if follower:
         replication = settings.replication.model_copy(update={"followers": ()})
         settings = settings.model_copy(update={"pipelines": {}, "replication": replication})
-    run_serve(settings, supervised=supervised, metrics_lines=metrics_lines)
+    run_serve(settings, supervised=supervised, metrics_lines=metrics_lines, console=Console)

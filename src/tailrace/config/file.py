@@ -61,11 +61,11 @@ def load(
     moved: dict[str, object] = {"data": path.parent / config.data}
     if "path" not in overridden.get("log", {}):
         moved["log"] = config.log.model_copy(update={"path": path.parent / config.log.path})
-    if (tls := config.replication.tls) is not None:
-        files = {name: path.parent / file for name, file in tls}
-        moved["replication"] = config.replication.model_copy(
-            update={"tls": tls.model_copy(update=files)}
-        )
+    for name, section in (("replication", config.replication), ("http", config.http)):
+        if section.tls is not None:
+            files = {key: path.parent / file for key, file in section.tls}
+            tls = section.tls.model_copy(update=files)
+            moved[name] = section.model_copy(update={"tls": tls})
     return config.model_copy(update=moved)
 
 

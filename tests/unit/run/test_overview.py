@@ -18,7 +18,7 @@ from tailrace.observe.figures import (
     SystemFigures,
 )
 from tailrace.run import status
-from tailrace.run.document import problems
+from tailrace.run.document import unready
 from tailrace.run.overview import Overview
 from tailrace.run.status import PipelinesStatus, RunStatus
 
@@ -167,4 +167,4 @@ CONNECTED = CaptureFigures(connected=True)
     ],
 )
 def test_why_a_system_is_not_ready(system: SystemFigures, reasons: list[str]) -> None:
-    assert problems(system) == reasons
+    assert unready(system) == reasons
