@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+    from tailrace.config.http import Http
+    from tailrace.config.replication import Replication
+
 _REFERENCE = re.compile(r"\$(?:\$\{|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
 _DUPLICATE = "duplicate key"
 
@@ -61,11 +64,15 @@ def load(
     moved: dict[str, object] = {"data": path.parent / config.data}
     if "path" not in overridden.get("log", {}):
         moved["log"] = config.log.model_copy(update={"path": path.parent / config.log.path})
-    for name, section in (("replication", config.replication), ("http", config.http)):
+    sections: dict[str, Replication | Http] = {
+        "replication": config.replication,
+        "http": config.http,
+    }
+    for key, section in sections.items():
         if section.tls is not None:
-            files = {key: path.parent / file for key, file in section.tls}
+            files = {each: path.parent / file for each, file in section.tls}
             tls = section.tls.model_copy(update=files)
-            moved[name] = section.model_copy(update={"tls": tls})
+            moved[key] = section.model_copy(update={"tls": tls})
     return config.model_copy(update=moved)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Points = Sequence[tuple[float, float | None]]
 
-_WIDTH, _HEIGHT = 560, 132
+_WIDTH, _HEIGHT = 380, 118
 _LEFT, _TOP, _RIGHT, _BOTTOM = 4, 16, 4, 18
 _MAX_POINTS = 140
 _TABLE_ROWS = 12
@@ -38,7 +38,7 @@ def chart(title: str, lines: Sequence[Line], form: str) -> Markup:
     times = [at for line in lines for at, _ in line.points]
     values = [value for line in lines for _, value in line.points if value is not None]
     if len(set(times)) < 2 or not values:
-        return Markup('<p class="muted">No samples yet: the first are taken every 10 s.</p>')
+        return Markup('<p class="muted">No samples yet.</p>')
     first, last, top = min(times), max(times), max(values) or 1.0
     label = f"{title}: {', '.join(line.name for line in lines)}, up to {FORMATS[form](max(values))}"
     parts = [

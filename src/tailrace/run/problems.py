@@ -89,7 +89,7 @@ def _pipeline(pipeline: PipelineFigures) -> Iterator[Problem]:
 def _others(system: SystemFigures) -> Iterator[Problem]:
     slot = system.slot
     if slot.error:
-        yield Problem(text="PostgreSQL could not be asked about the slot", detail=slot.error)
+        yield _reported("PostgreSQL could not be asked about the slot", slot.error)
     if (kept := slot.kept_wal_bytes or 0) >= WARNING_BYTES:
         yield Problem(
             text=f"PostgreSQL keeps {kept >> 20:,} MiB of WAL for the slot",
@@ -97,7 +97,7 @@ def _others(system: SystemFigures) -> Iterator[Problem]:
             hint="Check that capture streams. Long transactions delay it, too: tailrace doctor",
         )
     if system.log.error:
-        yield Problem(text="the log cannot be read", detail=system.log.error)
+        yield _reported("the log cannot be read", system.log.error)
     for pipeline in system.pipelines:
         if pipeline.state == "paused":
             yield Problem(
@@ -134,6 +134,15 @@ def _copies(system: SystemFigures) -> Iterator[Problem]:
                 severity="warning",
                 hint=f"If it is gone: tailrace log unpin {pin.name}",
             )
+
+
+def _reported(text: str, error: str) -> Problem:
+    """A problem whose error is a code and a text: `UNREACHABLE: no answer`."""
+    code, colon, detail = error.partition(": ")
+    if not colon or not code.isupper():
+        code, detail = "", error
+    hint = hint_of(code) if code else ""
+    return Problem(text=text, code=code, detail=detail, hint=hint or "Run: tailrace doctor")
 
 
 def _captures(system: SystemFigures) -> bool:
