@@ -42,7 +42,7 @@ def options(compose: dict[str, Any]) -> dict[str, str]:
     command, *words = compose["services"]["bridge"]["command"]
     assert command == "bridge"
     parts = (word.removeprefix("--").partition("=") for word in words)
-    return {name: value for name, _, value in parts}
+    return {name: value or "true" for name, _, value in parts}
 
 
 def test_the_options_of_the_bridge_exist(compose: dict[str, Any]) -> None:

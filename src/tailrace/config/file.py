@@ -68,11 +68,10 @@ def load(
         "replication": config.replication,
         "http": config.http,
     }
-    for key, section in sections.items():
-        if section.tls is not None:
-            files = {each: path.parent / file for each, file in section.tls}
-            tls = section.tls.model_copy(update=files)
-            moved[key] = section.model_copy(update={"tls": tls})
+    for key, each in sections.items():
+        if each.tls is not None:
+            files = {name: path.parent / file for name, file in each.tls}
+            moved[key] = each.model_copy(update={"tls": each.tls.model_copy(update=files)})
     return config.model_copy(update=moved)
 
 

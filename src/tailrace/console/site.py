@@ -60,8 +60,7 @@ class Site:
     def refusal(self, request: Request, error: HTTPException) -> Response | None:
         """The page of an error, for requests of browsers for pages."""
         path = request.url.path
-        wants_page = path in ("/", LOGIN) or path.startswith(_FOLDERS)
-        if not wants_page and "text/html" not in request.headers.get("accept", ""):
+        if path not in ("/", LOGIN) and not path.startswith(_FOLDERS):
             return None
         if error.status_code == 401 and request.method == "GET":
             return RedirectResponse(f"{LOGIN}?next={quote(_address(request), safe='')}", 303)
@@ -92,7 +91,7 @@ class Site:
             "page": page,
             "title": page.title,
             "d": document,
-            "query": request.query_params,
+            "query": dict(request.query_params),
             "done": request.query_params.get("done", "")[:200],
             "live": f"/console/live?{urlencode({'page': address})}" if page.live else "",
         }

@@ -37,6 +37,8 @@ LOGIN = "/login"
 _OPEN = ("/health", "/ready", LOGIN)
 _OPEN_FOLDERS = ("/static/", "/v1/pull/")
 """Style and script of the login page; requests of consumers, which have tokens of their own."""
+_PROGRAMS = "/api/"
+"""Never answered with a page."""
 _HOW = (
     "this request needs the header `Authorization: Bearer TOKEN`; the token is http.token of the "
     f"settings, or else in the file {FILE} of the data folder, or one of `tailrace token create`"
@@ -104,7 +106,8 @@ class Identification:
         await self._app(scope, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", ""):
+        browser = "text/html" in Headers(scope=scope).get("accept", "")
+        if browser and scope["method"] == "GET" and not scope["path"].startswith(_PROGRAMS):
             url = URL(scope=scope)
             page = quote(url.path + (f"?{url.query}" if url.query else ""), safe="")
             response = RedirectResponse(f"{LOGIN}?next={page}", 303)
