@@ -32,6 +32,8 @@ FILE = "trends.db"
 _EVERY_S: dict[Span, float] = {"hour": 10.0, "day": 300.0}
 _KEPT: dict[Span, int] = {"hour": 361, "day": 289}
 _SAVE_S = 60.0
+_JITTER_S = 5.0
+"""A sample that is earlier by less than this is in time."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ class Trends:
         body = orjson.dumps(values)
         with self._lock:
             for span, ring in self._rings.items():
-                due = not ring.times or now - ring.times[-1] >= _EVERY_S[span] * 0.9
+                due = not ring.times or now - ring.times[-1] >= _EVERY_S[span] - _JITTER_S
                 if due or now < ring.times[-1]:
                     if ring.times and now < ring.times[-1]:
                         # The clock was set back.

@@ -95,6 +95,11 @@ class Identification:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] == "http":
+            if not scope["query_string"].isascii():
+                await reply({"error": "the query must be percent-encoded"}, 400)(
+                    scope, receive, send
+                )
+                return
             request = Request(scope)
             identity = self._access.identify(request.headers, request.cookies)
             scope.setdefault("state", {})["identity"] = identity

@@ -1,4 +1,4 @@
-"""The console over status files, a log and parked messages that the test writes, and its visitors."""
+"""The console over status files, a log and parked messages of the test, and its visitors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from tailrace.observe.figures import (
 )
 from tailrace.observe.replica import FollowerFigures, LeaderFigures
 from tailrace.parking.parking import folder_of
-from tailrace.position import Lsn
 from tailrace.run import status
 from tailrace.run.endpoints import Endpoints
 from tailrace.run.overview import Overview
@@ -90,7 +89,9 @@ class House:
         self.folder.delivered(self.folder.positions[5])
         self.slot = replace(SLOT, kept_wal_bytes=2 << 30, error=f"lost: {text}")
         self.failing = ["schemas"]
-        refused = RefusedFigures(pipeline="shop", destination=text, code="X", reason=text, hint=text)
+        refused = RefusedFigures(
+            pipeline="shop", destination=text, code="X", reason=text, hint=text
+        )
         figures = replace(
             RUNNING, state="failed", code="POISONED", message=text, parked=3,
             position=str(self.folder.positions[5]), refused=(refused,),
@@ -177,7 +178,9 @@ class Visitor:
     def do(self, path: str, **fields: str) -> httpx.Response:
         """Press the button of a confirmation page, as its form says."""
         page = self.page(f"{path}?{urlencode(fields)}")
-        form = {each["name"]: each.get("value") or "" for each in page.all("input") if "name" in each}
+        form = {
+            each["name"]: each.get("value") or "" for each in page.all("input") if "name" in each
+        }
         return self.submit(path, **form)
 
 

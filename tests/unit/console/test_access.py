@@ -87,7 +87,9 @@ def test_a_viewer_may_only_read(guarded: House) -> None:
         path = address_of(action.address)
         assert visitor.get(path).status_code == 403
         assert visitor.submit(path, csrf=csrf, all="true", to="earliest").status_code == 403
-        api = visitor.ask("POST", f"/api/v1{address_of(action.path)}", content=b"{}", x_csrf_token=csrf)
+        api = visitor.ask(
+            "POST", f"/api/v1{address_of(action.path)}", content=b"{}", x_csrf_token=csrf
+        )
         assert api.status_code == 403
     for path in ("/shutdown", "/backfills", "/parked/shop/drop"):
         assert visitor.ask("POST", path, content=b"{}", x_csrf_token=csrf).status_code == 403
@@ -118,7 +120,9 @@ def test_a_form_needs_the_token_of_its_session(guarded: House, sent: str) -> Non
     other.log_in("ann", PASSWORD)
     assert visitor.submit(PAUSE, csrf=other.csrf).status_code == 403
     assert not paused(guarded)
-    assert visitor.ask("POST", API_PAUSE, content=b"{}", x_csrf_token=visitor.csrf).status_code == 202
+    assert (
+        visitor.ask("POST", API_PAUSE, content=b"{}", x_csrf_token=visitor.csrf).status_code == 202
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,9 @@ def test_forms_of_other_sites_are_refused(guarded: House, headers: dict[str, str
     assert not paused(guarded)
 
 
-@pytest.mark.parametrize("path", ["/", "/login", "/console/log", "/api/v1/overview", "/static/console.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/login", "/console/log", "/api/v1/overview", "/static/console.js"]
+)
 def test_rebinding_is_refused(house: House, anyone: Visitor, path: str) -> None:
     """GIVEN a foreign name that points to this server WHEN its page asks THEN it learns nothing."""
     assert anyone.get(path, host="evil.example").status_code == 421

@@ -12,10 +12,9 @@ from tailrace.console.catalog import ACTIONS
 from tailrace.control import ControlFile
 from tailrace.parking.order import Orders
 from tailrace.parking.parking import folder_of
-from tests.unit.console.house import House, Visitor
 
 if TYPE_CHECKING:
-    from tests.unit.console.house import Html
+    from tests.unit.console.house import House, Html, Visitor
 
 PIPELINE = "/console/pipelines/shop"
 
@@ -102,7 +101,10 @@ def test_parked_messages_are_retried_and_dropped(house: House, operator: Visitor
     house.park()
     listed = operator.page("/console/parked/shop?code=HTTP_422")
     assert "2 of 3 parked messages" in listed.text
-    assert "2 messages are sent again." in operator.page("/console/parked/shop/retry?code=HTTP_422").text
+    assert (
+        "2 messages are sent again."
+        in operator.page("/console/parked/shop/retry?code=HTTP_422").text
+    )
     assert operator.do("/console/parked/shop/retry", code="HTTP_422").status_code == 303
     assert operator.do("/console/parked/shop/drop", id="a2").status_code == 303
     orders = Orders(folder_of(house.data, "shop") / "orders").all()

@@ -25,9 +25,7 @@ def test_the_description_is_that_of_the_routes(house: House, anyone: Visitor) ->
     have the same paths, methods and parameters."""
     found: Any = anyone.get("/api/v1/openapi.json").json()
     assert found["openapi"].startswith("3.1")
-    described = {
-        (path, method) for path, methods in found["paths"].items() for method in methods
-    }
+    described = {(path, method) for path, methods in found["paths"].items() for method in methods}
     routes = {
         (route.path, method.lower())
         for route in house.application.routes
@@ -50,8 +48,8 @@ def test_every_document_is_json(house: House, anyone: Visitor) -> None:
     paths: Any = anyone.get("/api/v1/openapi.json").json()["paths"]
     for path, methods in paths.items():
         if "get" in methods and not path.endswith(("/tables", "/doctor")):
-            path = path.replace("{pipeline}", "shop").replace("{number}", "1")
-            answer = anyone.get(path, **BEARER)
+            address = path.replace("{pipeline}", "shop").replace("{number}", "1")
+            answer = anyone.get(address, **BEARER)
             assert answer.status_code == 200
             assert answer.headers["content-type"] == "application/json"
 

@@ -110,7 +110,9 @@ def test_every_number_has_the_name_of_its_metric(house: House, anyone: Visitor) 
     exposed = anyone.get("/metrics").text
     for metric in shown:
         name = re.sub(r"^rate\((.*)\)$", r"\1", metric).partition("{")[0]
-        assert name.startswith("/status") or f"# TYPE {name.removesuffix('_total')}" in exposed, name
+        assert name.startswith("/status") or f"# TYPE {name.removesuffix('_total')}" in exposed, (
+            name
+        )
         assert f"<code>{metric}</code>".replace('"', "&#34;") in page.source
 
 
@@ -164,7 +166,11 @@ def test_postgresql_that_does_not_answer_is_named(house: House, anyone: Visitor)
 
 
 def test_static_files(anyone: Visitor) -> None:
-    for name, kind in (("console.css", "text/css"), ("console.js", "javascript"), ("icon.svg", "svg")):
+    for name, kind in (
+        ("console.css", "text/css"),
+        ("console.js", "javascript"),
+        ("icon.svg", "svg"),
+    ):
         answer = anyone.get(f"/static/{name}")
         assert answer.status_code == 200
         assert kind in answer.headers["content-type"]
@@ -184,8 +190,12 @@ def test_settings_are_shown_without_secrets(tmp_path: Path) -> None:
             "headers": {"authorization": "canary-header"},
         },
         "kafka": {
-            "type": "kafka", "bootstrap": "k:9092", "password": "canary-kafka", "user": "u",
-            "tls": True, "settings": {"ssl.key.password": "canary-librdkafka"},
+            "type": "kafka",
+            "bootstrap": "k:9092",
+            "password": "canary-kafka",
+            "user": "u",
+            "tls": True,
+            "settings": {"ssl.key.password": "canary-librdkafka"},
         },
         "redis": {"type": "redis", "url": "redis://u:canary-redis@127.0.0.1:1"},
         "pull": {"type": "pull", "tokens": {"w": "canary-token-0123456789"}},
@@ -202,7 +212,11 @@ def test_settings_are_shown_without_secrets(tmp_path: Path) -> None:
     )  # fmt: skip
     visitor = Visitor(house)
     visitor.log_in("ann", "correct horse")
-    for address in ("/console/settings", "/api/v1/settings", *(f"/console/pipelines/{n}" for n in sinks)):
+    for address in (
+        "/console/settings",
+        "/api/v1/settings",
+        *(f"/console/pipelines/{n}" for n in sinks),
+    ):
         text = visitor.get(address).text
         assert "canary" not in text, (address, re.findall(r".{60}canary.{20}", text, re.S))
         assert "scrypt" not in text
