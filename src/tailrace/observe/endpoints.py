@@ -8,6 +8,7 @@ its `Host` (`tailrace.observe.hosts`).
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import TYPE_CHECKING
 
 import orjson
@@ -112,7 +113,7 @@ def settings(
     app: Starlette, *, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Config:
     """uvicorn's settings: no log lines of its own, and a short grace period on shutdown."""
-    return uvicorn.Config(
+    return _Settings(
         app,
         ssl_certfile=certificate,
         ssl_keyfile=key,
@@ -124,6 +125,14 @@ def settings(
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
+
+
+class _Settings(uvicorn.Config):
+    def load(self) -> None:
+        super().load()
+        if self.ssl is not None:
+            # The default is what OpenSSL was built with.
+            self.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
 
 
 def listening(host: str, port: int) -> socket.socket:

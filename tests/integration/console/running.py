@@ -1,4 +1,4 @@
-"""`tailrace run` with a pipeline to NATS and one to an HTTP receiver, and visitors of its console."""
+"""`tailrace run` with pipelines to NATS and to an HTTP receiver, and visitors of its console."""
 
 from __future__ import annotations
 

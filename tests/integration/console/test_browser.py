@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pytest
 
 from tailrace.console.catalog import PAGES
 from tailrace.control import ControlFile
+from tailrace.run import status
 from tests.integration.console.serving import serving
 from tests.unit.console.house import TOKEN, House
 from tests.waiting import wait_for
@@ -126,10 +128,18 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
         made.healthy()
     else:
         made.troubled()
+    trends, start = made.console._trends, time.time() - 600
     for at in range(60):
-        made.console._trends._clock = lambda now=time.time() - 600 + 10 * at: now
-        made.console._trends.sample()
+        trends._clock = partial(float, start + 10 * at)
+        trends.sample()
+    trends._clock = time.time
     return made
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes status files again while a page is looked at."""
+    monkeypatch.setattr(status, "STALE_S", 3600.0)
 
 
 @pytest.mark.parametrize("appearance", list(_SIZES))
@@ -157,8 +167,8 @@ def test_pages_render(
         keep(chrome, f"rewind-{state}-{appearance}")
         chrome.get("about:blank")
         assert complaints(chrome) == []
-        outside = [each for each in requested(chrome) if not each.startswith((url, "about:"))]
-        assert [each for each in outside if not each.startswith("data:")] == []
+        own = (url, "about:", "chrome:", "data:")
+        assert [each for each in requested(chrome) if not each.startswith(own)] == []
 
 
 def test_a_page_follows_the_system_and_a_button_works(chrome: Chrome, tmp_path: Path) -> None:

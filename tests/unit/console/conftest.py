@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.run import status
 from tests.unit.console.house import House, Visitor
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes status files again, however slow the machine is."""
+    monkeypatch.setattr(status, "STALE_S", 3600.0)
 
 
 @pytest.fixture
