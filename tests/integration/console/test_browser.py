@@ -77,7 +77,7 @@ def log_in(driver: Chrome, url: str) -> None:
     wait_for(lambda: "Log out" in driver.page_source)
 
 
-def requested(driver: Chrome) -> set[str]:
+def requested(driver: Any) -> set[str]:
     """The addresses that pages have requested since the last call."""
     found = set()
     for entry in driver.get_log("performance"):
@@ -87,7 +87,7 @@ def requested(driver: Chrome) -> set[str]:
     return found
 
 
-def complaints(driver: Chrome) -> list[str]:
+def complaints(driver: Any) -> list[str]:
     """What the browser has blocked or failed at."""
     return [str(each["message"]) for each in driver.get_log("browser")]
 
