@@ -96,8 +96,8 @@ def result_of(control: ControlFile) -> str:
 def place(text: str) -> Start | Position:
     """A position of the log, as operators write it: an event id, a position, an LSN, a time.
 
-    >>> place("00000000016b3748-2")
-    Position(lsn=Lsn(23803720), ordinal=2)
+    >>> str(place("00000000016b3748-2"))
+    '0/16B3748.2'
     """
     if event := re.fullmatch(r"([0-9a-f]{16})-(\d{1,18})", text):
         return Position(Lsn(int(event[1], 16)), int(event[2]))

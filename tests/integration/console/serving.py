@@ -27,5 +27,5 @@ def serving(house: House) -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            house.stopping = server.should_exit = True
             thread.join()

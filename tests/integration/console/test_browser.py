@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -19,7 +20,7 @@ from tailrace.console.catalog import PAGES
 from tailrace.control import ControlFile
 from tailrace.run import status
 from tests.integration.console.serving import serving
-from tests.unit.console.house import TOKEN, House
+from tests.unit.console.house import RUNNING, TOKEN, House
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def test_a_page_follows_the_system_and_a_button_works(chrome: Chrome, tmp_path: 
         look(chrome, "light")
         log_in(chrome, url)
         wait_for(lambda: "Everything is well" in chrome.page_source)
-        house.troubled()
+        house.write(replace(RUNNING, state="failed", code="POISONED"))
         wait_for(lambda: "POISONED" in chrome.page_source, "the page is refreshed")
         chrome.get(f"{url}/console/pipelines/shop")
         link = chrome.find_element("link text", "Pause")

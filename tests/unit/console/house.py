@@ -66,11 +66,14 @@ class House:
         status.clear(self.where)
         self.slot = SLOT
         self.failing: list[str] = []
+        self.stopping = False
         self.overview = Overview(self.config, lambda: self.slot)
         self.console = Console(self.config, self.overview)
         self.application = Endpoints(
             self.config, self.overview, None, token=TOKEN,
-            console=lambda access: self.console.site(access, failing=lambda: self.failing),
+            console=lambda access: self.console.site(
+                access, failing=lambda: self.failing, stopping=lambda: self.stopping
+            ),
         ).application()  # fmt: skip
 
     def healthy(self) -> None:

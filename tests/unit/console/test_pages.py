@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import pytest
 from tailrace.console.catalog import PAGES
 from tailrace.console.site import Site
 from tailrace.console.trends import Trends
+from tailrace.console.views import source
+from tailrace.finding import Finding, Severity
 from tests.unit.console.house import HASH, House, Visitor
 
 if TYPE_CHECKING:
@@ -148,6 +151,27 @@ def test_users_texts_are_never_markup(tmp_path: Path) -> None:
     assert seen >= 6
     query = visitor.get("/console/parked/shop?code=%22%3E%3Cscript%3E&done=%3Cscript%3E")
     assert "<script>" not in query.text.replace('<script src="', "")
+
+
+def test_names_of_tables_and_columns_are_never_markup(
+    house: House, anyone: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN tables, columns and findings whose names are markup WHEN their pages are loaded THEN
+    the names are text."""
+    table = {
+        "namespace": XSS, "name": XSS, "rows": None, "bytes": 8192, "columns": [f"{XSS} text"],
+        "replica_identity": "none: the table has no primary key",
+    }  # fmt: skip
+    finding = Finding(check="x", severity=Severity.ERROR, finding=XSS, fix=XSS, subject=XSS)
+    monkeypatch.setattr(source, "_connection", lambda _system: nullcontext())
+    monkeypatch.setattr(source, "read_tables", lambda *_: [table])
+    monkeypatch.setattr(source, "run", lambda *_: [finding])
+    for name, heading in (("tables", "8.0 KiB"), ("doctor", "The source needs attention")):
+        page = anyone.page(f"/console/{name}")
+        check_markup(page)
+        assert heading in page.text
+        assert page.text.count(XSS) >= 2
+        assert not [each for each in page.all("img") if each.get("src") == "x"]
 
 
 def test_a_page_that_does_not_exist(house: House, anyone: Visitor) -> None:

@@ -79,7 +79,7 @@ def _move(action: MoveAction) -> Action[MoveTo]:
         warning = (
             "Skipped changes never reach the sink, unless the pipeline is rewound."
             if action == "skip"
-            else "Consumers receive these changes again, under new positions of the stream."
+            else "Consumers receive these changes again."
         )
         continued = f"{path['pipeline']} continues after {move.to}."
         return Effect(lines=(*move.lines(), continued, *_waiting(system)), warning=warning)
