@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -125,16 +126,25 @@ class Meter:
 
     def __call__(self, figure: str, value: float | None, form: str = "count") -> Markup:
         """A figure, such as `PipelineFigures.lag_bytes`, with its metric."""
-        kind, _, field = figure.partition(".")
-        described = figures_of(_KINDS[kind])[field]
-        metric = _name(described.metrics[0]) if described.metrics else f"/status: {field}"
-        if form == "rate" and described.metrics and described.metrics[0].kind == "counter":
-            metric = f"rate({metric})"
-        self.used[metric] = described.description
+        metric, description = _described(figure, form)
+        self.used[metric] = description
         text = UNKNOWN if value is None else FORMATS[form](value)
         return Markup('<data value="{}" data-metric="{}" title="{}">{}</data>').format(
             "" if value is None else value, metric, metric, text
         )
+
+
+@cache
+def _described(figure: str, form: str) -> tuple[str, str]:
+    """The metric of a figure, and its description."""
+    kind, _, field = figure.partition(".")
+    described = figures_of(_KINDS[kind])[field]
+    if not described.metrics:
+        return f"/status: {field}", described.description
+    first = described.metrics[0]
+    name = _name(first)
+    is_rate = form == "rate" and first.kind == "counter"
+    return f"rate({name})" if is_rate else name, described.description
 
 
 def _name(metric: Metric) -> str:

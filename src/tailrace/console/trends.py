@@ -15,6 +15,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 import orjson
 import structlog
 
@@ -22,7 +23,7 @@ from tailrace.errors import TailraceError
 from tailrace.sqlite_file import SqliteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tailrace.observe.figures import SystemFigures
@@ -133,8 +134,33 @@ class Trends:
     def points(self, span: Span, name: str) -> list[tuple[float, float | None]]:
         """The samples of a series, oldest first. None where it was unknown."""
         with self._lock:
-            since = self._clock() - _EVERY_S[span] * (_KEPT[span] - 1)
-            return self._rings[span].points(name, since)
+            return self._rings[span].points(name, self._since(span))
+
+    def merged(
+        self, span: Span, names: Sequence[str], how: Literal["worst", "total"]
+    ) -> list[tuple[float, float | None]]:
+        """The highest value of several series at each time, or their sum."""
+        with self._lock:
+            ring = self._rings[span]
+            first = bisect.bisect_left(ring.times, self._since(span))
+            times = ring.times[first:]
+            kept = [ring.series[name][first:] for name in names if name in ring.series]
+        if not kept:
+            return []
+        values = np.array(kept)
+        known = ~np.isnan(values)
+        merged = np.where(known, values, 0).sum(axis=0)
+        if how == "worst":
+            merged = np.where(known, values, -np.inf).max(axis=0)
+        return [
+            (at, value if there else None)
+            for at, value, there in zip(
+                times, merged.tolist(), known.any(axis=0).tolist(), strict=True
+            )
+        ]
+
+    def _since(self, span: Span) -> float:
+        return self._clock() - _EVERY_S[span] * (_KEPT[span] - 1)
 
     def load(self) -> None:
         """Read what an earlier process has saved."""
@@ -200,25 +226,3 @@ def _gauges(figures: SystemFigures) -> dict[str, float]:
         found[f"p50:{each.name}"] = each.latency_ms_p50
         found[f"p99:{each.name}"] = each.latency_ms_p99
     return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def worst(series: list[list[tuple[float, float | None]]]) -> list[tuple[float, float | None]]:
-    """The highest of several series at each time."""
-    return _merged(series, max)
-
-
-def total(series: list[list[tuple[float, float | None]]]) -> list[tuple[float, float | None]]:
-    """The sum of several series at each time."""
-    return _merged(series, sum)
-
-
-def _merged(
-    series: list[list[tuple[float, float | None]]], of: Callable[[list[float]], float]
-) -> list[tuple[float, float | None]]:
-    at: dict[float, list[float]] = {}
-    for points in series:
-        for time_s, value in points:
-            values = at.setdefault(time_s, [])
-            if value is not None:
-                values.append(value)
-    return [(time_s, of(values) if values else None) for time_s, values in sorted(at.items())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailrace.console.trends import FILE, Trends, total, worst
+from tailrace.console.trends import FILE, Trends
 from tailrace.observe.figures import CaptureFigures, LogFigures, PipelineFigures, SystemFigures
 
 if TYPE_CHECKING:
@@ -88,7 +88,21 @@ def test_a_clock_that_was_set_back_starts_again(tmp_path: Path) -> None:
     assert len(clock.values("log_bytes")) == 2
 
 
-def test_several_series_as_one() -> None:
-    series: list[list[tuple[float, float | None]]] = [[(1, 2.0), (2, None)], [(1, 3.0), (3, 1.0)]]
-    assert worst(series) == [(1, 3.0), (2, None), (3, 1.0)]
-    assert total(series) == [(1, 5.0), (2, None), (3, 1.0)]
+def test_several_series_as_one(tmp_path: Path) -> None:
+    """GIVEN series with unknown values WHEN they are merged THEN each time has the highest or the
+    sum of what is known."""
+    clock = Clock(tmp_path)
+    for lags in ((2.0, 3.0), (None, None), (1.0, None)):
+        names = ("a", "b")
+        clock.figures = SystemFigures(
+            pipelines=tuple(
+                PipelineFigures(name=name, lag_s=lag) for name, lag in zip(names, lags, strict=True)
+            )
+        )
+        clock.now += 10
+        clock.trends.sample()
+    series = ["lag_s:a", "lag_s:b", "lag_s:none"]
+    worst = [value for _, value in clock.trends.merged("hour", series, "worst")]
+    total = [value for _, value in clock.trends.merged("hour", series, "total")]
+    assert (worst, total) == ([3, None, 1], [5, None, 1])
+    assert clock.trends.merged("hour", ["none"], "total") == []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from tailrace.console.trends import total, worst
 from tailrace.observe.figure import document
 from tailrace.run.problems import Problem, problems
 
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from tailrace.console.system import System
     from tailrace.console.trends import Span
     from tailrace.observe.figures import PipelineFigures, SystemFigures
+
+_TRENDS_S = 2.0
 
 
 def overview(system: System, query: Mapping[str, str]) -> Document:
@@ -77,16 +78,21 @@ def span_of(query: Mapping[str, str]) -> Span:
 
 
 def _trends(system: System, span: Span, names: list[str]) -> dict[str, Any]:
-    def all_of(kind: str) -> list[list[tuple[float, float | None]]]:
-        return [system.trends.points(span, f"{kind}:{name}") for name in names]
+    trends = system.trends
 
-    return {
-        "captured_per_s": system.trends.points(span, "captured"),
-        "delivered_per_s": total(all_of("events")),
-        "lag_s": worst(all_of("lag_s")),
-        "lag_bytes": worst(all_of("lag_bytes")),
-        "latency_ms_p50": worst(all_of("p50")),
-        "latency_ms_p99": worst(all_of("p99")),
-        "log_bytes": system.trends.points(span, "log_bytes"),
-        "kept_wal_bytes": system.trends.points(span, "kept_wal_bytes"),
-    }
+    def of(kind: str, how: Literal["worst", "total"]) -> list[tuple[float, float | None]]:
+        return trends.merged(span, [f"{kind}:{name}" for name in names], how)
+
+    def read() -> dict[str, Any]:
+        return {
+            "captured_per_s": trends.points(span, "captured"),
+            "delivered_per_s": of("events", "total"),
+            "lag_s": of("lag_s", "worst"),
+            "lag_bytes": of("lag_bytes", "worst"),
+            "latency_ms_p50": of("p50", "worst"),
+            "latency_ms_p99": of("p99", "worst"),
+            "log_bytes": trends.points(span, "log_bytes"),
+            "kept_wal_bytes": trends.points(span, "kept_wal_bytes"),
+        }
+
+    return system.kept(("trends", span), _TRENDS_S, read)
