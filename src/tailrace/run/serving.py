@@ -144,8 +144,8 @@ class ServeProcess:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was requested."""
-        return self._stopping
+        """Whether a stop was requested: by `stop`, or by a signal to uvicorn while it runs."""
+        return self._stopping or (self._server is not None and self._server.should_exit)
 
     def stop(self) -> None:
         """Request a stop. Safe in a signal handler."""
