@@ -16,7 +16,7 @@ from tailrace.access.sessions import _MAX, LIFETIME_S, Sessions
 from tailrace.access.tokens import Tokens
 from tailrace.config import Http
 from tailrace.errors import ConfigError
-from tests.command import call
+from tests.command import call, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,11 +171,12 @@ def test_beyond_loopback_users_and_tls_are_needed(values: dict[str, object], mis
 
 
 def test_run_refuses_to_listen_beyond_loopback(tmp_path: Path) -> None:
-    """GIVEN settings with another address WHEN run, serve or a preset starts THEN it ends with the
-    hint, before anything listens."""
+    """GIVEN settings with another address WHEN run or serve starts THEN it ends with the hint,
+    before anything listens."""
     file = tmp_path / "tailrace.yml"
     file.write_text("http: {host: 0.0.0.0, port: 19}\n")
     for command in (("run", file), ("serve", "-c", file)):
-        refused = call(*command)
+        # In a process of its own: the commands configure log lines for the whole process.
+        refused = run(*command)
         assert refused.returncode == 2, refused.stderr
         assert "--insecure" in refused.stderr
