@@ -1,6 +1,6 @@
 """The audit file: what operators have changed, one JSON document per line.
 
-`audit.jsonl` in the data folder is only ever appended to. Tailrace does not read it.
+`audit.jsonl` in the data folder is only ever appended to. The console shows its end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "audit.jsonl"
+_MOST_BYTES = 4 << 20
+"""How much of the end is read."""
 
 
 def record(data: Path, action: str, *, user: str, **facts: Any) -> None:
@@ -37,3 +39,25 @@ def record(data: Path, action: str, *, user: str, **facts: Any) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(orjson.dumps(entry) + b"\n")
         os.fsync(file.fileno())
+
+
+def latest(data: Path, *, limit: int) -> list[dict[str, Any]]:
+    """The last entries, the newest first. A line that is not an entry is left out."""
+    try:
+        with (data / FILE).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - _MOST_BYTES, 0))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return []
+    entries: list[dict[str, Any]] = []
+    for line in reversed(lines):
+        if len(entries) == limit:
+            break
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries

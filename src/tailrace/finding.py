@@ -38,6 +38,17 @@ class Finding:
     subject: str = ""
 
 
+def finding_document(finding: Finding) -> dict[str, str]:
+    """A finding as JSON."""
+    return {
+        "check": finding.check,
+        "severity": finding.severity.value,
+        "subject": finding.subject,
+        "finding": finding.finding,
+        "fix": finding.fix,
+    }
+
+
 def error(finding: str, fix: str, subject: str = "") -> Finding:
     """A finding because of which capture cannot run, or would lose changes or break writes."""
     return Finding(severity=Severity.ERROR, finding=finding, fix=fix, subject=subject)

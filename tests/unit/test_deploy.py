@@ -43,7 +43,8 @@ def options(compose: dict[str, Any]) -> dict[str, str]:
     """The options of the bridge, by name."""
     command, *words = compose["services"]["bridge"]["command"]
     assert command == "bridge"
-    return dict(word.removeprefix("--").split("=", 1) for word in words)
+    parts = (word.removeprefix("--").partition("=") for word in words)
+    return {name: value or "true" for name, _, value in parts}
 
 
 def test_the_options_of_the_bridge_exist(compose: dict[str, Any]) -> None:

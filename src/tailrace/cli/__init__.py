@@ -45,6 +45,8 @@ _COMMANDS = {
     "parked": "parked:parked_app",
     "pull": "pull:pull_app",
     "log": "log.command:log_app",
+    "user": "user:user_app",
+    "token": "token:token_app",
     "table": "table:table_app",
     "demo": "demo.command:demo",
     "serve": "serve:serve",

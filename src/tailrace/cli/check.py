@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli import findings, options
+from tailrace.finding import finding_document
 
 if TYPE_CHECKING:
     from tailrace.pipeline.check import Report
@@ -81,5 +82,5 @@ def _document(report: Report) -> dict[str, object]:
     return {
         "healthy": report.healthy,
         "pipelines": pipelines,
-        "findings": findings.rows(report.findings),
+        "findings": [finding_document(each) for each in report.findings],
     }

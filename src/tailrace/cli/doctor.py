@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from tailrace.cli import options
-from tailrace.cli.findings import rows, show
+from tailrace.cli.findings import show
+from tailrace.finding import finding_document
 
 
 def doctor(
@@ -61,7 +62,7 @@ def doctor(
         findings = run(connection, settings)
     healthy = all(finding.severity is not Severity.ERROR for finding in findings)
     if as_json:
-        report = {"healthy": healthy, "findings": rows(findings)}
+        report = {"healthy": healthy, "findings": [finding_document(each) for each in findings]}
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         show(findings, show_all=show_all)

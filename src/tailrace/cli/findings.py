@@ -1,4 +1,4 @@
-"""Output of findings: one table per severity, or JSON."""
+"""Output of findings: one table per severity."""
 
 from __future__ import annotations
 
@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     from tailrace.finding import Finding
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan", "ok": "green"}
-
-
-def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    """The findings for `--json`."""
-    return [
-        {
-            "check": finding.check,
-            "severity": finding.severity.value,
-            "subject": finding.subject,
-            "finding": finding.finding,
-            "fix": finding.fix,
-        }
-        for finding in findings
-    ]
 
 
 def show(findings: Sequence[Finding], *, show_all: bool) -> None:

@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import re
-import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -23,11 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.config import Config, Pipeline
-    from tailrace.control import ControlFile
-    from tailrace.log.start import Start
-    from tailrace.position import Position
 
-_MOVE_S, _POLL_S = 30.0, 0.1
 pipeline_app = typer.Typer(
     name="pipeline",
     no_args_is_help=True,
@@ -252,69 +245,23 @@ def _move(
     reason: str,
     yes: bool,
 ) -> None:
-    from tailrace.control import ControlFile
     from tailrace.errors import ConfigError
-    from tailrace.pipeline import reset
+    from tailrace.pipeline.moves import order_move, plan_move, result_of
 
     settings = options.settings(config)
     _configured(settings, name)
-    planned = reset.plan(settings, name, _place(where))
-    reset.check_move(settings, planned)
-    to, count = planned.after.position, planned.repeated + planned.skipped
-    if planned.repeated and action == "skip":
-        raise ConfigError(
-            f"{name} is past {to}", hint="tailrace pipeline rewind NAME --to POSITION"
-        )
-    if planned.skipped and action == "rewind":
-        raise ConfigError(f"{name} has not come to {to} yet", hint="tailrace pipeline skip")
-    done = "delivered again" if action == "rewind" else "skipped"
-    reached = f"everything up to {planned.delivered}" if planned.delivered else "nothing yet"
-    typer.echo(f"{name} has delivered {reached}.")
-    typer.echo(f"{count:,} changes are {done}; {planned.ahead:,} follow.")
-    if parked := _parked(settings, name):
-        typer.echo(
-            f"{parked:,} parked messages can then no longer be retried: export or drop them."
-        )
+    move = plan_move(settings, name, action, where)
+    for line in move.lines():
+        typer.echo(line)
     if not yes:
-        typer.confirm(f"Continue {name} after {to}?", abort=True)
-    control = ControlFile(settings.data, name)
-    control.move(action, to, user=getpass.getuser(), reason=reason)
+        typer.confirm(f"Continue {name} after {move.to}?", abort=True)
+    control = order_move(settings, move, user=getpass.getuser(), reason=reason)
     if not options.pipelines_run(settings):
         typer.echo("No pipelines run on this data folder. It takes effect when they do.")
         return
-    if refusal := _result_of(control):
+    if refusal := result_of(control):
         raise ConfigError(refusal)
-    typer.echo(f"{name} continues after {to}.")
-
-
-def _parked(settings: Config, name: str) -> int:
-    from tailrace.parking.listing import Listing
-    from tailrace.parking.parking import folder_of, store_of
-
-    with closing(Listing(store_of(folder_of(settings.data, name)))) as listing:
-        return listing.totals().messages
-
-
-def _result_of(control: ControlFile) -> str:
-    """Wait until the runner of the pipeline has moved it; why not, if it has not."""
-    wanted = control.read().moves
-    for _ in range(round(_MOVE_S / _POLL_S)):
-        moved = control.moved()
-        if moved.moves >= wanted:
-            return moved.refusal
-        time.sleep(_POLL_S)
-    return f"the pipeline has not stopped within {_MOVE_S:g} s; it moves when it does"
-
-
-def _place(text: str) -> Start | Position:
-    from tailrace.log.start import parse_start
-    from tailrace.position import Lsn, Position
-
-    if event := re.fullmatch(r"([0-9a-f]{16})-(\d{1,18})", text):
-        return Position(Lsn(int(event[1], 16)), int(event[2]))
-    if re.fullmatch(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}\.\d{1,18}", text):
-        return Position.parse(text)
-    return parse_start("latest" if text == "now" else text)
+    typer.echo(f"{name} continues after {move.to}.")
 
 
 def _configured(settings: Config, name: str) -> Pipeline:

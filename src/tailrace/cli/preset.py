@@ -27,6 +27,7 @@ def launch(
 ) -> NoReturn:
     """Prepare the database at the first start, and run the settings file."""
     from tailrace import config
+    from tailrace.access.access import check_protection
     from tailrace.run.processes import processes
     from tailrace.run.supervisor import supervise
 
@@ -34,6 +35,7 @@ def launch(
         # The file is complete: variables for other commands must not change it.
         os.environ.pop(name, None)
     loaded = config.load(file)
+    check_protection(loaded.http)
     prepared = prepare(loaded)
     if prepared is not None and prepared.slot_created:
         slot = prepared.slot

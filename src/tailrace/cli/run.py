@@ -6,14 +6,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace import private
 from tailrace.cli import options
 
-VARIABLES = ("TAILRACE_DSN", "TAILRACE_SLOT", "TAILRACE_PUBLICATION", "TAILRACE_LOG")
+if TYPE_CHECKING:
+    from tailrace.config import Config
+
+VARIABLES = (
+    "TAILRACE_DSN",
+    "TAILRACE_SLOT",
+    "TAILRACE_PUBLICATION",
+    "TAILRACE_LOG",
+    "TAILRACE_INSECURE",
+)
 
 
 def run(
@@ -26,6 +35,7 @@ def run(
     slot: options.Slot = None,
     publication: options.Publication = None,
     log: options.LogPath = None,
+    insecure: options.Insecure = None,
 ) -> None:
     """Run capture, the pipelines and the HTTP endpoints, and restart them if they fail.
 
@@ -43,7 +53,8 @@ def run(
 
     SIGTERM, Ctrl-C or `POST /shutdown` stops the processes in order: capture, pipelines, HTTP. No
     change is lost: captured changes are in the log, and every pipeline resumes at its checkpoint.
-    POST requests need a token, which is in the file http.token of the data folder.
+    POST requests need a token, which is in the file http.token of the data folder. The console is
+    at the root of the HTTP endpoints: http://localhost:9090/
 
     \b
     Examples:
@@ -52,6 +63,7 @@ def run(
       curl localhost:9090/status
       curl -X POST -H "Authorization: Bearer $(cat DATA/http.token)" localhost:9090/shutdown
     """
+    from tailrace.access.access import check_protection
     from tailrace.errors import LogFencedError
     from tailrace.observe import logs
     from tailrace.process import become
@@ -61,15 +73,19 @@ def run(
 
     private.restrict_new_files()
     logs.configure()
-    settings = options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
+
+    def check() -> Config:
+        settings = options.settings(
+            file, dsn=dsn, slot=slot, publication=publication, log=log, insecure=insecure
+        )
+        check_protection(settings.http)
+        return settings
+
+    settings = check()
     # Passed on in the environment: other users can read a command line, and the DSN may hold a
     # password.
-    values = zip(VARIABLES, (dsn, slot, publication, log), strict=True)
+    values = zip(VARIABLES, (dsn, slot, publication, log, insecure), strict=True)
     os.environ.update({name: str(value) for name, value in values if value is not None})
-
-    def check() -> object:
-        return options.settings(file, dsn=dsn, slot=slot, publication=publication, log=log)
-
     try:
         if settings.replication.followers:
             from tailrace.run.replicating import check_leads

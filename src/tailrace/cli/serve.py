@@ -28,6 +28,7 @@ def serve(
     slot: options.Slot = None,
     publication: options.Publication = None,
     log: options.LogPath = None,
+    insecure: options.Insecure = None,
 ) -> None:
     """Serve the HTTP endpoints, and monitor the WAL that PostgreSQL keeps for the slot.
 
@@ -39,13 +40,16 @@ def serve(
       tailrace serve -c tailrace.yml
       curl localhost:9090/status
     """
+    from tailrace.console.console import Console
     from tailrace.observe import logs
     from tailrace.run.serving import run_serve
 
     private.restrict_new_files()
     logs.configure()
-    settings = options.settings(config, dsn=dsn, slot=slot, publication=publication, log=log)
+    settings = options.settings(
+        config, dsn=dsn, slot=slot, publication=publication, log=log, insecure=insecure
+    )
     if follower:
         replication = settings.replication.model_copy(update={"followers": ()})
         settings = settings.model_copy(update={"pipelines": {}, "replication": replication})
-    run_serve(settings, supervised=supervised, metrics_lines=metrics_lines)
+    run_serve(settings, supervised=supervised, metrics_lines=metrics_lines, console=Console)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+    from tailrace.config.http import Http
+    from tailrace.config.replication import Replication
+
 _REFERENCE = re.compile(r"\$(?:\$\{|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
 _DUPLICATE = "duplicate key"
 
@@ -61,11 +64,14 @@ def load(
     moved: dict[str, object] = {"data": path.parent / config.data}
     if "path" not in overridden.get("log", {}):
         moved["log"] = config.log.model_copy(update={"path": path.parent / config.log.path})
-    if (tls := config.replication.tls) is not None:
-        files = {name: path.parent / file for name, file in tls}
-        moved["replication"] = config.replication.model_copy(
-            update={"tls": tls.model_copy(update=files)}
-        )
+    sections: dict[str, Replication | Http] = {
+        "replication": config.replication,
+        "http": config.http,
+    }
+    for key, each in sections.items():
+        if each.tls is not None:
+            files = {name: path.parent / file for name, file in each.tls}
+            moved[key] = each.model_copy(update={"tls": each.tls.model_copy(update=files)})
     return config.model_copy(update=moved)
 
 

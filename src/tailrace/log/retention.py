@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import ConfigError, CorruptError, PositionLostError
 from tailrace.log.reader import Log
@@ -96,6 +96,20 @@ def own_pin(store: Store, name: str) -> Position | None:
 def pins(store: Store) -> dict[str, Position]:
     """The pinned position of each reader."""
     return {name: pin.position for name, pin in read_pins(store).items()}
+
+
+def pins_document(store: Store, *, now: float) -> list[dict[str, Any]]:
+    """The pins as JSON, with the WAL after them and the seconds since they were renewed."""
+    end = Log(store).end()
+    return [
+        {
+            "name": name,
+            "position": str(pin.position),
+            "lag_bytes": max(end.end_lsn - pin.position.lsn, 0),
+            "age_s": round(max(now - pin.renewed_at, 0)),
+        }
+        for name, pin in sorted(read_pins(store).items())
+    ]
 
 
 def stale(store: Store, *, now: float) -> dict[str, Pin]:

@@ -8,6 +8,7 @@ its `Host` (`tailrace.observe.hosts`).
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import TYPE_CHECKING
 
 import orjson
@@ -22,11 +23,12 @@ from starlette.responses import Response
 from tailrace.errors import ProcessError, TailraceError, UnexpectedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from starlette.background import BackgroundTask
     from starlette.requests import Request
-    from starlette.routing import Route
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tailrace.observe.hosts import AllowedHosts
@@ -36,12 +38,22 @@ MAX_BODY_BYTES = 64 << 10
 
 
 def application(
-    routes: Sequence[Route], endpoints: Mapping[str, str], hosts: AllowedHosts
+    routes: Sequence[BaseRoute],
+    endpoints: Mapping[str, str],
+    hosts: AllowedHosts,
+    *,
+    middleware: Sequence[Middleware] = (),
+    refusal: Callable[[Request, HTTPException], Response | None] | None = None,
 ) -> Starlette:
-    """The ASGI application. An unknown path or method is answered with the list of endpoints."""
+    """The ASGI application. An unknown path or method is answered with the list of endpoints.
 
-    async def refusal(_request: Request, error: Exception) -> Response:
+    `refusal` may answer an error in its own way.
+    """
+
+    async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if refusal and (page := refusal(request, error)):
+            return page
         content: dict[str, object] = {"error": error.detail}
         if error.status_code in (404, 405):
             content["endpoints"] = endpoints
@@ -51,8 +63,8 @@ def application(
 
     return Starlette(
         routes=routes,
-        middleware=[Middleware(_HostCheck, hosts=hosts)],
-        exception_handlers={HTTPException: refusal, Exception: _failure},
+        middleware=[Middleware(_HostCheck, hosts=hosts), *middleware],
+        exception_handlers={HTTPException: refuse, Exception: _failure},
     )
 
 
@@ -97,16 +109,30 @@ async def _failure(_request: Request, error: Exception) -> Response:
     return reply({"error": f"{known.code}: {known}"}, 500)
 
 
-def settings(app: Starlette) -> uvicorn.Config:
+def settings(
+    app: Starlette, *, certificate: Path | None = None, key: Path | None = None
+) -> uvicorn.Config:
     """uvicorn's settings: no log lines of its own, and a short grace period on shutdown."""
-    return uvicorn.Config(
+    return _Settings(
         app,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        # The limit for logins is per address: a client must not choose its own.
+        proxy_headers=False,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
+
+
+class _Settings(uvicorn.Config):
+    def load(self) -> None:
+        super().load()
+        if self.ssl is not None:
+            # The default is what OpenSSL was built with.
+            self.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
 
 
 def listening(host: str, port: int) -> socket.socket:

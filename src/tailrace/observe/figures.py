@@ -143,6 +143,13 @@ class PipelineFigures(Figures):
         int | None,
         Figure("WAL from the pipeline's position to the log's end.", gauge("tailrace_lag_bytes")),
     ] = None
+    lag_s: Annotated[
+        float | None,
+        Figure(
+            "Seconds since the log first contained something that is not delivered.",
+            gauge("tailrace_lag_seconds"),
+        ),
+    ] = None
     events: Annotated[
         int, Figure("Events acknowledged by the sink.", counter("tailrace_events"))
     ] = 0

@@ -1,42 +1,45 @@
 """The HTTP endpoints of `tailrace run`: health, status, metrics, backfills, shutdown.
 
-They listen on loopback by default. GET requests have no login. Requests that change something need
-a token (`tailrace.run.token`) and are refused from foreign web pages (`tailrace.run.origin`). How
-the endpoints answer and listen is in `tailrace.observe.endpoints`.
+They listen on loopback by default. Who may send which request is in `tailrace.run.admission`; how
+the endpoints answer and listen is in `tailrace.observe.endpoints`; the pages of the console are in
+`tailrace.console`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tailrace.access.access import Access
+from tailrace.access.identity import Level
 from tailrace.backfill import queue as backfills
 from tailrace.errors import ConfigError, SinkError
 from tailrace.jetstream import client as jetstream
 from tailrace.jetstream.settings import JetStreamSettings
-from tailrace.observe.endpoints import application, read_body, reply
+from tailrace.observe.endpoints import application, reply
 from tailrace.observe.hosts import AllowedHosts
 from tailrace.observe.metrics import exposition
 from tailrace.run import parked_endpoints, pull_endpoints
-from tailrace.run.document import problems, status_document
+from tailrace.run.admission import Identification, accept, identity_of
+from tailrace.run.document import status_document, unready
 from tailrace.run.health import health_document
-from tailrace.run.origin import is_same_origin
 from tailrace.run.parked_endpoints import ParkedEndpoints
 from tailrace.run.pull_endpoints import PullEndpoints
-from tailrace.run.token import FILE, is_authorised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.applications import Starlette
     from starlette.requests import Request
+    from starlette.routing import BaseRoute
 
     from tailrace.backfill.order import DesiredState
     from tailrace.config import Config
@@ -72,6 +75,16 @@ class _BackfillRequest(BaseModel):
     rate: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
+class Pages(Protocol):
+    """The console, which is above this package."""
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Its routes."""
+
+    def refusal(self, request: Request, error: HTTPException) -> Response | None:
+        """The page of an error; None if the request is not for a page."""
+
+
 class Endpoints:
     """The routes, over an overview and a function that stops the system.
 
@@ -88,18 +101,22 @@ class Endpoints:
         token: str,
         failing: Callable[[], Sequence[str]] = tuple,
         clerks: Mapping[str, Clerk] | None = None,
+        console: Callable[[Access], Pages] | None = None,
     ) -> None:
         self._config = config
         self._overview = overview
         self._shut_down = shut_down
-        self._token = token
+        self._access = Access(config, token)
+        self._console = console(self._access) if console else None
         self._failing = failing
         self._clerks = clerks or {}
 
     def application(self) -> Starlette:
         """The ASGI application."""
+        pages = self._console
         return application(
             [
+                *(pages.routes() if pages else []),
                 Route("/health", self._health),
                 Route("/health/checks", self._checks),
                 Route("/ready", self._ready),
@@ -109,12 +126,14 @@ class Endpoints:
                 Route("/backfills", self._list_backfills),
                 Route("/backfills", self._request_backfill, methods=["POST"]),
                 Route("/backfills/{id}/{action}", self._control_backfill, methods=["POST"]),
-                *ParkedEndpoints(self._config, self._accept).routes(),
-                *PullEndpoints(self._config, self._clerks, self._accept).routes(),
+                *ParkedEndpoints(self._config, accept).routes(),
+                *PullEndpoints(self._config, self._clerks, accept).routes(),
                 Route("/shutdown", self._shutdown, methods=["POST"]),
             ],
             _ENDPOINTS,
             AllowedHosts(self._config.http.host, self._config.http.hosts),
+            middleware=[Middleware(Identification, access=self._access)],
+            refusal=pages.refusal if pages else None,
         )
 
     async def _health(self, _request: Request) -> Response:
@@ -123,11 +142,14 @@ class Endpoints:
     async def _checks(self, _request: Request) -> Response:
         return reply(await run_in_threadpool(health_document, self._config))
 
-    async def _ready(self, _request: Request) -> Response:
-        reasons = problems(await run_in_threadpool(self._overview.read))
+    async def _ready(self, request: Request) -> Response:
+        reasons = unready(await run_in_threadpool(self._overview.read))
         reasons += [f"service {name}: failed, will be restarted" for name in self._failing()]
         if reasons:
-            return reply({"status": "degraded", "problems": reasons}, 503)
+            # Probes have no login, and need no names.
+            anyone = self._access.needs_login and identity_of(request).level is Level.PUBLIC
+            shown = {} if anyone else {"problems": reasons}
+            return reply({"status": "degraded", **shown}, 503)
         return reply({"status": "ready"})
 
     async def _status(self, _request: Request) -> Response:
@@ -156,7 +178,7 @@ class Endpoints:
         return reply(await run_in_threadpool(backfills.list_backfills, self._config))
 
     async def _request_backfill(self, request: Request) -> Response:
-        content = await self._accept(request)
+        content = await accept(request)
         try:
             body = _BackfillRequest.model_validate_json(content)
         except ValidationError as error:
@@ -173,7 +195,7 @@ class Endpoints:
         return reply({"id": order.id, "table": str(order.table)}, 202)
 
     async def _control_backfill(self, request: Request) -> Response:
-        await self._accept(request)
+        await accept(request)
         action = _ACTIONS.get(request.path_params["action"])
         if action is None:
             raise HTTPException(404, "unknown action: use pause, resume or cancel")
@@ -186,28 +208,11 @@ class Endpoints:
         return reply({"id": order.id, "desired_state": order.desired_state}, 202)
 
     async def _shutdown(self, request: Request) -> Response:
-        await self._accept(request)
+        await accept(request)
         if self._shut_down is None:
             raise HTTPException(409, "`tailrace run` does not supervise this: stop each process")
         structlog.get_logger().info("serve.shutdown_requested")
         return reply({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
-
-    async def _accept(self, request: Request, tokens: Iterable[str] = ()) -> bytes:
-        """The body of a request that changes something, if it is allowed to.
-
-        It needs the token of the endpoints, or one of `tokens`.
-        """
-        if not is_same_origin(request.headers):
-            raise HTTPException(403, "requests from web pages of other sites are refused")
-        header = request.headers.get("authorization", "")
-        if not any(is_authorised(header, token) for token in (self._token, *tokens)):
-            raise HTTPException(
-                401,
-                "this request needs the header `Authorization: Bearer TOKEN`; the token is "
-                f"http.token of the settings, or else in the file {FILE} of the data folder",
-                {"www-authenticate": "Bearer"},
-            )
-        return await read_body(request)
 
 
 def _first_nats_sink(config: Config) -> JetStreamSettings | None:

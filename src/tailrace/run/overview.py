@@ -32,6 +32,7 @@ from tailrace.parking import parking
 from tailrace.parking.listing import Listing
 from tailrace.position import Position
 from tailrace.run import status
+from tailrace.run.lag import LagClock
 from tailrace.run.status import PipelinesStatus, RunStatus
 from tailrace.schemas.drift import record
 from tailrace.sinks.pull.database import store_of
@@ -64,6 +65,7 @@ class Overview:
         self._slot = slot
         self._clock = clock
         self._created_at = clock()
+        self._lag = LagClock()
 
     def read(self) -> SystemFigures:
         """All figures, as of now."""
@@ -90,7 +92,7 @@ class Overview:
                 )
             ),
             capture=_capture(capture),
-            pipelines=tuple(_pipelines(self._config, pipelines, end)),
+            pipelines=tuple(self._lagging(_pipelines(self._config, pipelines, end), end, capture)),
             snapshots=pipelines.status.snapshots if pipelines else (),
             backfills=pipelines.status.backfills if pipelines else (),
             schema_changes=tuple(map(_change, changes.found[-_SCHEMA_CHANGES_SHOWN:])),
@@ -102,6 +104,26 @@ class Overview:
             following=_following(following),
             watch=_watch(self._config, status.read(self._where, "watch", WatchFigures)),
         )
+
+    def _lagging(
+        self,
+        pipelines: Iterator[PipelineFigures],
+        end: Position | None,
+        capture: Report[CaptureFigures] | None,
+    ) -> Iterator[PipelineFigures]:
+        """The pipelines with their lag in seconds: at least the age of the last commit."""
+        now = self._clock()
+        if end is not None:
+            self._lag.note(now, end)
+        last = capture.status.last_committed_at if capture else None
+        age_s = 0.0 if last is None else max(now - last.timestamp(), 0.0)
+        for each in pipelines:
+            position = _position(each.position)
+            if end is None or position is None:
+                yield each
+                continue
+            lag_s = max(self._lag.lag_s(now, position), age_s) if position < end else 0.0
+            yield replace(each, lag_s=round(lag_s, 3))
 
 
 def read_log(config: Config) -> tuple[LogFigures, Position | None]:

@@ -13,10 +13,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from tailrace.access.identity import Level
 from tailrace.errors import ConfigError
 from tailrace.observe.endpoints import reply
 from tailrace.parking import control
 from tailrace.parking.selection import Selection
+from tailrace.run.admission import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -54,7 +56,7 @@ class _Selected(BaseModel):
 class ParkedEndpoints:
     """The routes. `accept` checks that a request has the token, and returns its body."""
 
-    def __init__(self, config: Config, accept: Callable[[Request], Awaitable[bytes]]) -> None:
+    def __init__(self, config: Config, accept: Callable[..., Awaitable[bytes]]) -> None:
         self._config = config
         self._accept = accept
 
@@ -69,7 +71,7 @@ class ParkedEndpoints:
         ]
 
     async def _list(self, request: Request) -> Response:
-        await self._accept(request)
+        await self._accept(request, level=Level.VIEWER)
         query = request.query_params
         limit = _number(query, "limit", _LIMIT, most=_MOST)
         after = _number(query, "after", 0, most=2**62)
@@ -92,7 +94,7 @@ class ParkedEndpoints:
         return reply(await _found(read))
 
     async def _show(self, request: Request) -> Response:
-        await self._accept(request)
+        await self._accept(request, level=Level.VIEWER)
         number = request.path_params["number"]
 
         def read() -> dict[str, Any] | None:
@@ -108,7 +110,7 @@ class ParkedEndpoints:
         return reply(document)
 
     async def _orders(self, request: Request) -> Response:
-        await self._accept(request)
+        await self._accept(request, level=Level.VIEWER)
 
         def read() -> list[dict[str, Any]]:
             with control.listing(self._config, request.path_params["pipeline"]) as listing:
@@ -133,9 +135,9 @@ class ParkedEndpoints:
         selection = body.selection()
         if body.all == bool(control.document_of(selection)):
             raise HTTPException(400, "set ids, key, destination or code, or else all")
-        pipeline = request.path_params["pipeline"]
+        pipeline, user = request.path_params["pipeline"], identity_of(request).name
         order, matched = await _found(
-            lambda: control.submit(self._config, pipeline, action, selection, user="http")
+            lambda: control.submit(self._config, pipeline, action, selection, user=user)
         )
         return reply({"id": order, "matched": matched}, 202)
 

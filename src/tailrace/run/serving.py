@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import uvicorn
 
+from tailrace.access.access import check_protection
 from tailrace.backfill import queue as backfills
 from tailrace.creek import service as creek
 from tailrace.errors import TailraceError, UnexpectedError
@@ -35,21 +36,42 @@ from tailrace.schemas.drift.watcher import Watcher
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from starlette.applications import Starlette
 
+    from tailrace.access.access import Access
     from tailrace.backoff import Backoff
     from tailrace.config import Config, Http
     from tailrace.postgres.names import TableName
+    from tailrace.run.endpoints import Pages
 
 METRICS_S = 15.0
 _TICK_S = 0.1
 
 
-def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool = False) -> None:
+class Console(Protocol):
+    """The pages, which are above this package."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample trends until `stop` is set."""
+
+    def site(
+        self, access: Access, *, failing: Callable[[], Sequence[str]], stopping: Callable[[], bool]
+    ) -> Pages:
+        """The pages for one run of the HTTP server."""
+
+
+def run_serve(
+    config: Config,
+    *,
+    supervised: bool = False,
+    metrics_lines: bool = False,
+    console: Callable[[Config, Overview], Console] | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT."""
+    check_protection(config.http)
     monitor = Monitor(config)
     overview = Overview(config, lambda: monitor.figures)
     shut_down = _parent_stopper() if supervised else None
@@ -65,14 +87,22 @@ def run_serve(config: Config, *, supervised: bool = False, metrics_lines: bool =
         services.add(f"pull {name}", clerk.run)
     if metrics_lines:
         services.add("metrics", lambda stop: _print_metrics(overview, stop))
+    pages = console(config, overview) if console and config.http.port else None
+    if pages:
+        services.add("trends", pages.run)
+
+    def site(access: Access) -> Pages:
+        assert pages is not None
+        return pages.site(access, failing=services.failing, stopping=lambda: process.stopping)
 
     def endpoints() -> Starlette:
-        token = token_of(config)
         return Endpoints(
-            config, overview, shut_down, token=token, failing=services.failing, clerks=clerks
-        ).application()
+            config, overview, shut_down, token=token_of(config), failing=services.failing,
+            clerks=clerks, console=site if pages else None,
+        ).application()  # fmt: skip
 
-    ServeProcess(config.http, services, endpoints).run()
+    process = ServeProcess(config.http, services, endpoints)
+    process.run()
 
 
 def _schema_change_watcher(config: Config) -> Watcher:
@@ -112,6 +142,11 @@ class ServeProcess:
         self._server: uvicorn.Server | None = None
         self._stopping = False
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was requested: by `stop`, or by a signal to uvicorn while it runs."""
+        return self._stopping or (self._server is not None and self._server.should_exit)
+
     def stop(self) -> None:
         """Request a stop. Safe in a signal handler."""
         self._stopping = True
@@ -144,7 +179,14 @@ class ServeProcess:
         self._backoff.running()
         try:
             with listening(self._http.host, self._http.port) as listener:
-                self._server = uvicorn.Server(settings(self._endpoints()))
+                tls = self._http.tls
+                self._server = uvicorn.Server(
+                    settings(
+                        self._endpoints(),
+                        certificate=tls.certificate if tls else None,
+                        key=tls.key if tls else None,
+                    )
+                )
                 if not self._stopping:
                     self._server.run(sockets=[listener])
         except Exception as error:

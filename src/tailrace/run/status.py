@@ -119,6 +119,12 @@ def read(where: Path, process: str, kind: type[S], *, now: float | None = None) 
     return Report(up=up, pid=pid, status=_decode(kind, content))
 
 
+def pipelines_run(data: Path) -> bool:
+    """Whether pipelines run on a data folder."""
+    report = read(folder(data), "pipelines", PipelinesStatus)
+    return report is not None and report.up
+
+
 def clear(where: Path) -> None:
     """Create the folder and remove the files of an earlier run."""
     private.create_folder(where)

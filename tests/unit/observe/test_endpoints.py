@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ from tailrace.observe.hosts import AllowedHosts
 from tailrace.position import Lsn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -108,6 +111,15 @@ def test_port_0_does_not_listen() -> None:
         off.accept()
 
 
-def test_endpoints_have_no_tls() -> None:
+def test_endpoints_without_tls() -> None:
     app = application([], {}, AllowedHosts("127.0.0.1"))
     assert not settings(app).is_ssl
+
+
+def test_endpoints_with_tls(certificates: Path) -> None:
+    app = application([], {}, AllowedHosts("127.0.0.1"))
+    server = certificates / "server"
+    config = settings(app, certificate=server.with_suffix(".crt"), key=server.with_suffix(".key"))
+    config.load()
+    assert config.ssl is not None
+    assert config.ssl.minimum_version >= ssl.TLSVersion.TLSv1_2

@@ -81,6 +81,7 @@ SYSTEM = SystemFigures(
             shape="creek",
             state="running",
             lag_bytes=1,
+            lag_s=0.5,
             events_per_s=1.0,
             parked_messages=2,
             pull_pending=4,

@@ -19,7 +19,7 @@ from tailrace.observe.figures import (
 )
 from tailrace.observe.health import CheckFigures, WatchFigures
 from tailrace.run import status
-from tailrace.run.document import problems
+from tailrace.run.document import unready
 from tailrace.run.overview import Overview
 from tailrace.run.status import PipelinesStatus, RunStatus
 
@@ -168,7 +168,7 @@ CONNECTED = CaptureFigures(connected=True)
     ],
 )
 def test_why_a_system_is_not_ready(system: SystemFigures, reasons: list[str]) -> None:
-    assert problems(system) == reasons
+    assert unready(system) == reasons
 
 
 def test_the_watchdog_is_shown_if_there_is_one(folder: Folder) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+import uvicorn
 from starlette.routing import Route
 
 from tailrace.backoff import Backoff
 from tailrace.config import Http
 from tailrace.errors import StorageError
-from tailrace.observe.endpoints import application, reply
+from tailrace.observe.endpoints import application, reply, settings
 from tailrace.observe.hosts import AllowedHosts
 from tailrace.run.services import Services
 from tailrace.run.serving import ServeProcess
@@ -107,3 +108,14 @@ def test_without_a_port_only_services_run(start: Callable[[Site], Site]) -> None
     site = start(Site(0))
     assert site.service_runs.wait(60)
     assert site.thread.is_alive()
+
+
+def test_a_signal_that_uvicorn_takes_is_a_stop() -> None:
+    """GIVEN a server that runs WHEN uvicorn gets the signal THEN open pages end their streams: they
+    would keep the process for the whole grace period."""
+    process = ServeProcess(Http(port=0), Services(), endpoints)
+    assert not process.stopping
+    process._server = uvicorn.Server(settings(endpoints()))
+    assert not process.stopping
+    process._server.should_exit = True
+    assert process.stopping

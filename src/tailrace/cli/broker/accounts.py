@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,25 +82,10 @@ def add_user(
     """
     from tailrace.broker.auth import accounts
 
-    password = _password(password_file)
+    password = options.read_password(password_file)
     source = _dsn(context, config, dsn)
     new = asyncio.run(accounts.add_user(source, name, password, superuser=superuser))
     typer.echo(f"user {name}: {'added' if new else 'password changed'}")
-
-
-def _password(file: Path | None) -> str:
-    from tailrace.errors import ConfigError
-
-    if file is not None:
-        try:
-            lines = file.read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read {file}: {error}") from error
-        return lines[0] if lines else ""
-    if sys.stdin.isatty():
-        password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-        return password
-    return sys.stdin.readline().rstrip("\r\n")
 
 
 @user_app.command("remove")

@@ -135,6 +135,7 @@ def _run(stop: threading.Event, seconds: float | None, rate: float) -> bool:
     ):
         _wait_for(_capture_streams, environment, stop)
         view.step("capture streams changes into the durable log; Spark is starting")
+        view.step(f"the console is at {environment.http}")
         environment.open_shop()
         _wait_for(_pipelines_run, environment, stop)
         view.step("Spark runs the pipeline and delivers the first changes to JetStream")

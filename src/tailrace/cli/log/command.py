@@ -21,8 +21,8 @@ from tailrace.cli.log.tail import From, JsonLines, Limit, Patterns, Selection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tailrace.cli.log.listing import Listing
     from tailrace.log.format.segment import SegmentName
+    from tailrace.log.listing import Listing
     from tailrace.log.store import LocalStore
     from tailrace.log.verify import Report
     from tailrace.position import Position
@@ -56,7 +56,7 @@ def ls(
       Count the segments:
         tailrace log ls --json | jq '.segments | length'
     """
-    from tailrace.cli.log.listing import listing, listing_json
+    from tailrace.log.listing import listing, listing_json
 
     segments = listing(open_store(config, log))
     if as_json:

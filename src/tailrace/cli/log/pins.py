@@ -35,29 +35,17 @@ def pins(
       tailrace log unpin old-pipeline
     """
     from tailrace.log import retention
-    from tailrace.log.reader import Log
 
-    store = open_store(config, log)
-    end, now = Log(store).end(), time.time()
-    rows = [
-        (
-            name,
-            str(pin.position),
-            max(end.end_lsn - pin.position.lsn, 0),
-            round(max(now - pin.renewed_at, 0)),
-        )
-        for name, pin in sorted(retention.read_pins(store).items())
-    ]
+    rows = retention.pins_document(open_store(config, log), now=time.time())
     if as_json:
-        keys = ("name", "position", "lag_bytes", "age_s")
-        listed = [dict(zip(keys, row, strict=True)) for row in rows]
-        typer.echo(json.dumps(listed, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("reader", "position", "WAL after it", "renewed"):
         table.add_column(heading, no_wrap=True)
-    for name, position, lag_bytes, age_s in rows:
-        table.add_row(Text(name), position, f"{lag_bytes:,}", f"{timedelta(seconds=age_s)} ago")
+    for row in rows:
+        renewed = f"{timedelta(seconds=row['age_s'])} ago"
+        table.add_row(Text(row["name"]), row["position"], f"{row['lag_bytes']:,}", renewed)
     Console(highlight=False, soft_wrap=True).print(table)
 
 

@@ -43,7 +43,9 @@ def settings(options: BridgeOptions, environment: Mapping[str, str]) -> dict[str
         },
         "log": {"path": literal(str(data / "log"))},
         "data": literal(str(data)),
-        "http": http_section(host=options.host, port=options.port, hosts=options.hosts),
+        "http": http_section(
+            host=options.host, port=options.port, hosts=options.hosts, insecure=options.insecure
+        ),
         "pipelines": {
             NAME: {
                 "shape": "bridge",

@@ -58,7 +58,9 @@ def settings(options: CreekOptions) -> dict[str, Any]:
         "log": {"path": literal(str(data / "log"))},
         "data": literal(str(data)),
         "capture": {"progress_s": duration_s(options.message_timeout)},
-        "http": http_section(host=options.host, port=options.port, hosts=options.hosts),
+        "http": http_section(
+            host=options.host, port=options.port, hosts=options.hosts, insecure=options.insecure
+        ),
         "pipelines": {
             NAME: {
                 # A publication FOR ALL TABLES includes the tables of `_creek`.

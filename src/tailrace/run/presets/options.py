@@ -37,6 +37,10 @@ _HOSTS = (
     "Names under which HTTP clients such as Prometheus reach the endpoints, separated by commas. "
     "Addresses and localhost need not be named."
 )
+_INSECURE = (
+    "Let the HTTP endpoints listen beyond loopback without users and TLS: in a trusted network, or "
+    "behind a proxy that has both."
+)
 
 
 def duration_s(text: str) -> float:
@@ -89,6 +93,9 @@ class BridgeOptions(Section):
     )
     host: Annotated[str, Flag(metavar="ADDRESS")] = Field(default="127.0.0.1", description=_HOST)
     hosts: Annotated[str, Flag(metavar="NAMES")] = Field(default="", description=_HOSTS)
+    insecure: Annotated[bool, Flag(env="TAILRACE_INSECURE", switch=True)] = Field(
+        default=False, description=_INSECURE
+    )
     as_json: Annotated[bool, Flag(name="--json", switch=True)] = Field(
         default=False, description="Encode messages as JSON. Default: MessagePack."
     )
@@ -191,6 +198,9 @@ class CreekOptions(Section):
     )
     host: Annotated[str, Flag(metavar="ADDRESS")] = Field(default="127.0.0.1", description=_HOST)
     hosts: Annotated[str, Flag(metavar="NAMES")] = Field(default="", description=_HOSTS)
+    insecure: Annotated[bool, Flag(env="TAILRACE_INSECURE", switch=True)] = Field(
+        default=False, description=_INSECURE
+    )
     data: Annotated[Path | None, Flag(metavar="DIR")] = Field(default=None, description=_DATA)
 
     @property

@@ -32,13 +32,14 @@ def literal(text: str) -> str:
     return text.replace("${", "$${")
 
 
-def http_section(*, host: str, port: int, hosts: str) -> dict[str, Any]:
+def http_section(*, host: str, port: int, hosts: str, insecure: bool) -> dict[str, Any]:
     """The section `http` of the file; `hosts` are names, separated by commas or blanks."""
     return {
         "host": literal(host),
         "port": port,
         "hosts": [literal(name) for name in re.split(r"[\s,]+", hosts) if name],
         "token": HTTP_TOKEN,
+        "insecure": insecure,
     }
 
 

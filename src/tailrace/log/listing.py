@@ -1,4 +1,4 @@
-"""The listing of `tailrace log ls`: the contents of each segment, from headers only."""
+"""The contents of each segment of a log, from headers only: `tailrace log ls` and the console."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""What operators can do: each action says what it will do, then does it as the command would."""

@@ -1,0 +1,114 @@
+"""Start, pause, resume and cancel backfills, as `tailrace backfill` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from tailrace import audit
+from tailrace.backfill import queue
+from tailrace.console.page import Action, Body, Done, Effect
+from tailrace.errors import ConfigError
+from tailrace.postgres.condition import checked
+from tailrace.postgres.names import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.backfill.order import DesiredState
+    from tailrace.console.system import System
+
+_PAGE = "/console/backfills"
+_STATES: dict[str, DesiredState] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+_EFFECTS = {
+    "pause": "Reading stops after the present page. Resume continues from there.",
+    "resume": "Reading continues after the last page.",
+    "cancel": "Reading ends. Pages that were already read are still delivered.",
+}
+
+
+class NewBackfill(Body):
+    """Which rows."""
+
+    pipeline: str = Field(min_length=1, max_length=63, description="Pipeline that delivers them.")
+    table: str = Field(
+        min_length=1, max_length=200, description="Table name as in SQL: orders, sales.orders."
+    )
+    where: str = Field(
+        default="", max_length=2000, description="Condition on the table's columns; empty: all."
+    )
+    rate: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="Max rows per second. 0: no limit."
+    )
+
+
+class NoBody(Body):
+    """Nothing more to say."""
+
+
+def actions() -> list[Action[Any]]:
+    """The actions on backfills."""
+    start = Action(
+        name="start_backfill", path="/backfills/start", title="Start a backfill",
+        body=NewBackfill, effect=_start_effect, perform=_start,
+    )  # fmt: skip
+    return [start, *(_control(name) for name in _STATES)]
+
+
+def _start_effect(system: System, path: Mapping[str, str], body: NewBackfill) -> Effect:
+    del path
+    system.pipeline(body.pipeline)
+    checked(body.where)
+    which = f"the rows of {TableName.parse(body.table)} where {body.where}" if body.where else (
+        f"all existing rows of {TableName.parse(body.table)}"
+    )  # fmt: skip
+    speed = f", at most {body.rate:,g} rows per second" if body.rate else ""
+    return Effect(
+        lines=(
+            f"Pipeline {body.pipeline} delivers {which} with operation read{speed}.",
+            "Changes go on meanwhile. A row that has changed since is skipped: its change is in "
+            "the stream.",
+        )
+    )
+
+
+def _start(system: System, path: Mapping[str, str], body: NewBackfill, user: str) -> Done:
+    del path
+    order = queue.submit(system.config, body.pipeline, body.table, where=body.where, rate=body.rate)
+    audit.record(
+        system.config.data, "backfill.start", user=user, pipeline=body.pipeline,
+        backfill=order.id, table=str(order.table), where=body.where, rate=body.rate,
+    )  # fmt: skip
+    return Done(
+        text=f"{order.id}: {order.table} through {body.pipeline}",
+        page=_PAGE,
+        document={"id": order.id, "table": str(order.table)},
+    )
+
+
+def _control(action: str) -> Action[NoBody]:
+    def effect(system: System, path: Mapping[str, str], body: NoBody) -> Effect:
+        del body
+        found = {each["id"]: each for each in queue.list_backfills(system.config)}
+        if path["id"] not in found:
+            raise ConfigError(f"there is no backfill {path['id']}")
+        each = found[path["id"]]
+        what = f"{each['id']} of {each['table']} through {each['pipeline']}, {each['state']}."
+        return Effect(lines=(what, _EFFECTS[action]))
+
+    def perform(system: System, path: Mapping[str, str], body: NoBody, user: str) -> Done:
+        del body
+        order = queue.set_desired_state(system.config, path["id"], _STATES[action])
+        audit.record(system.config.data, f"backfill.{action}", user=user, backfill=order.id)
+        return Done(
+            text=f"{order.id}: {action}",
+            page=_PAGE,
+            document={"id": order.id, "desired_state": order.desired_state},
+        )
+
+    return Action(
+        name=f"{action}_backfill", path=f"/backfills/{{id}}/{action}",
+        title=f"{action.capitalize()} a backfill",
+        body=NoBody, effect=effect, perform=perform, danger=action == "cancel",
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""`/api/v1`: the documents of all pages, and all actions, for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
+
+from tailrace.access.identity import Level
+from tailrace.console.catalog import ACTIONS, PAGES
+from tailrace.console.forms import validated
+from tailrace.console.openapi import openapi
+from tailrace.console.outcome import status_of
+from tailrace.errors import TailraceError
+from tailrace.observe.endpoints import reply
+from tailrace.run.admission import accept, identity_of, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from tailrace.console.page import Action, Page
+    from tailrace.console.system import System
+
+PREFIX = "/api/v1"
+
+
+def routes(system: System) -> list[Route]:
+    """The routes of the API."""
+
+    async def description(_request: Request) -> Response:
+        return reply(openapi(PAGES, ACTIONS))
+
+    return [
+        Route(f"{PREFIX}/openapi.json", description),
+        *(
+            Route(f"{PREFIX}{each.path}", _perform(system, each), methods=["POST"])
+            for each in ACTIONS
+        ),
+        *(Route(f"{PREFIX}{each.path}", _read(system, each)) for each in PAGES),
+    ]
+
+
+def _read(system: System, page: Page) -> Callable[[Request], Any]:
+    async def read(request: Request) -> Response:
+        require(request, page.level)
+        query = {**request.query_params, **request.path_params}
+        try:
+            return reply(await run_in_threadpool(page.view, system, query))
+        except TailraceError as error:
+            raise status_of(error) from error
+
+    return read
+
+
+def _perform(system: System, action: Action[Any]) -> Callable[[Request], Any]:
+    """An action; with `?dry_run=true` only what it would do."""
+
+    async def perform(request: Request) -> Response:
+        content = await accept(request, level=Level.OPERATOR)
+        body = validated(lambda: action.body.model_validate_json(content or b"{}"))
+        path = request.path_params
+        try:
+            if request.query_params.get("dry_run") == "true":
+                effect = await run_in_threadpool(action.effect, system, path, body)
+                return reply({"effect": effect.lines, "warning": effect.warning})
+            user = identity_of(request).name
+            done = await run_in_threadpool(action.perform, system, path, body, user)
+        except TailraceError as error:
+            raise status_of(error) from error
+        return reply(done.document, 202)
+
+    return perform

@@ -1,0 +1,96 @@
+"""All pages and actions of the console, in the order of the menu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace.access.identity import Level
+from tailrace.console.actions import backfill as backfill_actions
+from tailrace.console.actions import parked as parked_actions
+from tailrace.console.actions import pipeline as pipeline_actions
+from tailrace.console.page import Page, Parameter
+from tailrace.console.views import audit, copies, log, overview, parked, pipeline, settings, source
+
+if TYPE_CHECKING:
+    from tailrace.console.page import Action
+
+_RANGE = Parameter(name="range", description="Span of the trends: hour or day.", default="hour")
+_FILTER = (
+    Parameter(name="id", description="Id of a message."),
+    Parameter(name="key", description="Key, as text."),
+    Parameter(name="destination", description="Destination; wildcards: * and ?"),
+    Parameter(name="code", description="Code of the last error."),
+    Parameter(name="after", description="`next` of the previous page.", default="0"),
+    Parameter(name="limit", description="Max messages.", default="50"),
+)
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        name="overview", path="/overview", title="Overview", question="Is everything well?",
+        view=overview.overview, query=(_RANGE,),
+    ),
+    Page(
+        name="pipelines", path="/pipelines", title="Pipelines",
+        question="Which pipelines deliver, and how far are they?", view=pipeline.pipelines,
+    ),
+    Page(
+        name="pipeline", path="/pipelines/{pipeline}", title="Pipeline",
+        question="How is this pipeline?", view=pipeline.pipeline, query=(_RANGE,), menu=False,
+    ),
+    Page(
+        name="parked", path="/parked", title="Parked",
+        question="Which messages did a sink not accept?", view=parked.parked,
+    ),
+    Page(
+        name="parked_messages", path="/parked/{pipeline}", title="Parked messages",
+        question="Which messages are parked, and why?", view=parked.parked_messages,
+        level=Level.VIEWER, query=_FILTER, menu=False, live=False,
+    ),
+    Page(
+        name="parked_message", path="/parked/{pipeline}/{number}", title="Parked message",
+        question="What is in it, and why was it not accepted?", view=parked.parked_message,
+        level=Level.VIEWER, menu=False, live=False,
+    ),
+    Page(
+        name="backfills", path="/backfills", title="Backfills", question="How far are backfills?",
+        view=copies.backfills,
+    ),
+    Page(
+        name="snapshots", path="/snapshots", title="Snapshots", question="How far are snapshots?",
+        view=copies.snapshots,
+    ),
+    Page(
+        name="tables", path="/tables", title="Tables", question="Which tables are captured?",
+        view=source.tables, live=False,
+    ),
+    Page(
+        name="log", path="/log", title="Log", question="What does the log hold, and for whom?",
+        view=log.log,
+    ),
+    Page(
+        name="replicas", path="/replicas", title="Replicas", question="Who has a copy of the log?",
+        view=log.replicas,
+    ),
+    Page(
+        name="doctor", path="/doctor", title="Doctor",
+        question="Is the source as Tailrace needs it?", view=source.doctor, live=False,
+    ),
+    Page(
+        name="settings", path="/settings", title="Settings", question="What runs?",
+        view=settings.settings, level=Level.VIEWER, live=False,
+    ),
+    Page(
+        name="audit", path="/audit", title="Audit", question="Who changed what?",
+        view=audit.audit, level=Level.VIEWER, live=False,
+        query=(
+            Parameter(name="user", description="Only entries of this user."),
+            Parameter(name="action", description="Only actions that begin so."),
+        ),
+    ),
+)  # fmt: skip
+
+ACTIONS: tuple[Action[Any], ...] = (
+    *pipeline_actions.actions(),
+    *parked_actions.actions(),
+    *backfill_actions.actions(),
+)

@@ -1,0 +1,1 @@
+"""What the pages show: each view reads the running system and returns a document."""

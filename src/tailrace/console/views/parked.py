@@ -1,0 +1,78 @@
+"""Which messages did a sink not accept, and why?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import ConfigError
+from tailrace.parking import control
+from tailrace.parking.selection import Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.console.page import Document
+    from tailrace.console.system import System
+
+_LIMIT, _MOST = 50, 1000
+_MOST_BYTES = 64 << 10
+"""Of a payload that is shown; the command `export` writes it whole."""
+
+
+def parked(system: System, query: Mapping[str, str]) -> Document:
+    """How many messages of each pipeline are parked."""
+    del query
+    found = []
+    for name in system.config.pipelines:
+        with control.listing(system.config, name) as listing:
+            found.append({"pipeline": name, **asdict(listing.totals())})
+    return {"pipelines": found}
+
+
+def parked_messages(system: System, query: Mapping[str, str]) -> Document:
+    """A page of the parked messages of a pipeline."""
+    name = query["pipeline"]
+    after, limit = number(query, "after", 0, 2**62), number(query, "limit", _LIMIT, _MOST)
+    selection = selection_of(query)
+    with control.listing(system.config, name) as listing:
+        page = listing.page(selection, after=after, limit=limit)
+        return {
+            "pipeline": name,
+            "filter": control.document_of(selection),
+            "matched": listing.count(selection),
+            "totals": asdict(listing.totals()),
+            "messages": [control.message_document(each) for each in page],
+            "next": page[-1].seq if len(page) == limit else None,
+            "orders": [asdict(each) for each in listing.orders()],
+        }
+
+
+def parked_message(system: System, query: Mapping[str, str]) -> Document:
+    """One parked message, with its payload."""
+    name, seq = query["pipeline"], number(query, "number", 0, 2**62)
+    with control.listing(system.config, name) as listing:
+        page = listing.page(Selection(upto=seq), after=seq - 1, limit=1)
+        payload = listing.payload(seq) if page else None
+        if not page or payload is None:
+            raise ConfigError(f"message {seq} is not parked", hint="It may have been delivered.")
+        shown: dict[str, Any] = control.message_document(page[0], payload[:_MOST_BYTES])
+        return {"pipeline": name, "message": shown, "cut": len(payload) > _MOST_BYTES}
+
+
+def selection_of(query: Mapping[str, str]) -> Selection:
+    """The filter of a list. An empty field of the form filters nothing."""
+    return Selection(
+        ids=(query["id"],) if query.get("id") else (),
+        key=query.get("key") or None,
+        destination=query.get("destination", ""),
+        code=query.get("code", ""),
+    )
+
+
+def number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    """A whole number of the query. Raises ConfigError."""
+    text = query.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal()) or len(text) > 20 or int(text) > most:
+        raise ConfigError(f"{name} must be a whole number of at most {most}")
+    return int(text)

@@ -1,0 +1,64 @@
+"""How is a pipeline? State, position, throughput, latency, errors with hints, and its settings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tailrace import audit
+from tailrace.console.views.overview import pipeline_document, span_of
+from tailrace.console.views.settings import masked
+from tailrace.control import ControlFile
+from tailrace.errors import ConfigError
+from tailrace.observe.figure import document
+from tailrace.run.problems import hint_of, problems
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.console.page import Document
+    from tailrace.console.system import System
+
+_ENTRIES = 10
+
+
+def pipelines(system: System, query: Mapping[str, str]) -> Document:
+    """All pipelines."""
+    del query
+    figures = system.figures()
+    return {"pipelines": [pipeline_document(system, each) for each in figures.pipelines]}
+
+
+def pipeline(system: System, query: Mapping[str, str]) -> Document:
+    """One pipeline."""
+    name = query["pipeline"]
+    figures = next((each for each in system.figures().pipelines if each.name == name), None)
+    if figures is None:
+        system.pipeline(name)
+        raise ConfigError(f"there is no pipeline {name!r}")
+    control = ControlFile(system.config.data, name)
+    span = span_of(query)
+    kinds = ("events", "lag_s", "lag_bytes", "p50", "p99")
+    configured = system.config.pipelines.get(name)
+    return {
+        "pipeline": pipeline_document(system, figures),
+        "hint": hint_of(figures.code) if figures.code else "",
+        "problems": [asdict(each) for each in problems(system.figures()) if each.pipeline == name],
+        "control": {**asdict(control.read()), "refusal": control.moved().refusal},
+        "backfills": [
+            document(each) for each in system.figures().backfills if each.pipeline == name
+        ],
+        "range": span,
+        "trends": {kind: system.trends.points(span, f"{kind}:{name}") for kind in kinds},
+        "settings": masked(configured) if configured else None,
+        "audit": [
+            entry
+            for entry in audit.latest(system.config.data, limit=500)
+            if entry.get("pipeline") == name
+        ][:_ENTRIES],
+    }
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """The state of a pipeline in a few words."""
+    return " ".join(filter(None, (found["state"], found["code"])))

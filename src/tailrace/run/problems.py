@@ -1,0 +1,162 @@
+"""What is wrong with a running system, in words, and what to do about it.
+
+`/ready` needs the problems because of which the system does not do its work; the console shows all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from tailrace.errors import UnexpectedError, error_of
+from tailrace.run.monitor import CRITICAL_BYTES, WARNING_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.observe.figures import PipelineFigures, SystemFigures
+
+_PIN_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that an operator should know. `text` is one sentence."""
+
+    text: str
+    severity: Literal["error", "warning"] = "error"
+    code: str = ""
+    hint: str = ""
+    detail: str = ""
+    """The text of the error, as the component reports it."""
+    pipeline: str = ""
+    ready: bool = False
+    """Whether the system is not ready because of it."""
+
+
+def problems(system: SystemFigures) -> list[Problem]:
+    """The problems of a system, those that stop its work first."""
+    return [*_unready(system), *_others(system)]
+
+
+def hint_of(code: str) -> str:
+    """What to do about an error, if all that is known is its code."""
+    kind = error_of(code)
+    return "" if kind is UnexpectedError and code != kind.code else kind.default_hint
+
+
+def _unready(system: SystemFigures) -> Iterator[Problem]:
+    found = [
+        _not_ready(f"process {process.name}: {process.state}", code=_code(process.state))
+        for process in system.processes
+        if not process.up or process.state.isupper()
+    ]
+    if system.following is not None and not _captures(system):
+        if not found and not system.following.connected:
+            hint = "Check that the leader runs and reaches this machine."
+            found.append(_not_ready("no leader is connected", hint=hint))
+    elif not _captures(system):
+        found.append(_not_ready("process capture: down", hint="Start it: tailrace run"))
+    elif not found and not system.capture.connected:
+        hint = "Check the source: tailrace doctor"
+        found.append(_not_ready("capture is not streaming", hint=hint))
+    yield from found
+    if system.leading is not None and system.leading.in_quorum is False:
+        yield _not_ready(
+            f"fewer than {system.leading.quorum} followers are connected: "
+            "PostgreSQL keeps its WAL until they are",
+            hint="Start the followers: tailrace follow",
+        )
+    for pipeline in system.pipelines:
+        yield from _pipeline(pipeline)
+
+
+def _pipeline(pipeline: PipelineFigures) -> Iterator[Problem]:
+    name = pipeline.name
+    if not pipeline.running and pipeline.state != "paused":
+        code = f" ({pipeline.code})" if pipeline.code else ""
+        yield _not_ready(
+            f"pipeline {name}: {pipeline.state}{code}",
+            code=pipeline.code, detail=pipeline.message, pipeline=name,
+        )  # fmt: skip
+    for each in pipeline.refused:
+        yield _not_ready(
+            f"pipeline {name}: topic {each.destination} is refused ({each.code})",
+            code=each.code, hint=each.hint, detail=each.reason, pipeline=name,
+        )  # fmt: skip
+
+
+def _others(system: SystemFigures) -> Iterator[Problem]:
+    slot = system.slot
+    if slot.error:
+        yield _reported("PostgreSQL could not be asked about the slot", slot.error)
+    if (kept := slot.kept_wal_bytes or 0) >= WARNING_BYTES:
+        yield Problem(
+            text=f"PostgreSQL keeps {kept >> 20:,} MiB of WAL for the slot",
+            severity="error" if kept >= CRITICAL_BYTES else "warning",
+            hint="Check that capture streams. Long transactions delay it, too: tailrace doctor",
+        )
+    if system.log.error:
+        yield _reported("the log cannot be read", system.log.error)
+    for pipeline in system.pipelines:
+        if pipeline.state == "paused":
+            yield Problem(
+                text=f"pipeline {pipeline.name} is paused", severity="warning",
+                detail=pipeline.message, pipeline=pipeline.name,
+                hint=f"tailrace pipeline resume {pipeline.name}",
+            )  # fmt: skip
+        if pipeline.parked_messages:
+            yield Problem(
+                text=f"pipeline {pipeline.name}: {pipeline.parked_messages:,} messages are parked",
+                severity="warning", pipeline=pipeline.name,
+                hint=f"Retry or drop them: tailrace parked ls {pipeline.name}",
+            )  # fmt: skip
+    for change in system.schema_changes:
+        if change.waiting:
+            yield Problem(
+                text=f"{change.table}: {change.detail}", severity="warning", code=change.kind,
+                hint=change.hint, pipeline=change.waiting[0],
+            )  # fmt: skip
+    yield from _copies(system)
+
+
+def _copies(system: SystemFigures) -> Iterator[Problem]:
+    for what, copies in (("snapshot", system.snapshots), ("backfill", system.backfills)):
+        last = {each.table: each for each in copies}
+        for each in last.values():
+            if each.state == "failed":
+                text = f"the last {what} of {each.table} has failed"
+                yield Problem(text=text, severity="warning", detail=each.error)
+    for pin in system.pins:
+        if pin.age_s > _PIN_S:
+            yield Problem(
+                text=f"the log is kept for {pin.name}, which has not read it for a day",
+                severity="warning",
+                hint=f"If it is gone: tailrace log unpin {pin.name}",
+            )
+
+
+def _reported(text: str, error: str) -> Problem:
+    """A problem whose error is a code and a text: `UNREACHABLE: no answer`."""
+    code, colon, detail = error.partition(": ")
+    if not colon or not code.isupper():
+        code, detail = "", error
+    hint = hint_of(code) if code else ""
+    return Problem(text=text, code=code, detail=detail, hint=hint or "Run: tailrace doctor")
+
+
+def _captures(system: SystemFigures) -> bool:
+    return any(process.name == "capture" for process in system.processes)
+
+
+def _code(state: str) -> str:
+    return state if state.isupper() else ""
+
+
+def _not_ready(
+    text: str, *, code: str = "", hint: str = "", detail: str = "", pipeline: str = ""
+) -> Problem:
+    hint = hint or (hint_of(code) if code else "")
+    return Problem(
+        text=text, code=code, hint=hint, detail=detail, pipeline=pipeline, ready=True
+    )  # fmt: skip

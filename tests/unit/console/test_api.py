@@ -1,0 +1,92 @@
+"""`/api/v1`: the same as the pages, and its description."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from starlette.routing import Route
+
+from tailrace.control import ControlFile
+from tests.unit.console.house import TOKEN, House, Visitor
+
+if TYPE_CHECKING:
+    import httpx
+
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+def post(visitor: Visitor, path: str, content: bytes = b"{}", **headers: str) -> httpx.Response:
+    return visitor.ask("POST", f"/api/v1{path}", content=content, accept="*/*", **BEARER, **headers)
+
+
+def test_the_description_is_that_of_the_routes(house: House, anyone: Visitor) -> None:
+    """GIVEN the routes of the application WHEN they are compared with the description THEN both
+    have the same paths, methods and parameters."""
+    found: Any = anyone.get("/api/v1/openapi.json").json()
+    assert found["openapi"].startswith("3.1")
+    described = {(path, method) for path, methods in found["paths"].items() for method in methods}
+    routes = {
+        (route.path, method.lower())
+        for route in house.application.routes
+        if isinstance(route, Route) and route.path.startswith("/api/v1/")
+        for method in (route.methods or set()) - {"HEAD"}
+    } - {("/api/v1/openapi.json", "get")}
+    assert described == routes
+    ids = []
+    for path, methods in found["paths"].items():
+        for operation in methods.values():
+            ids.append(operation["operationId"])
+            named = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
+            assert named == set(re.findall(r"\{(\w+)\}", path))
+    assert len(ids) == len(set(ids))
+
+
+def test_every_document_is_json(house: House, anyone: Visitor) -> None:
+    house.park()
+    house.healthy()
+    paths: Any = anyone.get("/api/v1/openapi.json").json()["paths"]
+    for path, methods in paths.items():
+        if "get" in methods and not path.endswith(("/tables", "/doctor")):
+            address = path.replace("{pipeline}", "shop").replace("{number}", "1")
+            answer = anyone.get(address, **BEARER)
+            assert answer.status_code == 200
+            assert answer.headers["content-type"] == "application/json"
+
+
+def test_an_action_and_its_effect(house: House, anyone: Visitor) -> None:
+    """GIVEN a program with the token WHEN it asks with dry_run THEN it sees the effect, and without
+    it the action is done."""
+    house.healthy()
+    body = b'{"to": "earliest", "reason": "new index"}'
+    shown = post(anyone, "/pipelines/shop/rewind?dry_run=true", body)
+    assert shown.status_code == 200
+    assert "12 changes are delivered again; 12 follow." in shown.json()["effect"]
+    assert ControlFile(house.data, "shop").read().moves == 0
+    done = post(anyone, "/pipelines/shop/rewind", body)
+    assert (done.status_code, done.json()["repeated"]) == (202, 12)
+    assert ControlFile(house.data, "shop").read().moves == 1
+    assert post(anyone, "/pipelines/shop/pause", b"").status_code == 202
+
+
+def test_what_is_wrong_is_an_error_with_a_status(house: House, anyone: Visitor) -> None:
+    house.healthy()
+    for path, content, code in (
+        ("/pipelines/shop/rewind", b"{}", 400),
+        ("/pipelines/shop/rewind", b'{"to": 1}', 400),
+        ("/pipelines/shop/rewind", b'{"to": "now", "x": 1}', 400),
+        ("/pipelines/shop/rewind", b"not json", 400),
+        ("/pipelines/none/pause", b"{}", 404),
+        ("/pipelines/shop/skip", b'{"to": "earliest"}', 409),
+        ("/backfills/none/cancel", b"{}", 404),
+        ("/backfills/start", b'{"pipeline": "shop", "table": "t", "rate": 1e999}', 400),
+        ("/backfills/start", b'{"pipeline": "none", "table": "t"}', 404),
+        ("/parked/shop/drop", b"{}", 400),
+        ("/parked/shop/drop", b'{"all": true, "code": "x"}', 400),
+        ("/pipelines/shop/pause", b" " * 100_000, 413),
+    ):
+        answer = post(anyone, path, content)
+        assert answer.status_code == code, (path, content, answer.text)
+        assert answer.json()["error"]
+    assert anyone.get("/api/v1/parked/shop?limit=x", **BEARER).status_code == 409
+    assert anyone.get("/api/v1/tables", accept="*/*").status_code == 502
