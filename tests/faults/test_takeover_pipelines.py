@@ -94,7 +94,7 @@ def captures(machine: Machine) -> bool:
 def delivered(machine: Machine, end: Lsn) -> bool:
     """Whether the pipeline of a machine has passed a position."""
     position = machine.status().get("pipelines", {}).get(NAME, {}).get("position")
-    return position is not None and Lsn.parse(position.partition(".")[0]) >= end
+    return bool(position) and Lsn.parse(position.partition(".")[0]) >= end
 
 
 def waiting(machine: Machine) -> set[Change]:

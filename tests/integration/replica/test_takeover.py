@@ -128,7 +128,7 @@ def test_a_leader_that_dies_under_load(any_cluster: Cluster) -> None:
     leader, other = cluster.machine("leader"), cluster.machine("other")
     with Writers(cluster.database, seed=SEED) as writers:
         process = leader.streaming()
-        wait_for(lambda: writers.committed > 1000, "load")
+        wait_for(lambda: writers.committed > 1000 and any(leader.changes()), "load")
         process.kill()
         other.copy_log(leader)
         other.take_over("--force")  # PostgreSQL may not have noticed the end of the session yet
@@ -148,7 +148,7 @@ def test_a_leader_that_is_paused_under_load(cluster: Cluster) -> None:
     leader, other = cluster.machine("leader"), cluster.machine("other")
     with Writers(cluster.database, seed=SEED) as writers:
         old = leader.streaming()
-        wait_for(lambda: writers.committed > 1000, "load")
+        wait_for(lambda: writers.committed > 1000 and any(leader.changes()), "load")
         old.signal(signal.SIGSTOP)
         other.copy_log(leader)
         other.take_over("--force")
