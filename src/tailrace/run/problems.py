@@ -62,9 +62,10 @@ def _unready(system: SystemFigures) -> Iterator[Problem]:
         found.append(_not_ready("capture is not streaming", hint=hint))
     yield from found
     if system.leading is not None and system.leading.in_quorum is False:
+        needed = system.leading.quorum
+        connected = sum(each.connected and each.version > 1 for each in system.leading.followers)
         yield _not_ready(
-            f"fewer than {system.leading.quorum} followers are connected: "
-            "PostgreSQL keeps its WAL until they are",
+            f"{connected} of {needed} needed followers connected: PostgreSQL keeps its WAL",
             hint="Start the followers: tailrace follow",
         )
     for pipeline in system.pipelines:
