@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import fcntl
+import getpass
 import hashlib
 import math
 import time
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tailrace import private
+from tailrace import audit, private
 from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.errors import ConfigError
 from tailrace.observe.figure import document
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from tailrace.config import Config
 
 
+_ACTIONS: dict[DesiredState, str] = {"run": "resume", "pause": "pause", "cancel": "cancel"}
+
+
 def submit(
     config: Config,
     pipeline: str,
@@ -39,10 +43,12 @@ def submit(
     where: str = "",
     rate: float = 0.0,
     again: str = "",
+    user: str = "",
 ) -> Order:
     """Request a backfill. An unfinished order for the same rows is returned instead of a new one.
 
-    `again` is a reason to read the rows again: it always creates a new order.
+    `again` is a reason to read the rows again: it always creates a new order. `user` is for the
+    audit file; empty: the user of this process.
     """
     name = _table(config, pipeline, table)
     if not 0 <= rate < math.inf:
@@ -58,6 +64,10 @@ def submit(
                 return order
         order = Order(id=_new_id(orders), table=name, where=where, rate=rate, reason=again)
         order.save(folder)
+    audit.record(
+        config.data, "backfill.start", user=user or getpass.getuser(), pipeline=pipeline,
+        backfill=order.id, table=str(name), where=where, rate=rate,
+    )  # fmt: skip
     return order
 
 
@@ -91,8 +101,14 @@ def submit_configured(config: Config, pipeline: str) -> None:
             ).save(folder)
 
 
-def set_desired_state(config: Config, id: str, state: DesiredState) -> Order:  # noqa: A002 - its name
-    """Pause, resume or cancel a backfill that has not finished."""
+def set_desired_state(
+    config: Config,
+    id: str,  # noqa: A002 - its name
+    state: DesiredState,
+    *,
+    user: str = "",
+) -> Order:
+    """Pause, resume or cancel a backfill that has not finished. `user` as in `submit`."""
     known = []
     for folder, order, record in _all(config):
         known.append(order.id)
@@ -103,6 +119,10 @@ def set_desired_state(config: Config, id: str, state: DesiredState) -> Order:  #
                 )
             changed = replace(order, desired_state=state)
             changed.save(folder)
+            action = _ACTIONS[state]
+            audit.record(
+                config.data, f"backfill.{action}", user=user or getpass.getuser(), backfill=id
+            )
             return changed
     close = difflib.get_close_matches(id, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else "List the backfills: tailrace backfills"

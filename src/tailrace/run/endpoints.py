@@ -188,7 +188,7 @@ class Endpoints:
         try:
             order = await run_in_threadpool(
                 backfills.submit, self._config, body.pipeline, body.table,
-                where=body.where, rate=body.rate,
+                where=body.where, rate=body.rate, user=identity_of(request).name,
             )  # fmt: skip
         except ConfigError as error:
             raise HTTPException(400, f"{error} {error.hint}".strip()) from error
@@ -201,8 +201,9 @@ class Endpoints:
             raise HTTPException(404, "unknown action: use pause, resume or cancel")
         try:
             order = await run_in_threadpool(
-                backfills.set_desired_state, self._config, request.path_params["id"], action
-            )
+                backfills.set_desired_state, self._config, request.path_params["id"], action,
+                user=identity_of(request).name,
+            )  # fmt: skip
         except ConfigError as error:
             raise HTTPException(404, str(error)) from error
         return reply({"id": order.id, "desired_state": order.desired_state}, 202)

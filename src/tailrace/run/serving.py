@@ -107,7 +107,7 @@ def run_serve(
 
 def _schema_change_watcher(config: Config) -> Watcher:
     def request_backfill(pipeline: str, table: TableName, reason: str) -> None:
-        backfills.submit(config, pipeline, table.quoted, again=reason)
+        backfills.submit(config, pipeline, table.quoted, again=reason, user="tailrace")
 
     policies = {name: pipeline.schema_changes for name, pipeline in config.pipelines.items()}
     return Watcher(config, policies=policies, backfill=request_backfill)

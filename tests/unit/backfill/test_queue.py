@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,21 @@ def test_unfinished_orders_for_the_same_rows_are_shared(config: Config) -> None:
     assert queue.submit(config, "shop", "others") != first
     again = queue.submit(config, "shop", "items", again="rows have changed")
     assert (again.reason, again == first) == ("rows have changed", False)
+
+
+def test_what_operators_do_is_recorded(config: Config) -> None:
+    """GIVEN orders THEN the audit file has each new one and each change, with the user."""
+    order = queue.submit(config, "shop", "items", rate=5.0, user="ann")
+    queue.submit(config, "shop", "items", user="ann")
+    queue.set_desired_state(config, order.id, "pause", user="bob")
+    queue.set_desired_state(config, order.id, "run")
+    lines = (config.data / "audit.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [(each["action"], each["backfill"]) for each in entries] == [
+        (f"backfill.{action}", order.id) for action in ("start", "pause", "resume")
+    ]
+    assert [each["user"] for each in entries] == ["ann", "bob", getpass.getuser()]
+    assert (entries[0]["pipeline"], entries[0]["table"]) == ("shop", "public.items")
 
 
 def test_orders_of_one_millisecond_are_all_kept(

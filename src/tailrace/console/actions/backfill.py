@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from tailrace import audit
 from tailrace.backfill import queue
 from tailrace.console.page import Action, Body, Done, Effect
 from tailrace.errors import ConfigError
@@ -75,11 +74,9 @@ def _start_effect(system: System, path: Mapping[str, str], body: NewBackfill) ->
 
 def _start(system: System, path: Mapping[str, str], body: NewBackfill, user: str) -> Done:
     del path
-    order = queue.submit(system.config, body.pipeline, body.table, where=body.where, rate=body.rate)
-    audit.record(
-        system.config.data, "backfill.start", user=user, pipeline=body.pipeline,
-        backfill=order.id, table=str(order.table), where=body.where, rate=body.rate,
-    )  # fmt: skip
+    order = queue.submit(
+        system.config, body.pipeline, body.table, where=body.where, rate=body.rate, user=user
+    )
     return Done(
         text=f"{order.id}: {order.table} through {body.pipeline}",
         page=_PAGE,
@@ -99,8 +96,7 @@ def _control(action: str) -> Action[NoBody]:
 
     def perform(system: System, path: Mapping[str, str], body: NoBody, user: str) -> Done:
         del body
-        order = queue.set_desired_state(system.config, path["id"], _STATES[action])
-        audit.record(system.config.data, f"backfill.{action}", user=user, backfill=order.id)
+        order = queue.set_desired_state(system.config, path["id"], _STATES[action], user=user)
         return Done(
             text=f"{order.id}: {action}",
             page=_PAGE,
