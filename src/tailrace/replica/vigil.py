@@ -2,7 +2,8 @@
 
 Two signs have to last: the leader is silent, and no session reads the slot of the highest term. A
 leader whose sender is down still reads its slot, and one whose capture restarts still sends. While
-PostgreSQL cannot be asked, nobody takes over: there is nothing to capture.
+PostgreSQL cannot be asked, nobody takes over: there is nothing to capture. When a higher term
+appears, the time begins anew: another machine has just taken over, and is starting.
 
 The signs are about convenience. Safety is the slot's: whatever they say, one candidate wins, and
 none without all changes (`tailrace.replica.takeover`).
@@ -10,6 +11,7 @@ none without all changes (`tailrace.replica.takeover`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
@@ -20,22 +22,34 @@ if TYPE_CHECKING:
     from tailrace.config import Config
 
 
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """The slot of the highest term, as PostgreSQL shows it."""
+
+    term: int
+    read: bool
+    """Whether a session reads it."""
+
+
 class Vigil:
     """Decides, from what is noted again and again."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
         self._free_since: float | None = None
+        self._term = -1
 
     def asks(self, silent_s: float) -> bool:
         """Whether the leader has been silent for so long that PostgreSQL should be asked."""
         return silent_s >= self._after_s / 2
 
-    def note(self, now: float, *, silent_s: float, read: bool | None) -> bool:
-        """Whether to take over. `read`: a session reads the slot; None if nobody can tell."""
-        if read is not False or not self.asks(silent_s):
+    def note(self, now: float, *, silent_s: float, slot: SlotSeen | None) -> bool:
+        """Whether to take over. `slot`: None if nobody can tell."""
+        if slot is None or slot.read or not self.asks(silent_s):
             self._free_since = None
             return False
+        if slot.term != self._term:
+            self._term, self._free_since = slot.term, now
         if self._free_since is None:
             self._free_since = now
         return silent_s >= self._after_s and now - self._free_since >= self._after_s
@@ -45,12 +59,15 @@ class Vigil:
         self._free_since = None
 
 
-def slot_is_read(config: Config) -> bool | None:
-    """Whether a session reads the slot of the highest term; None if PostgreSQL cannot be asked."""
+def see_slot(config: Config) -> SlotSeen | None:
+    """The slot of the highest term; None if PostgreSQL cannot be asked, or has none."""
     dsn, timeout_s = config.source.dsn.get_secret_value(), config.capture.connect_timeout_s
     try:
         with connect(dsn, application_name="tailrace follow", connect_timeout_s=timeout_s) as sql:
             terms = read_terms(sql, config.source.slot)
-            return None if not terms else read_reader(sql, terms[max(terms)].name) is not None
+            if not terms:
+                return None
+            highest = max(terms)
+            return SlotSeen(highest, read_reader(sql, terms[highest].name) is not None)
     except TailraceError:
         return None

@@ -22,7 +22,7 @@ from tailrace.postgres.slot_terms import check_not_taken_over, read_terms
 from tailrace.replica.follower import Follower
 from tailrace.replica.leader import Leader, check_protection
 from tailrace.replica.takeover import take_over
-from tailrace.replica.vigil import Vigil, slot_is_read
+from tailrace.replica.vigil import Vigil, see_slot
 from tailrace.run import status
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _watch(config: Config, follower: Follower, stop: threading.Event, due: threa
             vigil.reset()
             continue
         silent_s = time.monotonic() - follower.heard_at
-        read = slot_is_read(config) if vigil.asks(silent_s) else None
-        if vigil.note(time.monotonic(), silent_s=silent_s, read=read):
+        slot = see_slot(config) if vigil.asks(silent_s) else None
+        if vigil.note(time.monotonic(), silent_s=silent_s, slot=slot):
             due.set()
 
 

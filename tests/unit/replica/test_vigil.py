@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from tailrace.replica.vigil import Vigil
+from tailrace.replica.vigil import SlotSeen, Vigil
 
 AFTER_S = 60.0
 
 
-def noted(vigil: Vigil, *events: tuple[float, float, bool | None]) -> list[bool]:
+def noted(vigil: Vigil, *events: tuple[float, float, bool | None], term: int = 0) -> list[bool]:
     """(now, seconds of silence, whether the slot is read) → whether to take over."""
-    return [vigil.note(now, silent_s=silent, read=read) for now, silent, read in events]
+    return [
+        vigil.note(now, silent_s=silent, slot=None if read is None else SlotSeen(term, read))
+        for now, silent, read in events
+    ]
 
 
 def test_both_signs_must_last() -> None:
@@ -17,6 +20,15 @@ def test_both_signs_must_last() -> None:
     vigil = Vigil(AFTER_S)
     assert noted(vigil, (0, 40, False), (30, 70, False), (59, 99, False)) == [False] * 3
     assert noted(vigil, (60, 100, False)) == [True]
+
+
+def test_another_machine_that_has_just_taken_over_gets_time() -> None:
+    """GIVEN a slot that is free for long WHEN another machine begins the next term THEN the time
+    begins anew: its capture is starting."""
+    vigil = Vigil(AFTER_S)
+    assert noted(vigil, (0, 100, False), (59, 159, False)) == [False] * 2
+    assert noted(vigil, (61, 161, False), (120, 220, False), term=1) == [False] * 2
+    assert noted(vigil, (121, 221, False), term=1) == [True]
 
 
 def test_a_leader_that_sends_is_alive() -> None:
