@@ -156,7 +156,7 @@ def run(
         assert repeated <= 1
 
 
-@pytest.mark.parametrize("destination", ["http", "postgres"], indirect=True)
+@pytest.mark.parametrize("destination", ["postgres"], indirect=True)
 @pytest.mark.timeout(900)
 def test_pipelines_survive_their_machine(
     pair: Pair,
