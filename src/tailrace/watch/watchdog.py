@@ -116,7 +116,8 @@ class Watchdog:
         while not stop.wait(TICK_S):
             self.tick()
         self._files.stop(timeout_s=1.0)
-        self._source.stop() if not self._follower else None
+        if not self._follower:
+            self._source.stop()
         # The last states of the others: a final one may be why all of it ends.
         self._files.poll()
         self.tick(state="stopping")
