@@ -9,7 +9,17 @@ from tailrace.console.actions import backfill as backfill_actions
 from tailrace.console.actions import parked as parked_actions
 from tailrace.console.actions import pipeline as pipeline_actions
 from tailrace.console.page import Page, Parameter
-from tailrace.console.views import audit, copies, log, overview, parked, pipeline, settings, source
+from tailrace.console.views import (
+    audit,
+    copies,
+    health,
+    log,
+    overview,
+    parked,
+    pipeline,
+    settings,
+    source,
+)
 
 if TYPE_CHECKING:
     from tailrace.console.page import Action
@@ -70,6 +80,15 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="replicas", path="/replicas", title="Replicas", question="Who has a copy of the log?",
         view=log.replicas,
+    ),
+    Page(
+        name="health", path="/health", title="Health",
+        question="What does the watchdog find, and what has it found?", view=health.health,
+        query=(
+            Parameter(name="check", description="Only events of this check."),
+            Parameter(name="subject", description="Only events of this subject."),
+            Parameter(name="limit", description="Max events.", default="100"),
+        ),
     ),
     Page(
         name="doctor", path="/doctor", title="Doctor",

@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named_with_the_fix(tmp_path: Path) -> None:
         "PostgreSQL keeps 2,048 MiB of WAL",
         "3 messages are parked",
         "Service schemas: failed",
-        "Fewer than 1 followers",
+        "0 of 1 needed followers connected",
         "The last backfill of public.t has failed",
     ):
         assert part in text, part
