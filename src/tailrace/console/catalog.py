@@ -14,6 +14,7 @@ from tailrace.console.views import (
     copies,
     health,
     log,
+    messages,
     overview,
     parked,
     pipeline,
@@ -33,6 +34,14 @@ _FILTER = (
     Parameter(name="after", description="`next` of the previous page.", default="0"),
     Parameter(name="limit", description="Max messages.", default="50"),
 )
+_CHANGES = (
+    Parameter(name="table", description="Table: orders, sales.*; several with commas."),
+    Parameter(name="op", description="insert, update, delete, truncate or message."),
+    Parameter(name="key", description="Value of a key column, as text."),
+    Parameter(name="text", description="Part of a value, before or after the change."),
+    Parameter(name="before", description="`older` of the previous page."),
+    Parameter(name="limit", description="Max changes.", default="50"),
+)
 
 PAGES: tuple[Page, ...] = (
     Page(
@@ -46,6 +55,19 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="pipeline", path="/pipelines/{pipeline}", title="Pipeline",
         question="How is this pipeline?", view=pipeline.pipeline, query=(_RANGE,), menu=False,
+    ),
+    Page(
+        name="messages", path="/messages", title="Messages",
+        question="Which changes has capture appended to the log?", view=messages.messages,
+        level=Level.VIEWER, query=_CHANGES,
+    ),
+    Page(
+        name="message", path="/messages/{message}", title="Change",
+        question="Where is this change, and where has it been delivered?", view=messages.message,
+        level=Level.VIEWER, menu=False,
+        query=(
+            Parameter(name="encode", description="Also show the message of this pipeline."),
+        ),
     ),
     Page(
         name="parked", path="/parked", title="Parked",

@@ -15,14 +15,14 @@ from tailrace.console.site import Site
 from tailrace.console.trends import Trends
 from tailrace.console.views import source
 from tailrace.finding import Finding, Severity
-from tests.unit.console.house import HASH, House, Visitor
+from tests.unit.console.house import CHANGE, HASH, House, Visitor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.unit.console.house import Html
 
-PARAMETERS = {"pipeline": "shop", "number": "1"}
+PARAMETERS = {"pipeline": "shop", "number": "1", "message": CHANGE}
 OWN = {"tables", "doctor"}
 """Pages that ask PostgreSQL: tests/integration/test_console.py."""
 ADDRESSES = [
