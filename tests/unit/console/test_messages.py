@@ -169,15 +169,13 @@ def test_the_message_that_a_pipeline_makes(tmp_path: Path) -> None:
 def test_values_are_text_and_are_shortened(tmp_path: Path, text: str) -> None:
     """GIVEN values, contents and prefixes of any text WHEN they are shown THEN nothing is markup,
     and long ones are cut."""
-    house = House(tmp_path / "data")
     written = TestLog(LocalStore(tmp_path / "own", create=True), log_id="a1")  # type: ignore[arg-type]
     table = relation(1)
     written.append(
         transaction(1, insert(table, 1, text), update(table, 1), message(9, text.encode()))
     )
     written.close()
-    log = house.config.log.model_copy(update={"path": tmp_path / "own"})
-    object.__setattr__(house.config, "log", log)
+    house = House(tmp_path / "data", log={"path": str(tmp_path / "own")})
     house.healthy()
     visitor = operator_of(house)
     page = visitor.page("/console/messages")
