@@ -70,6 +70,13 @@ def test_a_filter(house: House, operator: Visitor) -> None:
         assert operator.get(f"/api/v1/messages{wrong}").status_code == 409
 
 
+def test_before_capture_has_created_the_log(tmp_path: Path) -> None:
+    house = House(tmp_path / "data", log={"path": str(tmp_path / "none")})
+    visitor = operator_of(house)
+    assert "The log has no changes yet." in visitor.page("/console/messages").text
+    assert visitor.get(f"/console/messages/{CHANGE}").status_code == 404
+
+
 def test_rows_need_a_login(house: House, anyone: Visitor) -> None:
     """GIVEN a system without users WHEN rows, their stream or a trace are asked for without a login
     THEN they are refused."""

@@ -10,8 +10,10 @@ from tailrace.console.views.query import number
 from tailrace.errors import ConfigError
 from tailrace.log.choice import Choice
 from tailrace.log.documents import to_json
-from tailrace.log.newest import MAX_ROWS, newest
+from tailrace.log.format.segment import list_segments
+from tailrace.log.newest import MAX_ROWS, Newest, newest
 from tailrace.log.reader import Log
+from tailrace.log.store import LocalStore
 from tailrace.position import Position
 from tailrace.run.trace import encoded, trace
 
@@ -43,8 +45,7 @@ def messages(system: System, query: Mapping[str, str]) -> Document:
         raise ConfigError(f"op must be one of {', '.join(_OPS)}, got {choice.op!r}")
     before = position_of(query["before"]) if query.get("before") else None
     with _turn:
-        log = Log.open(system.config.log.path)
-        page = newest(log, choice.takes, limit=max(limit, 1), before=before)
+        page = _page(system, choice, max(limit, 1), before)
     return {
         "messages": [_listed(change) for change in page.changes],
         "older": page.older.event_id if page.older else None,
@@ -54,6 +55,14 @@ def messages(system: System, query: Mapping[str, str]) -> Document:
         "filter": {name: query[name] for name in ("table", "op", "key", "text") if query.get(name)},
         "ops": list(_OPS),
     }
+
+
+def _page(system: System, choice: Choice, limit: int, before: Position | None) -> Newest:
+    """What the log has; nothing before capture has created it."""
+    store = LocalStore(system.config.log.path)
+    if not list_segments(store):
+        return Newest(changes=[], older=None, rows=0)
+    return newest(Log(store), choice.takes, limit=limit, before=before)
 
 
 def message(system: System, query: Mapping[str, str]) -> Document:
