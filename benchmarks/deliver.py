@@ -13,6 +13,7 @@ which the reference reads meanwhile. The time is from SIGCONT to the last messag
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 from datetime import datetime
@@ -29,11 +30,14 @@ from tailrace.testing import EmbeddedNats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from multiprocessing.synchronize import Event
     from pathlib import Path
 
     from benchmarks.source import Streaming
     from tailrace.position import Lsn
+
+    Beside = Callable[[Path], AbstractContextManager[object]]
 
 _ROWS = 100
 _TRANSACTIONS = 10_000
@@ -78,14 +82,14 @@ def _backlog(report: Report, quick: bool, forms: dict[str, dict[str, str]] = _BR
 def _compare(
     made: Source, folder: Path, report: Report, forms: dict[str, dict[str, str]], *, quick: bool
 ) -> None:
-    until, rows = _fill(made, folder, quick=quick)
+    until, rows = fill(made, folder, quick=quick)
     rates: dict[str, list[float]] = {name: [] for name in forms}
     ratios: dict[str, list[float]] = {name: [] for name in forms}
     references = []
     for _ in range(1 if quick else _REPETITIONS):
         for name, form in forms.items():
             reference = rows / _reference(made, until)
-            rate = _deliver(folder, form, rows)
+            rate = deliver_backlog(folder, form, rows)
             references.append(reference)
             rates[name].append(rate)
             ratios[name].append(rate / reference)
@@ -95,7 +99,7 @@ def _compare(
         report.figure(f"ratio_{name}", median(ratios[name]), "÷ pg_recvlogical")
 
 
-def _fill(made: Source, folder: Path, *, quick: bool) -> tuple[Lsn, int]:
+def fill(made: Source, folder: Path, *, quick: bool) -> tuple[Lsn, int]:
     """Write a backlog and capture it; where it ends, and its changes."""
     transactions = _TRANSACTIONS // 20 if quick else _TRANSACTIONS
     made.create_slot("base")
@@ -111,11 +115,11 @@ def _guard(report: Report, quick: bool) -> None:
     """The backlog of a pipeline that parks messages, against one that stops at the first."""
     park: dict[str, list[float]] = {"key": [], "never": []}
     with source() as made, log_folder() as folder:
-        _, rows = _fill(made, folder, quick=quick)
+        _, rows = fill(made, folder, quick=quick)
         for repetition in range(1 if quick else 2 * _REPETITIONS):
             for choice in sorted(park, reverse=bool(repetition % 2)):
                 form = {"shape": "bridge", "encoding": "msgpack", "park": choice}
-                park[choice].append(_deliver(folder, form, rows))
+                park[choice].append(deliver_backlog(folder, form, rows))
     for choice, rates in park.items():
         report.add(f"backlog, park: {choice}", f"{median(rates):,.0f} events/s")
     report.figure("guard_ratio", median(park["key"]) / median(park["never"]))
@@ -126,13 +130,18 @@ def _reference(made: Source, until: Lsn) -> float:
         return recvlogical(made, slot, until, tcp=True).finish().seconds
 
 
-def _deliver(folder: Path, form: dict[str, str], rows: int) -> float:
+def deliver_backlog(
+    folder: Path, form: dict[str, str], rows: int, beside: Beside = contextlib.nullcontext
+) -> float:
+    """Events per second from the log in a folder into JetStream, while `beside` runs in the new
+    folder of the pipelines."""
     with log_folder() as place, EmbeddedNats() as server:
         (place / "log").symlink_to(folder / "log")
-        pipelines = Pipelines(place, bench=to_nats(server.url, **form))
-        pipelines.wait(lambda: pipelines.events("bench") >= rows)
-        state = stream_state(server.url)
-        pipelines.stop()
+        with beside(place):
+            pipelines = Pipelines(place, bench=to_nats(server.url, **form))
+            pipelines.wait(lambda: pipelines.events("bench") >= rows)
+            state = stream_state(server.url)
+            pipelines.stop()
     if state["messages"] != rows:
         raise RuntimeError(f"{rows} changes, {state['messages']} messages")
     return rows / (_seconds(state["last_ts"]) - _seconds(state["first_ts"]))

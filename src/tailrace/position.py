@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_EVENT_ID = re.compile(r"([0-9a-f]{16})-([0-9]{1,20})")
 MAX_LSN = (1 << 64) - 1
 
 
@@ -69,6 +70,18 @@ class Position:
                 f"must be a position such as 16/B374D848 or 16/B374D848.3, got {text!r}"
             )
         return cls(Lsn.parse(lsn), int(ordinal or 0))
+
+    @classmethod
+    def parse_event_id(cls, text: str) -> Self:
+        """Read the id of a change.
+
+        >>> Position.parse_event_id("00000000016b3748-2")
+        Position(lsn=Lsn('0/16B3748'), ordinal=2)
+        """
+        match = _EVENT_ID.fullmatch(text)
+        if match is None:
+            raise ValueError(f"must be the id of a change such as 00000000016b3748-0, got {text!r}")
+        return cls(Lsn(int(match[1], 16)), int(match[2]))
 
     @property
     def event_id(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.console.catalog import ACTIONS, PAGES
 from tests.fuzz.counting import TIMEOUT_S, fuzz
-from tests.unit.console.house import TOKEN, House
+from tests.unit.console.house import CHANGE, TOKEN, House
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,8 @@ def corpus() -> list[bytes]:
 
 
 def _filled(path: str) -> str:
-    return path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
+    path = path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
+    return path.replace("{message}", CHANGE)
 
 
 def test_no_request_fails_the_server(house: House) -> None:

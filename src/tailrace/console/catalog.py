@@ -9,7 +9,18 @@ from tailrace.console.actions import backfill as backfill_actions
 from tailrace.console.actions import parked as parked_actions
 from tailrace.console.actions import pipeline as pipeline_actions
 from tailrace.console.page import Page, Parameter
-from tailrace.console.views import audit, copies, log, overview, parked, pipeline, settings, source
+from tailrace.console.views import (
+    audit,
+    copies,
+    health,
+    log,
+    messages,
+    overview,
+    parked,
+    pipeline,
+    settings,
+    source,
+)
 
 if TYPE_CHECKING:
     from tailrace.console.page import Action
@@ -22,6 +33,14 @@ _FILTER = (
     Parameter(name="code", description="Code of the last error."),
     Parameter(name="after", description="`next` of the previous page.", default="0"),
     Parameter(name="limit", description="Max messages.", default="50"),
+)
+_CHANGES = (
+    Parameter(name="table", description="Table: orders, sales.*; several with commas."),
+    Parameter(name="op", description="insert, update, delete, truncate or message."),
+    Parameter(name="key", description="Value of a key column, as text."),
+    Parameter(name="text", description="Part of a value, before or after the change."),
+    Parameter(name="before", description="`older` of the previous page."),
+    Parameter(name="limit", description="Max changes.", default="50"),
 )
 
 PAGES: tuple[Page, ...] = (
@@ -36,6 +55,19 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="pipeline", path="/pipelines/{pipeline}", title="Pipeline",
         question="How is this pipeline?", view=pipeline.pipeline, query=(_RANGE,), menu=False,
+    ),
+    Page(
+        name="messages", path="/messages", title="Messages",
+        question="Which changes has capture appended to the log?", view=messages.messages,
+        level=Level.VIEWER, query=_CHANGES,
+    ),
+    Page(
+        name="message", path="/messages/{message}", title="Change",
+        question="Where is this change, and where has it been delivered?", view=messages.message,
+        level=Level.VIEWER, menu=False,
+        query=(
+            Parameter(name="encode", description="Also show the message of this pipeline."),
+        ),
     ),
     Page(
         name="parked", path="/parked", title="Parked",
@@ -70,6 +102,15 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="replicas", path="/replicas", title="Replicas", question="Who has a copy of the log?",
         view=log.replicas,
+    ),
+    Page(
+        name="health", path="/health", title="Health",
+        question="What does the watchdog find, and what has it found?", view=health.health,
+        query=(
+            Parameter(name="check", description="Only events of this check."),
+            Parameter(name="subject", description="Only events of this subject."),
+            Parameter(name="limit", description="Max events.", default="100"),
+        ),
     ),
     Page(
         name="doctor", path="/doctor", title="Doctor",

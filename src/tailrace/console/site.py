@@ -87,13 +87,15 @@ class Site:
 
     def _values(self, page: Page, request: Request, document: Document) -> dict[str, Any]:
         address = _address(request)
+        # An older page of a list does not change.
+        live = page.live and "before" not in request.query_params
         return {
             "page": page,
             "title": page.title,
             "d": document,
             "query": dict(request.query_params),
             "done": request.query_params.get("done", "")[:200],
-            "live": f"/console/live?{urlencode({'page': address})}" if page.live else "",
+            "live": f"/console/live?{urlencode({'page': address})}" if live else "",
         }
 
     async def _stream(self, request: Request) -> Response:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.parking.selection import Selection
+    from tailrace.position import Position
 
 T = TypeVar("T")
 
@@ -104,6 +105,20 @@ class Listing(SqliteReader, Database):
             "ORDER BY seq LIMIT :limit"
         )
         return self._read(ParkedMessage, query, values | {"after": after, "limit": limit})
+
+    def at(self, position: Position) -> ParkedMessage | None:
+        """The message of a change, if it is parked. Ids of messages depend on the shape."""
+        # A pipeline that was reset has several histories, and the index begins with them.
+        query = (
+            "WITH RECURSIVE histories(name) AS (SELECT min(history) FROM parked UNION ALL SELECT "
+            "(SELECT min(history) FROM parked WHERE history > name) FROM histories "
+            f"WHERE name IS NOT NULL) SELECT {_COLUMNS} FROM histories JOIN parked "
+            "ON history = name AND first_lsn = :lsn AND first_ordinal = :ordinal"
+        )
+        values = {"lsn": int(position.lsn), "ordinal": position.ordinal}
+        if max(values.values()) >= 1 << 63:
+            return None
+        return next(iter(self._read(ParkedMessage, query, values)), None)
 
     def payload(self, seq: int) -> bytes | None:
         """The payload of a message; None if it is no longer parked."""

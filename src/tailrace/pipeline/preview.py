@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.errors import ConfigError
+from tailrace.log.newest import previous
+from tailrace.message import MESSAGES
 from tailrace.pipeline import plan, session
 from tailrace.pipeline.deliver import encode_rows
 from tailrace.pipeline.expressions import expression
@@ -58,6 +60,18 @@ def preview(
         frame = BlockFrame(spec_of(name, one_lane, log, None))
         messages = _recent(log, end, lambda part: _unpacked(frame.batches(part)))
     return _last(messages, limit)
+
+
+def message_of(
+    pipeline: Pipeline, name: str, log: Log, position: Position
+) -> pa.RecordBatch | None:
+    """The message that a pipeline makes of one change; None if that takes Spark."""
+    if expression.parse(pipeline, name=name):
+        return None
+    frame = BlockFrame(spec_of(name, pipeline.model_copy(update={"lanes": 1}), log, None))
+    part = Slice(log=log, after=previous(position), upto=position)
+    nothing = pa.RecordBatch.from_pylist([], schema=MESSAGES)
+    return next(_unpacked(frame.batches(part)), nothing)
 
 
 def check_send(pipeline: Pipeline) -> None:

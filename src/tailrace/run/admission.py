@@ -3,7 +3,7 @@
 | request                                     | answer without the right          |
 |---------------------------------------------|-----------------------------------|
 | any, while users are configured             | 401, or the login page            |
-| that reads rows (parked messages)           | 401                               |
+| that reads rows (changes, parked messages)  | 401                               |
 | that changes something, from another site   | 403                               |
 | that changes something, by a viewer         | 403                               |
 | the same from a browser without its token   | 403: the form is of another site  |

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 _ORDER = ("error", "warning", "initializing", "paused", "healthy")
 
 
-def health_document(config: Config, *, history: int = 100) -> dict[str, Any]:
-    """States, alerts and history. `state` is the worst of the checks; `down`: no watchdog runs."""
+def health_document(
+    config: Config, *, history: int = 100, check: str = "", subject: str = ""
+) -> dict[str, Any]:
+    """States, alerts and history. `state` is the worst of the checks; `down`: no watchdog runs.
+
+    `check` and `subject` select events of the history.
+    """
     report = status.read(status.folder(config.data), "watch", WatchFigures)
     figures = report.status if report else WatchFigures(state="down")
     up = report is not None and report.up
@@ -31,15 +36,17 @@ def health_document(config: Config, *, history: int = 100) -> dict[str, Any]:
         "watchdog": report.state if report else "down",
         "checks": [_iso(document(each)) for each in figures.checks],
         "channels": [document(each) for each in figures.channels],
-        **_history(config, history, reported),
+        **_history(config, reported, history, check, subject),
     }
 
 
-def _history(config: Config, limit: int, reported: list[dict[str, Any]] | None) -> dict[str, Any]:
+def _history(
+    config: Config, reported: list[dict[str, Any]] | None, limit: int, check: str, subject: str
+) -> dict[str, Any]:
     """What the watchdog has noted. Without its report, the alerts that it left."""
     try:
         with store.History(store.path_of(config.data)) as found:
-            changes = found.changes(limit)
+            changes = found.changes(limit, check=check, subject=subject)
             recent = found.recent(limit)
             left = [_shown(each) for each in found.firing()]
     except TailraceError as error:

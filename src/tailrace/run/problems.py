@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tailrace.observe.figures import PipelineFigures, SystemFigures
 
 _PIN_S = 24 * 3600.0
+_SEEN_DIRECTLY = frozenset({"pipeline", "process", "parked", "quorum", "source", "log"})
+"""Checks of the watchdog for what the figures show, too: each problem is named once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,34 @@ def _others(system: SystemFigures) -> Iterator[Problem]:
                 hint=change.hint, pipeline=change.waiting[0],
             )  # fmt: skip
     yield from _copies(system)
+    yield from _watched(system)
+
+
+def _watched(system: SystemFigures) -> Iterator[Problem]:
+    """What only the watchdog sees, and alerts that reach nobody."""
+    watch, pipelines = system.watch, {each.name for each in system.pipelines}
+    if watch is None:
+        return
+    if watch.state == "down":
+        hint = "`tailrace run` starts it, unless alerts.supervised is false: tailrace watch"
+        yield Problem(
+            text="the watchdog does not run: no alerts are sent", severity="warning", hint=hint
+        )
+        return
+    for each in watch.checks:
+        if each.state in ("error", "warning") and each.check not in _SEEN_DIRECTLY:
+            yield Problem(
+                text=f"check {each.check} {each.subject}".rstrip(),
+                severity="error" if each.state == "error" else "warning",
+                detail=each.summary, hint=each.hint,
+                pipeline=each.subject if each.subject in pipelines else "",
+            )  # fmt: skip
+    for channel in watch.channels:
+        if channel.error:
+            yield Problem(
+                text=f"alerts do not reach the channel {channel.name}", severity="warning",
+                detail=channel.error, hint="Correct it, then: tailrace alert test",
+            )  # fmt: skip
 
 
 def _copies(system: SystemFigures) -> Iterator[Problem]:

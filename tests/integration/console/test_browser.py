@@ -18,9 +18,11 @@ import pytest
 
 from tailrace.console.catalog import PAGES
 from tailrace.control import ControlFile
+from tailrace.log.store import LocalStore
 from tailrace.run import status
+from tests.fix_log import TestLog, insert, relation, transaction
 from tests.integration.console.serving import serving
-from tests.unit.console.house import RUNNING, TOKEN, House
+from tests.unit.console.house import CHANGE, RUNNING, TOKEN, House
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -157,6 +159,7 @@ def test_pages_render(
             if page.name in ("tables", "doctor"):
                 continue
             path = page.address.replace("{pipeline}", "shop").replace("{number}", "1")
+            path = path.replace("{message}", CHANGE)
             chrome.get(f"{url}{path}")
             assert chrome.find_elements("css selector", "main h1"), path
             wide = "return document.documentElement.scrollWidth <= window.innerWidth"
@@ -209,3 +212,28 @@ def test_pages_work_without_a_script(chrome: Chrome, tmp_path: Path) -> None:
             wait_for(lambda: ControlFile(house.data, "shop").read().paused)
         finally:
             chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_messages_follow_the_log(chrome: Chrome, tmp_path: Path) -> None:
+    """GIVEN the open page Messages WHEN capture appends a change THEN it appears by itself; and
+    WHEN a filter is used THEN the page shows it alone, with a link to its trace."""
+    own = tmp_path / "own"
+    written = TestLog(LocalStore(own, create=True))  # type: ignore[arg-type]
+    written.append_all(transaction(number) for number in range(3))
+    house = House(tmp_path / "data", log={"path": str(own)})
+    house.healthy()
+    with serving(house) as url:
+        look(chrome, "light")
+        log_in(chrome, url)
+        chrome.get(f"{url}/console/messages")
+        assert chrome.page_source.count("/console/messages/0000") == 6
+        written.append(transaction(7, insert(relation(1), 777, "just-now")))
+        wait_for(lambda: "just-now" in chrome.page_source, "the page follows the log")
+        chrome.find_element("name", "key").send_keys("777")
+        chrome.find_element("css selector", ".filter button").click()
+        wait_for(lambda: chrome.page_source.count("/console/messages/0000") == 1)
+        chrome.find_element("css selector", "tbody a").click()
+        wait_for(lambda: "Deliveries" in chrome.page_source)
+        assert "just-now" in chrome.page_source
+        chrome.get("about:blank")
+        assert complaints(chrome) == []

@@ -40,6 +40,8 @@ TOKEN = "0123456789abcdef"
 PASSWORD = "correct horse"
 HASH = password.hashed(PASSWORD)
 ORIGIN = "http://127.0.0.1:9090"
+CHANGE = "0000000000001200-0"
+"""The first change of the second transaction in the log."""
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 RUNNING = PipelineFigures(
     state="running", position="0/1832C00.4", events=288, bytes=4096, batches=7,

@@ -13,7 +13,7 @@ from tailrace.access.attempts import FREE
 from tailrace.access.tokens import Tokens
 from tailrace.console.catalog import ACTIONS, PAGES
 from tailrace.control import ControlFile
-from tests.unit.console.house import ORIGIN, PASSWORD, RUNNING, TOKEN, USERS, House, Visitor
+from tests.unit.console.house import CHANGE, ORIGIN, PASSWORD, RUNNING, TOKEN, USERS, House, Visitor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,8 @@ def guarded(tmp_path: Path) -> House:
 
 
 def address_of(path: str) -> str:
-    return path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
+    path = path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
+    return path.replace("{message}", CHANGE)
 
 
 def paused(house: House) -> bool:

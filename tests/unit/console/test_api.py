@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.routing import Route
 
 from tailrace.control import ControlFile
-from tests.unit.console.house import TOKEN, House, Visitor
+from tests.unit.console.house import CHANGE, TOKEN, House, Visitor
 
 if TYPE_CHECKING:
     import httpx
@@ -49,6 +49,7 @@ def test_every_document_is_json(house: House, anyone: Visitor) -> None:
     for path, methods in paths.items():
         if "get" in methods and not path.endswith(("/tables", "/doctor")):
             address = path.replace("{pipeline}", "shop").replace("{number}", "1")
+            address = address.replace("{message}", CHANGE)
             answer = anyone.get(address, **BEARER)
             assert answer.status_code == 200
             assert answer.headers["content-type"] == "application/json"

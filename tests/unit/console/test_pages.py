@@ -15,14 +15,14 @@ from tailrace.console.site import Site
 from tailrace.console.trends import Trends
 from tailrace.console.views import source
 from tailrace.finding import Finding, Severity
-from tests.unit.console.house import HASH, House, Visitor
+from tests.unit.console.house import CHANGE, HASH, House, Visitor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.unit.console.house import Html
 
-PARAMETERS = {"pipeline": "shop", "number": "1"}
+PARAMETERS = {"pipeline": "shop", "number": "1", "message": CHANGE}
 OWN = {"tables", "doctor"}
 """Pages that ask PostgreSQL: tests/integration/test_console.py."""
 ADDRESSES = [
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named_with_the_fix(tmp_path: Path) -> None:
         "PostgreSQL keeps 2,048 MiB of WAL",
         "3 messages are parked",
         "Service schemas: failed",
-        "0 of 1 needed followers",
+        "0 of 1 needed followers connected",
         "The last backfill of public.t has failed",
     ):
         assert part in text, part

@@ -1,4 +1,4 @@
-"""Renders a change as text or JSON: `render_text`, `render_transaction`, `to_json`, `json_line`.
+"""Renders a change as text or JSON: `render_text`, `render_transaction`, `json_line`.
 
 Pure functions over one change; `tailrace.cli.log.printer` writes the output. Row data is untrusted
 and shown on an operator's terminal, so nothing is interpreted as markup and all control characters
@@ -7,21 +7,18 @@ are escaped.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-from datetime import UTC
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from rich.text import Text
 
-from tailrace.change import ABSENT, UNCHANGED, Binary, Change, Missing, Op
-from tailrace.errors import MalformedError
+from tailrace.change import ABSENT, Binary, Change, Missing, Op
+from tailrace.log.documents import after_cells, cells, time_text, to_json
 from tailrace.schema import ReplicaIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from tailrace.change import Row, Value
     from tailrace.schema import Column
@@ -47,36 +44,6 @@ _UNSAFE = re.compile(
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-def to_json(change: Change) -> dict[str, Any]:
-    """A change as plain JSON values.
-
-    Values are PostgreSQL's text, NULL is null. Values that PostgreSQL did not send are left out:
-    `unchanged` names unchanged TOAST values of an update, and `before` has only the columns of the
-    replica identity.
-    """
-    fields: dict[str, Any] = {
-        "id": change.position.event_id,
-        "lsn": str(change.position.lsn),
-        "ordinal": change.position.ordinal,
-        "xid": change.xid,
-        "committed_at": _time(change.committed_at, "T"),
-        "op": change.op.value,
-        "schema": change.relation.namespace if change.relation else None,
-        "table": change.relation.name if change.relation else None,
-        "key": _json_row(_key(change)),
-        "before": None if change.before is None else _json_row(_cells(change, change.before)),
-        "after": None if change.after is None else _json_row(_cells(change, change.after)),
-        "unchanged": [column.name for column, value in _after(change) if value is UNCHANGED],
-    }
-    if change.op is Op.MESSAGE:
-        fields |= {"prefix": change.prefix, **_json_content(change.content)}
-    if change.op is Op.TRUNCATE:
-        fields |= {"cascade": change.cascade, "restart_identity": change.restart_identity}
-    if change.origin:
-        fields["origin"] = change.origin
-    return fields
-
-
 def json_line(change: Change) -> str:
     """`to_json` on one line, safe to show on a terminal: control characters are escaped."""
     line = json.dumps(to_json(change), ensure_ascii=False, separators=(",", ":"))
@@ -84,62 +51,10 @@ def json_line(change: Change) -> str:
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], line)
 
 
-def _time(moment: datetime, separator: str) -> str:
-    text = moment.astimezone(UTC).isoformat(sep=separator, timespec="microseconds")
-    return text.removesuffix("+00:00") + "Z"
-
-
-def _cells(change: Change, row: Row) -> list[tuple[Column, Value]]:
-    """A row's columns with their values."""
-    columns = change.relation.columns if change.relation else ()
-    if len(columns) != len(row):
-        raise MalformedError(
-            f"change {change.position.event_id} has {len(row)} columns, "
-            f"its relation has {len(columns)}"
-        )
-    return list(zip(columns, row, strict=True))
-
-
-def _after(change: Change) -> list[tuple[Column, Value]]:
-    return [] if change.after is None else _cells(change, change.after)
-
-
-def _key(change: Change) -> list[tuple[Column, Value]]:
-    """The replica identity of the old row, or of the new row if the old one was not sent."""
-    row = change.before if change.before is not None else change.after
-    return [] if row is None else [cell for cell in _cells(change, row) if cell[0].key]
-
-
-def _json_row(cells: list[tuple[Column, Value]]) -> dict[str, str | None]:
-    return {
-        column.name: _string(value) for column, value in cells if not isinstance(value, Missing)
-    }
-
-
-def _json_content(content: bytes) -> dict[str, str]:
-    try:
-        return {"content": content.decode(), "content_encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return {"content": base64.b64encode(content).decode(), "content_encoding": "base64"}
-
-
-def _string(value: bytes | Binary | None) -> str | None:
-    match value:
-        case None:
-            return None
-        case Binary(data):
-            return f"\\x{data.hex()}"
-        case bytes():
-            # A SQL_ASCII database may send any bytes.
-            return value.decode(errors="backslashreplace")
-        case _:
-            assert_never(value)
-
-
 def render_transaction(change: Change) -> Text:
     """The header line of a transaction."""
     transaction = f"xid {change.xid}" if change.xid else "outside any transaction"
-    parts = [_time(change.committed_at, " "), transaction, str(change.position.lsn)]
+    parts = [time_text(change.committed_at, " "), transaction, str(change.position.lsn)]
     if change.origin:
         parts.append(f"origin {escape(change.origin)}")
     return Text(f"── {' · '.join(parts)}", style="dim")
@@ -172,9 +87,9 @@ def _words(change: Change, style: str) -> Iterator[Text]:
         case Op.UPDATE:
             yield from _difference(change, style)
         case Op.INSERT | Op.READ:
-            yield from (_cell(column, value) for column, value in _after(change))
+            yield from (_cell(column, value) for column, value in after_cells(change))
         case Op.DELETE:
-            for column, value in [] if change.before is None else _cells(change, change.before):
+            for column, value in [] if change.before is None else cells(change, change.before):
                 if value is not ABSENT:
                     yield _cell(column, value)
         case Op.TRUNCATE:
@@ -199,7 +114,7 @@ def _difference(change: Change, style: str) -> Iterator[Text]:
     whole = change.relation is not None and change.relation.replica_identity is ReplicaIdentity.FULL
     changed = False
     for number, ((column, old), (_, new)) in enumerate(
-        zip(_cells(change, olds), _after(change), strict=True)
+        zip(cells(change, olds), after_cells(change), strict=True)
     ):
         if old is not ABSENT and old != new:
             changed = True

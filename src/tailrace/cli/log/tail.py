@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tailrace.cli import options
+from tailrace.log.choice import of_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +114,7 @@ class Selection:
 
     def takes(self, change: Change) -> bool:
         """Whether to show `change`; counts it against the limit."""
-        if self.tables and not matches(change, self.tables):
+        if self.tables and not of_tables(change, self.tables):
             return False
         if self.limit is not None:
             self.limit -= 1
@@ -124,15 +124,6 @@ class Selection:
     def done(self) -> bool:
         """Whether the limit is reached."""
         return self.limit == 0
-
-
-def matches(change: Change, patterns: Sequence[str]) -> bool:
-    """Whether the change's table matches one of the patterns; a logical message has no table."""
-    relation = change.relation
-    return relation is not None and any(
-        fnmatchcase(relation.qualified_name if "." in pattern else relation.name, pattern)
-        for pattern in patterns
-    )
 
 
 def show_present(path: Path, start: Start, selection: Selection, printer: Printer) -> None:

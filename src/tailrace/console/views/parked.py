@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tailrace.console.views.query import number
 from tailrace.errors import ConfigError
 from tailrace.parking import control
 from tailrace.parking.selection import Selection
@@ -68,11 +69,3 @@ def selection_of(query: Mapping[str, str]) -> Selection:
         destination=query.get("destination", ""),
         code=query.get("code", ""),
     )
-
-
-def number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
-    """A whole number of the query. Raises ConfigError."""
-    text = query.get(name) or str(default)
-    if not (text.isascii() and text.isdecimal()) or len(text) > 20 or int(text) > most:
-        raise ConfigError(f"{name} must be a whole number of at most {most}")
-    return int(text)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tailrace.change import ABSENT, UNCHANGED, Binary, Change, Op, Row
-from tailrace.cli.log.render import escape, json_line, render_text, render_transaction, to_json
+from tailrace.cli.log.render import escape, json_line, render_text, render_transaction
 from tailrace.errors import MalformedError
+from tailrace.log.documents import to_json
 from tailrace.position import Lsn, Position
 from tailrace.schema import Column, Relation, ReplicaIdentity
 

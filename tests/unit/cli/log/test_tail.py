@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tailrace.change import Change, Op
-from tailrace.cli.log.tail import Selection, matches
+from tailrace.cli.log.tail import Selection
+from tailrace.log.choice import of_tables
 from tailrace.position import Lsn, Position
 from tailrace.schema import Relation, ReplicaIdentity
 
@@ -46,12 +47,12 @@ def change(namespace: str = "", name: str = "") -> Change:
     ],
 )
 def test_patterns(pattern: str, fits: bool) -> None:
-    assert matches(change("sales", "orders"), [pattern]) is fits
-    assert matches(change("sales", "orders"), ["nothing", pattern]) is fits
+    assert of_tables(change("sales", "orders"), [pattern]) is fits
+    assert of_tables(change("sales", "orders"), ["nothing", pattern]) is fits
 
 
 def test_a_message_has_no_table() -> None:
-    assert not matches(change(), ["*"])
+    assert not of_tables(change(), ["*"])
     assert Selection().takes(change())
 
 
