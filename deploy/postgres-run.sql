@@ -1,0 +1,5 @@
+-- What a DBA runs once, for an example table.
+CREATE TABLE users (id serial PRIMARY KEY, name text NOT NULL, email text);
+CREATE PUBLICATION shop FOR TABLE users;
+CREATE USER tailrace WITH REPLICATION PASSWORD 'tailrace';
+GRANT SELECT ON users TO tailrace;
