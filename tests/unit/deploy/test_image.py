@@ -59,6 +59,14 @@ def test_it_has_every_extra_but_the_servers_of_the_demo(text: str) -> None:
     assert set(extras[1].split(",")) == expected
 
 
+def test_the_extra_of_the_demo_has_its_webhooks() -> None:
+    """GIVEN `pip install tailrace[embedded]` THEN the pipeline `webhooks` of the demo can start."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert set(extras["http"]) <= set(extras["embedded"])
+
+
 def test_its_versions_are_those_of_the_lock(text: str, tmp_path: Path) -> None:
     """GIVEN the lock WHEN the image's sed has read it THEN each line names one version."""
     script = re.search(r"sed -E '(.+)' requirements\.lock", text)
