@@ -43,10 +43,11 @@ def versions(folder: Path) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Path]:
     """The programs of an empty environment in which the wheel is installed."""
-    folder = tmp_path_factory.mktemp("wheel")
+    folder = tmp_path / "wheel"
+    folder.mkdir()
     build = "from hatchling.build import build_wheel; print(build_wheel('{}'))"
     built = subprocess.run(
         [sys.executable, "-c", build.format(folder)],
@@ -69,8 +70,18 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(environment)
 
 
-def test_the_commands_explain_themselves(programs: Path) -> None:
-    """GIVEN only the packages that the wheel names THEN every command can print its help."""
+def test_an_installed_wheel(programs: Path, tmp_path: Path) -> None:
+    """GIVEN only the packages that the wheel names THEN they fit together, every command can print
+    its help, and the demo receives what it commits.
+
+    One test: workers do not share a fixture, and installing takes minutes.
+    """
+    the_packages_fit_together(programs)
+    the_commands_explain_themselves(programs)
+    the_demo_receives_every_change(programs, tmp_path)
+
+
+def the_commands_explain_themselves(programs: Path) -> None:
     done = run(programs / "tailrace", "--help")
     assert done.returncode == 0, done.stderr
     names = re.findall(r"^│ ([a-z]+) ", done.stdout, re.MULTILINE)
@@ -81,16 +92,15 @@ def test_the_commands_explain_themselves(programs: Path) -> None:
         assert f"tailrace {name}" in shown.stdout
 
 
-def test_the_packages_fit_together(programs: Path) -> None:
+def the_packages_fit_together(programs: Path) -> None:
     done = run(programs / "pip", "check")
     assert done.returncode == 0, done.stdout
     shown = run(programs / "python", "-c", "import tailrace; print(tailrace.__file__)")
     assert Path(shown.stdout.strip()).is_relative_to(programs.parent)
 
 
-def test_the_demo_receives_every_change(programs: Path, tmp_path: Path) -> None:
-    """GIVEN no other server WHEN the demo has run for some seconds THEN its changes, from the first
-    one on, have gone through PostgreSQL, Spark and NATS, and what was committed was received."""
+def the_demo_receives_every_change(programs: Path, tmp_path: Path) -> None:
+    """Without another server: from the first change on, through PostgreSQL, Spark and NATS."""
     done = subprocess.run(
         [programs / "tailrace", "demo", "--seconds=3", "--rate=10"],
         check=False, capture_output=True, text=True, cwd=tmp_path, timeout=2 * LONG_S,
