@@ -31,7 +31,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [3])
 @pytest.mark.timeout(900)
 @pytest.mark.long
 def test_partitions(victim_database: Database, tmp_path: Path, count: int, seed: int) -> None:
