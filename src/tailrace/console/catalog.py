@@ -59,7 +59,7 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="messages", path="/messages", title="Messages",
         question="Which changes has capture appended to the log?", view=messages.messages,
-        level=Level.VIEWER, query=_CHANGES,
+        version=messages.end, level=Level.VIEWER, query=_CHANGES,
     ),
     Page(
         name="message", path="/messages/{message}", title="Change",

@@ -30,6 +30,26 @@ _ALIVE_S = 15.0
 MAX_STREAMS = 64
 
 
+def _unless_equal(
+    render: Callable[[], str], version: Callable[[], object] | None
+) -> Callable[[], str]:
+    """Renders again only if the version is another one."""
+    if version is None:
+        return render
+    known: object = None
+    text = ""
+
+    def rendered() -> str:
+        nonlocal known, text
+        if not text or version() != known:
+            # Read first: what changes meanwhile is rendered the next time.
+            known = version()
+            text = render()
+        return text
+
+    return rendered
+
+
 class Live:
     """The open streams. `stopping` says whether the process ends."""
 
@@ -37,18 +57,28 @@ class Live:
         self._stopping = stopping
         self._open = 0
 
-    def stream(self, request: Request, render: Callable[[], str]) -> Response:
-        """A stream of what `render` returns. Raises HTTPException if there are too many."""
+    def stream(
+        self,
+        request: Request,
+        render: Callable[[], str],
+        version: Callable[[], object] | None = None,
+    ) -> Response:
+        """A stream of what `render` returns; it is called when `version` returns something else.
+
+        Raises HTTPException if there are too many.
+        """
         if self._open >= MAX_STREAMS:
             raise HTTPException(503, "too many open pages: this one is not refreshed")
         return StreamingResponse(
-            self._events(request, render), media_type="text/event-stream", headers=HEADERS
+            self._events(request, render, version), media_type="text/event-stream", headers=HEADERS
         )
 
-    async def _events(self, request: Request, render: Callable[[], str]) -> AsyncIterator[bytes]:
+    async def _events(
+        self, request: Request, render: Callable[[], str], version: Callable[[], object] | None
+    ) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            async for event in self._changes(request, render):
+            async for event in self._changes(request, _unless_equal(render, version)):
                 yield event
         finally:
             self._open -= 1

@@ -43,6 +43,8 @@ class Page:
     menu: bool = True
     live: bool = True
     """Whether the page is refreshed while it is open."""
+    version: Callable[[System], object] | None = None
+    """For a view that takes time: while this is equal, nothing has changed."""
 
     @property
     def address(self) -> str:

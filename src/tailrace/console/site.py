@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -108,7 +109,8 @@ class Site:
             if match is Match.FULL and page.live:
                 require(request, page.level)
                 scope |= child
-                return self._live.stream(request, lambda: self._refreshed(page, found))  # noqa: B023
+                version = page.version and partial(page.version, self._system)
+                return self._live.stream(request, partial(self._refreshed, page, found), version)
         raise HTTPException(404, "there is no such page to refresh")
 
     def _refreshed(self, page: Page, request: Request) -> str:

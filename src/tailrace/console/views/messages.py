@@ -10,6 +10,7 @@ from tailrace.console.views.query import number
 from tailrace.errors import ConfigError
 from tailrace.log.choice import Choice
 from tailrace.log.documents import to_json
+from tailrace.log.format import mark as marks
 from tailrace.log.format.segment import list_segments
 from tailrace.log.newest import MAX_ROWS, Newest, newest
 from tailrace.log.reader import Log
@@ -55,6 +56,12 @@ def messages(system: System, query: Mapping[str, str]) -> Document:
         "filter": {name: query[name] for name in ("table", "op", "key", "text") if query.get(name)},
         "ops": list(_OPS),
     }
+
+
+def end(system: System) -> object:
+    """How far the log goes: a filter that matches little need not read the same again."""
+    store = LocalStore(system.config.log.path)
+    return marks.peek(store), marks.peek(store, marks.VISIBLE)
 
 
 def _page(system: System, choice: Choice, limit: int, before: Position | None) -> Newest:
