@@ -14,7 +14,7 @@ import structlog
 from pydantic import AliasChoices, Field
 
 from tailrace.errors import CorruptError
-from tailrace.observe.figures import BackfillFigures
+from tailrace.observe.copies import BackfillFigures
 from tailrace.postgres.names import TableName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.state_file import StateFile
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.config import Config
-    from tailrace.observe.figures import BackfillFigures
+    from tailrace.observe.copies import BackfillFigures
 
 _POLL_S = 0.25
 _FIRST_RETRY_S, _MAX_RETRY_S = 1.0, 20.0

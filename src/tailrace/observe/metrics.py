@@ -15,10 +15,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector as Base
 
 from tailrace.observe.bridge import BridgeFigures, bridge_figures
+from tailrace.observe.copies import BackfillFigures, SnapshotFigures
 from tailrace.observe.creek import CreekFigures, CreekReads, creek_figures, creek_reads
 from tailrace.observe.figure import figures_of
 from tailrace.observe.figures import (
-    BackfillFigures,
     CaptureFigures,
     LogFigures,
     PinFigures,
@@ -27,7 +27,6 @@ from tailrace.observe.figures import (
     RefusedFigures,
     SchemaChangeCount,
     SlotFigures,
-    SnapshotFigures,
     SystemFigures,
 )
 from tailrace.observe.health import ChannelFigures, CheckFigures, WatchFigures

@@ -21,13 +21,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from tailrace import private
 from tailrace.errors import CorruptError
+from tailrace.observe.copies import (  # noqa: TC001 - pydantic reads the annotations
+    BackfillFigures,
+    SnapshotFigures,
+)
 from tailrace.observe.figure import Figures
 from tailrace.observe.figures import (
-    BackfillFigures,
     CaptureFigures,
     PipelineFigures,
     ProcessFigures,
-    SnapshotFigures,
 )
 from tailrace.observe.health import WatchFigures
 from tailrace.observe.replica import FollowingFigures, LeaderFigures

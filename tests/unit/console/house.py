@@ -15,14 +15,13 @@ import httpx
 from tailrace.access import password
 from tailrace.config import Config
 from tailrace.console.console import Console
+from tailrace.observe.copies import BackfillFigures, SnapshotFigures
 from tailrace.observe.figures import (
-    BackfillFigures,
     CaptureFigures,
     PipelineFigures,
     ProcessFigures,
     RefusedFigures,
     SlotFigures,
-    SnapshotFigures,
 )
 from tailrace.observe.replica import FollowerFigures, LeaderFigures
 from tailrace.parking.parking import folder_of

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace import config
 from tailrace.observe import bridge, creek, figures, health, replica
 from tailrace.observe.bridge import BridgeFigures
+from tailrace.observe.copies import BackfillFigures, SnapshotFigures
 from tailrace.observe.creek import CreekFigures, CreekReads
 from tailrace.observe.figure import Figures, Recorder, document, figures_of
 from tailrace.observe.figures import (
-    BackfillFigures,
     CaptureFigures,
     LogFigures,
     PinFigures,
@@ -27,7 +27,6 @@ from tailrace.observe.figures import (
     SchemaChangeCount,
     SchemaChangeFigures,
     SlotFigures,
-    SnapshotFigures,
     SystemFigures,
 )
 from tailrace.observe.health import AlertFigures, ChannelFigures, CheckFigures, WatchFigures

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from tailrace.observe.figures import PipelineFigures, SlotFigures, SnapshotFigures, SystemFigures
+from tailrace.observe.copies import SnapshotFigures
+from tailrace.observe.figures import (
+    PipelineFigures,
+    SlotFigures,
+    SystemFigures,
+)
 from tailrace.observe.metrics import exposition, families
 
 

@@ -14,12 +14,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace import __version__, config
+from tailrace.observe.copies import SnapshotFigures
 from tailrace.observe.figures import (
     CaptureFigures,
     PipelineFigures,
     ProcessFigures,
     SlotFigures,
-    SnapshotFigures,
 )
 from tailrace.position import Lsn
 from tailrace.run import status

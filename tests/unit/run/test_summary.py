@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.observe.copies import SnapshotFigures
 from tailrace.observe.figures import (
     CaptureFigures,
     PipelineFigures,
     ProcessFigures,
-    SnapshotFigures,
 )
 from tailrace.position import Lsn
 from tailrace.run import status

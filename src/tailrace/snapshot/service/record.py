@@ -13,7 +13,7 @@ import structlog
 from pydantic import PlainSerializer, PlainValidator
 
 from tailrace.errors import CorruptError
-from tailrace.observe.figures import SnapshotFigures
+from tailrace.observe.copies import SnapshotFigures
 from tailrace.postgres.names import TableName  # noqa: TC001 - pydantic reads the annotations
 from tailrace.snapshot.export import Exported
 from tailrace.snapshot.job import FormatName  # noqa: TC001 - pydantic reads the annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from tailrace.config import Config
-    from tailrace.observe.figures import SnapshotFigures
+    from tailrace.observe.copies import SnapshotFigures
     from tailrace.postgres.names import TableName
     from tailrace.snapshot.job import FormatName
     from tailrace.snapshot.service.catalog import Listing
