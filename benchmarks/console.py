@@ -239,7 +239,7 @@ def _load(port: int, path: str) -> bytes:
 
 
 class _Viewer:
-    """Someone with pages open, who also loads them again every second. Without pages: nobody."""
+    """A browser that loads its open pages every second. Without pages: no browser."""
 
     def __init__(self, port: int, pages: list[str]) -> None:
         self._port = port

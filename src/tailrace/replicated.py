@@ -55,7 +55,7 @@ class Replicated:
         temporary.replace(self.folder / self.pipeline)
 
     def noted_ns(self) -> int:
-        """The time up to which followers have everything; 0 if nobody knows."""
+        """The time up to which followers have everything; 0 if it is unknown."""
         try:
             boot, _, text = (self.folder / self.pipeline).read_text().partition(" ")
             return int(text) if boot == _boot() else 0

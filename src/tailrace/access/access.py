@@ -1,4 +1,4 @@
-"""Decides who sends a request: a session, a token, or nobody in particular.
+"""Decides who sends a request: a session, a token, or an anonymous client.
 
 | request has                       | without users       | with users          |
 |-----------------------------------|---------------------|---------------------|

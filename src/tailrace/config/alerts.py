@@ -1,4 +1,4 @@
-"""Settings of the watchdog: what is healthy, and who is told when something is not."""
+"""Settings of the watchdog: what counts as healthy, and where alerts are sent."""
 
 from __future__ import annotations
 

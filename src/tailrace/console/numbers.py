@@ -88,7 +88,7 @@ def share(value: float) -> str:
 
 
 def moment(value: object) -> str:
-    """A time, in UTC, without what nobody reads."""
+    """A time, in UTC, without fractions of a second."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -1,4 +1,4 @@
-"""Which changes somebody wants to see: tables, operation, key, text."""
+"""Which changes to show: tables, operation, key, text."""
 
 from __future__ import annotations
 

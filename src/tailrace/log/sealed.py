@@ -101,7 +101,7 @@ class _End:
 
 
 def header_after(store: Store, name: SegmentName) -> SegmentHeader | None:
-    """The header of the next segment; None if there is none, or none that can be read."""
+    """The header of the next segment; None if it is missing or cannot be read."""
     for each in list_segments(store):
         if each.sequence == name.sequence + 1:
             try:

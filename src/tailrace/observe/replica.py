@@ -142,7 +142,10 @@ class FollowingFigures(Figures):
     ] = None
     last_heard_s: Annotated[
         float | None,
-        Figure("Seconds since the leader was heard.", gauge("tailrace_follower_silence_seconds")),
+        Figure(
+            "Seconds since the last frame of the leader.",
+            gauge("tailrace_follower_silence_seconds"),
+        ),
     ] = None
     bytes: Annotated[
         int, Figure("Bytes written to the copy.", counter("tailrace_follower_written_bytes"))

@@ -58,7 +58,7 @@ class Folders:
     sink: Path
     """What the sink knows of its destination."""
     replicated: Replicated | None = None
-    """How far followers have all of these; None if nobody waits for them."""
+    """How far followers have all of these; None if tasks do not wait for them."""
 
 
 def start(

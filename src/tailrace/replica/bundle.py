@@ -67,7 +67,7 @@ _PASSING = (".tmp", "-wal", "-shm", "-journal", ".lock", ".sock")
 class Bundle:
     """An archive. Every position in it is at or before `mark`, and `visible` for readers.
 
-    Nobody knows who reads it last: its file, which has no name, is closed with it.
+    Several senders may read it. Its file has no name, and is closed when the last of them is done.
     """
 
     name: str

@@ -55,27 +55,27 @@ class Copy:
         self._name: SegmentName | None = None
         self._unsynced: list[LocalFile] = []
         self._new_names = False
-        self._unsettled = False
+        self._must_recover = False
         """Whether bytes may be in the files that follow the mark."""
         self._events = structlog.get_logger()
 
     def open(self) -> None:
         """Find the end of what can be used, and cut what follows it.
 
-        On a full disk this may fail in the middle; `settle` has to succeed before anything else.
+        On a full disk this may fail in the middle; `recover` has to succeed before anything else.
         """
         self._close_files()
-        self._unsettled = True
+        self._must_recover = True
         cut_torn_end(self.store)
         state = self._recovered()
         self.mark = None if state is None else state.mark
         self.log_id = "" if state is None else state.log_id
         self._limit_visible()
-        self._unsettled = False
+        self._must_recover = False
 
     def distrust(self) -> None:
-        """Let the next `settle` read the last segment again: the leader does not accept it."""
-        self._unsettled = True
+        """Let the next `recover` read the last segment again: the leader does not accept it."""
+        self._must_recover = True
 
     def _recovered(self) -> Recovered | None:
         """Recover the log. Segments at its end that cannot be read are dropped, the last one first.
@@ -92,9 +92,9 @@ class Copy:
                     _remove(self.store, name)
                 self.repairs += 1
 
-    def settle(self) -> None:
+    def recover(self) -> None:
         """After a connection: keep what is whole of what was written since the last mark."""
-        if self._unsettled:
+        if self._must_recover:
             self.open()
 
     def _limit_visible(self) -> None:
@@ -134,7 +134,7 @@ class Copy:
                 raise MalformedError(f"the leader sent a middle part of {name.file}")
             self._open_file(name)
         assert self._file is not None
-        self._unsettled = True
+        self._must_recover = True
         self._file.write([cast("bytes", data.content)])
         self._next = (data.sequence, data.offset + len(data.content))
         if data.offset // _BEGIN_SYNC_BYTES != self._next[1] // _BEGIN_SYNC_BYTES:
@@ -163,7 +163,7 @@ class Copy:
         self._sync()
         marks.write(self.store, mark)
         self.mark = mark
-        self._unsettled = False
+        self._must_recover = False
         if marked.visible is not None:
             visible = min(mark, marked.visible, key=lambda each: each.place)
             marks.write(self.store, visible, name=marks.VISIBLE)

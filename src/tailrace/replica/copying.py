@@ -42,7 +42,7 @@ _MAX_ORDERS = 4
 _OLDEST_EVERY_S = 1.0
 _WAIT_S = 0.5
 _GATHER_S = 0.01
-"""In mode async nobody waits: fewer and larger writes leave capture the disk and the processor."""
+"""In mode async capture does not wait for followers: fewer, larger writes cost it less."""
 
 
 class Copying:
@@ -66,7 +66,7 @@ class Copying:
         self._compress = settings.compression == "zstd"
         self._watch = store.watch(marks.NAME)
         self._watch.also(connection.socket.fileno())
-        self._heard_at = self._beat_at = time.monotonic()
+        self._received_at = self._beat_at = time.monotonic()
         self._oldest = 0
         self._oldest_at = float("-inf")
         self._transfer = Transfer(states, connection, counts)
@@ -79,7 +79,7 @@ class Copying:
         try:
             outgoing = self._open()
             self._connection.limit(self._settings.timeout_s)
-            self._heard_at = self._beat_at = time.monotonic()
+            self._received_at = self._beat_at = time.monotonic()
             self._counts.set(state="catching-up", reason="", connected=True)
             self._send(outgoing, stopping)
         except TailraceError as error:
@@ -175,7 +175,7 @@ class Copying:
         now = time.monotonic()
         while self._connection.waiting():
             kind, payload = self._connection.receive()
-            self._heard_at = now
+            self._received_at = now
             if kind is Type.FETCH:
                 self._fetches.ask(payload)
             elif kind is Type.STORED:
@@ -189,7 +189,7 @@ class Copying:
             epoch = lease.last_epoch(self._store)
             beat = Heartbeat(epoch, int(time.time() * 1000))
             self._connection.send(Type.HEARTBEAT, beat.encode())
-        if now - self._heard_at > self._settings.timeout_s:
+        if now - self._received_at > self._settings.timeout_s:
             raise ReplicaUnreachableError(
                 f"{self._connection.peer} was silent for {self._settings.timeout_s:g} s"
             )

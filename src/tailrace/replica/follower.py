@@ -85,8 +85,8 @@ class Follower:
         self._copy = Copy(store)
         self.counts = Recorder(FollowingFigures())
         self._scrub = Scrub(self._copy, settings, self.counts)
-        self.heard_at = clock()
-        """When the leader was last heard."""
+        self.received_at = clock()
+        """When the last frame of the leader arrived."""
         self._events = structlog.get_logger()
 
     def run(self, address: tuple[str, int]) -> None:
@@ -129,7 +129,7 @@ class Follower:
             if isinstance(error, (CorruptError, DivergedError, MalformedError)):
                 self._copy.distrust()
         with contextlib.suppress(DiskFullError):
-            self._copy.settle()
+            self._copy.recover()
 
     def _follow(self, connection: Connection, listener: socket.socket) -> None:
         received = None if self._data is None else Received(self._data)
@@ -151,8 +151,8 @@ class Follower:
                         return
                     session.check_alive(self._clock())
                     continue
-                self.heard_at = self._clock()
-                session.heard_at = self.heard_at
+                self.received_at = self._clock()
+                session.received_at = self.received_at
                 session.take()
         except TailraceError as error:
             _report(connection, error)
@@ -204,7 +204,7 @@ class _Session:
         self._oldest = 0
         self._marked: Marked | None = None
         self._unsynced = 0
-        self.heard_at = self._acknowledged_at = time.monotonic()
+        self.received_at = self._acknowledged_at = time.monotonic()
 
     def open(self) -> None:
         """The handshake, up to the place where the leader begins."""
@@ -258,7 +258,7 @@ class _Session:
     def _state(self) -> frames.State:
         copy = self._copy
         # A disk that was full may have kept the last connection from doing so.
-        copy.settle()
+        copy.recover()
         epoch = lease.last_epoch(copy.store)
         return begin.state_of(copy.store, log_id=copy.log_id, epoch=epoch, mark=copy.mark)
 
@@ -274,7 +274,7 @@ class _Session:
 
     def check_alive(self, now: float) -> None:
         """Give up a silent leader."""
-        if now - self.heard_at > self._settings.timeout_s:
+        if now - self.received_at > self._settings.timeout_s:
             raise ReplicaUnreachableError(
                 f"{self._connection.peer} was silent for {self._settings.timeout_s:g} s"
             )
@@ -295,9 +295,9 @@ class _Session:
         elif kind in _STATE_TYPES:
             self._take_state(kind, payload)
         elif kind is Type.PIECE:
-            self._scrub.take(Data.decode(payload), self.heard_at)
+            self._scrub.take(Data.decode(payload), self.received_at)
         elif kind is Type.FETCHED:
-            self._scrub.finish(Fetched.decode(payload), self.heard_at)
+            self._scrub.finish(Fetched.decode(payload), self.received_at)
         else:
             raise MalformedError(f"the leader sent a frame {kind.name}")
         if self._marked is not None:
@@ -305,7 +305,7 @@ class _Session:
             hurry = self._unsynced >= _SYNC_BYTES or kind is Type.PIECE
             if hurry or not self._connection.waiting():
                 self._publish(self._marked)
-        if self.heard_at - self._acknowledged_at >= self._settings.timeout_s / 4:
+        if self.received_at - self._acknowledged_at >= self._settings.timeout_s / 4:
             # On a slow line a heartbeat waits behind data: the leader has to hear something.
             self._acknowledge()
 
@@ -345,7 +345,7 @@ class _Session:
 
     def _acknowledge(self) -> None:
         mark = self._copy.mark
-        self._acknowledged_at = self.heard_at
+        self._acknowledged_at = self.received_at
         self._connection.send(Type.ACK, b"" if mark is None else mark.encode())
 
 

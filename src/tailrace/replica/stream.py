@@ -51,7 +51,7 @@ class EntryStream:
         identity = header.identity
         self._topic = f"{identity.database}.{base_of(identity.slot, header.epoch)}"
         self._beat_at = time.monotonic()
-        self._heard_at = self._beat_at
+        self._received_at = self._beat_at
 
     def send(self, after: Lsn, stopping: Callable[[], bool]) -> None:
         """Catch the follower up from an LSN, then send what comes."""
@@ -129,11 +129,11 @@ class EntryStream:
         now = time.monotonic()
         while self._connection.waiting():
             self._connection.receive_bytes(seed.BEAT_ANSWER.size)
-            self._heard_at = now
+            self._received_at = now
         if now - self._beat_at >= self._settings.heartbeat_s:
             self._connection.send_bytes(seed.heartbeat(int(time.time() * 1000)))
             self._beat_at = now
-        if now - self._heard_at > self._settings.timeout_s:
+        if now - self._received_at > self._settings.timeout_s:
             raise ReplicaUnreachableError(
                 f"{self._connection.peer} answered no heartbeat for {self._settings.timeout_s:g} s"
             )

@@ -2,7 +2,7 @@
 
 Two signs have to last: the leader is silent, and no session reads the slot of the highest term. A
 leader whose sender is down still reads its slot, and one whose capture restarts still sends. While
-PostgreSQL cannot be asked, nobody takes over: there is nothing to capture. When a higher term
+PostgreSQL cannot be asked, no follower takes over: there is nothing to capture. When a higher term
 appears, the time begins anew: another machine has just taken over, and is starting.
 
 The signs are about convenience. Safety is the slot's: whatever they say, one candidate wins, and
@@ -44,7 +44,7 @@ class Vigil:
         return silent_s >= self._after_s / 2
 
     def note(self, now: float, *, silent_s: float, slot: SlotSeen | None) -> bool:
-        """Whether to take over. `slot`: None if nobody can tell."""
+        """Whether to take over. `slot`: None if PostgreSQL cannot be asked."""
         if slot is None or slot.read or not self.asks(silent_s):
             self._free_since = None
             return False

@@ -125,7 +125,7 @@ def _others(system: SystemFigures) -> Iterator[Problem]:
 
 
 def _watched(system: SystemFigures) -> Iterator[Problem]:
-    """What only the watchdog sees, and alerts that reach nobody."""
+    """What only the watchdog sees, and alerts that no channel accepts."""
     watch, pipelines = system.watch, {each.name for each in system.pipelines}
     if watch is None:
         return

@@ -101,7 +101,7 @@ def _watch(config: Config, follower: Follower, stop: threading.Event, due: threa
         if due.is_set():
             vigil.reset()
             continue
-        silent_s = time.monotonic() - follower.heard_at
+        silent_s = time.monotonic() - follower.received_at
         slot = see_slot(config) if vigil.asks(silent_s) else None
         if vigil.note(time.monotonic(), silent_s=silent_s, slot=slot):
             due.set()
@@ -129,7 +129,7 @@ def _status_file(follower: Follower, where: Path, stop: threading.Event) -> Iter
     final = ""
 
     def current() -> FollowingFigures:
-        silent_s = round(time.monotonic() - follower.heard_at, 1)
+        silent_s = round(time.monotonic() - follower.received_at, 1)
         figures = replace(follower.counts.figures, last_heard_s=silent_s)
         state = final or ("stopping" if stop.is_set() else figures.state)
         return replace(figures, state=state)

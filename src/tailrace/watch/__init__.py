@@ -1,4 +1,6 @@
-"""Is everything well, and who is told if not? The watchdog: a process that shares only files.
+"""The watchdog: is the system healthy, and where do alerts go if not?
+
+It is a process that shares only files with the others.
 
 It must work when everything else hangs. So what may block runs in threads of its own (`poller`):
 reading files, asking PostgreSQL, sending alerts, writing the history. The main loop only computes:

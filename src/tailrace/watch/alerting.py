@@ -157,9 +157,9 @@ class Alerting:
 
     def _resolve(self, key: Key, now: float, summary: str) -> Notice:
         alert = replace(self.firing.pop(key), resolved_at=now, summary=summary, hint="")
-        # Also where it was sent before its channel's settings changed: whoever was told is told.
-        told = [name for name in alert.repeated_at if name in self._alerts.channels]
-        return Notice(kind="resolved", alert=alert, channels=tuple(told))
+        # Every channel that has sent the alert, whatever its settings are now.
+        sent = [name for name in alert.repeated_at if name in self._alerts.channels]
+        return Notice(kind="resolved", alert=alert, channels=tuple(sent))
 
     def _send(
         self, kind: Kind, alert: Alert, now: float, channels: tuple[str, ...] | None = None

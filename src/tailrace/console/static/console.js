@@ -44,7 +44,7 @@
     source.onerror = () => show("not connected");
   };
   const close = () => { source?.close(); source = null; };
-  // A page that nobody looks at costs the server nothing.
+  // A hidden page costs the server nothing.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) close(); else if (!source) open();
   });
