@@ -46,6 +46,13 @@ Publication = Annotated[
 LogPath = Annotated[
     Path | None, typer.Option("--log", envvar="TAILRACE_LOG", help=_help(Log, "path"))
 ]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File whose first line is the password. Default: a prompt, or standard input.",
+    ),
+]
 Insecure = Annotated[
     bool | None,
     typer.Option(

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, Literal
 
 import typer
@@ -25,13 +24,7 @@ def add(
         Literal["viewer", "operator"],
         typer.Option(help="viewer: read everything. operator: change the running system, too."),
     ] = "viewer",
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File whose first line is the password. Default: a prompt, or standard input.",
-        ),
-    ] = None,
+    password_file: options.PasswordFile = None,
 ) -> None:
     """Print the lines that add a user to the settings file: name, role and a hash of the password.
 

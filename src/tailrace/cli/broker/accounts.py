@@ -55,13 +55,7 @@ def add_user(
             show_default=False,
         ),
     ] = None,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File whose first line is the password. Default: a prompt, or standard input.",
-        ),
-    ] = None,
+    password_file: options.PasswordFile = None,
     config: options.ConfigFile = None,
     dsn: options.Dsn = None,
 ) -> None:
