@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator  # noqa: TC003 - Spark reads the annotations
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql.pandas.functions import arrow_udf
 
 from tailrace.pipeline import daemon
@@ -57,3 +60,11 @@ def test_a_worker_may_use_threads_of_libraries(spark: SparkSession) -> None:
 
     work = spark.sparkContext.parallelize(range(4), 4).mapPartitions(compute)
     assert work.collect() == [(400.0, 100_000)] * 4
+
+
+def test_a_crash_of_a_worker_shows_where(spark: SparkSession) -> None:
+    def crash(_: int) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    with pytest.raises(Py4JJavaError, match=r"Fatal Python error[^$]*in crash"):
+        spark.sparkContext.parallelize([0], 1).foreach(crash)

@@ -65,7 +65,11 @@ SETTINGS = {
     "spark.authenticate": "true",
     # A worker is forked with everything loaded, instead of loading it for a second.
     "spark.python.daemon.module": "tailrace.pipeline.daemon",
-    # Spark has a daemon per environment. It sets this variable for SQL alone.
+    # A worker that crashes leaves its Python stack in the error of its task. Both, because Spark
+    # has a daemon per environment: jobs and SQL share one.
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    # Spark sets this variable for SQL alone.
     "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
 }
 

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
+import tempfile
+import time
 from typing import TYPE_CHECKING
 
+from tailrace import process
 from tailrace.errors import AlertUndeliveredError
 
 if TYPE_CHECKING:
     from tailrace.config.alerts import Command
     from tailrace.watch.message import Message
 
+_POLL_S = 0.02
+
 
 def run_program(command: Command, message: Message, *, timeout_s: float) -> None:
-    """Run it. It is killed, with its children, if it takes too long."""
-    body = json.dumps(message.document(), ensure_ascii=False).encode()
-    try:
-        running = subprocess.Popen(
-            command.argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        )
-    except OSError as error:
-        raise AlertUndeliveredError(f"the program cannot be run: {error.strerror}") from None
-    with running:
+    """Run it. Its children are killed when it ends, and all of them if it takes too long."""
+    with tempfile.TemporaryFile() as document:
+        document.write(json.dumps(message.document(), ensure_ascii=False).encode())
+        document.seek(0)
         try:
-            running.communicate(body, timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AlertUndeliveredError(
-                f"the program has not ended within {timeout_s:g} s"
-            ) from None
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(running.pid, signal.SIGKILL)
-    if running.returncode:
-        raise AlertUndeliveredError(f"the program ended with exit code {running.returncode}")
+            running = subprocess.Popen(
+                command.argv,
+                stdin=document,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                process_group=0,
+            )
+        except OSError as error:
+            raise AlertUndeliveredError(f"the program cannot be run: {error.strerror}") from None
+    end = time.monotonic() + timeout_s
+    while (code := process.ended(running)) is None:
+        if time.monotonic() > end:
+            process.kill(running)
+            running.wait()
+            raise AlertUndeliveredError(f"the program has not ended within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+    if code:
+        raise AlertUndeliveredError(f"the program ended with exit code {code}")

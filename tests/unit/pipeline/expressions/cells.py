@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tailrace.config import Pipeline
+from tailrace.pipeline.expressions.analysis import CELLS
 from tailrace.pipeline.expressions.compile import fingerprint
 from tailrace.pipeline.expressions.expression import Expressions, parse
 from tailrace.schema import Column, Relation, ReplicaIdentity
 from tailrace.sinks.nats.settings import NatsSink
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
 
 SINK = NatsSink(type="nats")
 
@@ -82,6 +92,20 @@ def cells(
         [NAMES.index(name) for name in absent],
         *(None, None, None),
     )
+
+
+def frame_of(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    """The cells frame with these rows, without a worker of Python."""
+    # Otherwise the optimizer evaluates expressions itself; pipelines run compiled ones.
+    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
+    types = StructType.fromDDL(CELLS)
+    assert isinstance(types, StructType)
+    schema = to_arrow_schema(types, timezone="UTC")
+    columns = [
+        pa.array(values, of.type)
+        for values, of in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema), CELLS)
 
 
 def expressions(**settings: Any) -> Expressions:

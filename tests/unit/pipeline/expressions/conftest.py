@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.pipeline.expressions.analysis import CELLS, SETTINGS
+from tailrace.pipeline.expressions.analysis import SETTINGS
 from tailrace.pipeline.expressions.compile import compile  # noqa: A004
-from tests.unit.pipeline.expressions.cells import TABLE, expressions
+from tests.unit.pipeline.expressions.cells import TABLE, expressions, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def evaluate(spark: SparkSession) -> Evaluate:
     def run(texts: list[str], row: tuple[Any, ...]) -> list[Any]:
         compiled = [compile(expressions(where=text), TABLE, {}).where for text in texts]
         named = [f"{text} AS c{index}" for index, text in enumerate(compiled)]
-        (found,) = spark.createDataFrame([row], CELLS).selectExpr(*named).collect()
+        (found,) = frame_of(spark, [row]).selectExpr(*named).collect()
         return list(found)
 
     return run

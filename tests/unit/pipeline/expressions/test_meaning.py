@@ -13,7 +13,6 @@ from pyspark.errors import PySparkException
 
 from tailrace.errors import ConfigError, ExpressionError, PoisonedError
 from tailrace.pipeline.expressions.analysis import (
-    CELLS,
     SETTINGS,
     analyse,
     raised_error,
@@ -29,6 +28,7 @@ from tests.unit.pipeline.expressions.cells import (
     TABLE,
     cells,
     expressions,
+    frame_of,
     image,
     written,
 )
@@ -200,7 +200,7 @@ def test_guards_work_in_filters_and_in_columns(spark: SparkSession, text: str) -
     ]
     made = compile(expressions(where=text), TABLE, {}).where
     assert made is not None
-    frame = spark.createDataFrame(rows, CELLS)
+    frame = frame_of(spark, rows)
     for where in (made, combine({FINGERPRINT: made}), combine({FINGERPRINT: made, 1: "FALSE"})):
         assert [row.op for row in frame.filter(where).collect()] == ["insert"]
         found = frame.selectExpr(f"{where} AS a", f"NOT ({where}) AS b").collect()
@@ -233,7 +233,7 @@ def selected(spark: SparkSession, select: tuple[str, ...], *rows: tuple[Any, ...
     images = [
         f"{combine({FINGERPRINT: text})} AS {name}" for name, text in compiled.images().items()
     ]
-    return spark.createDataFrame(list(rows), CELLS).selectExpr(*images).collect()
+    return frame_of(spark, list(rows)).selectExpr(*images).collect()
 
 
 def test_select_returns_postgresqls_text(spark: SparkSession) -> None:
@@ -301,7 +301,7 @@ def test_a_payload_is_the_bytes_of_its_expression(
     made = expressions(payload=expression)
     compiled = analyse(spark, made, compile(made, OTHER, {})).payload
     (found,) = (
-        spark.createDataFrame([cells(after=FULL_ROW)], CELLS)
+        frame_of(spark, [cells(after=FULL_ROW)])
         .selectExpr(f"{combine({FINGERPRINT: compiled or ''})} AS payload")
         .collect()
     )
@@ -319,7 +319,7 @@ def test_headers_are_texts_without_control_characters_and_without_nulls(
         cells("message", relation=None),
     ]
     text = combine({FINGERPRINT: compiled.headers or ""}, message=message.headers)
-    found = spark.createDataFrame(rows, CELLS).selectExpr(f"{text} AS headers").collect()
+    found = frame_of(spark, rows).selectExpr(f"{text} AS headers").collect()
     assert [row.headers for row in found] == [
         {"Id": "7", "Name": "a  Evil: b  c", "Op": "insert"},
         {"Op": "message"},
@@ -344,7 +344,7 @@ def test_a_group_is_that_of_the_new_and_of_the_old_row(spark: SparkSession) -> N
         cells("message", relation=None),
     ]
     combined = combine({FINGERPRINT: text or ""}, message=compile(made, None, {}).group)
-    found = spark.createDataFrame(rows, CELLS).selectExpr(f"{combined} AS g").collect()
+    found = frame_of(spark, rows).selectExpr(f"{combined} AS g").collect()
     assert [
         None if row.g is None else (bytes(row.g.own), bytes(row.g.former)) for row in found
     ] == [
@@ -390,13 +390,13 @@ def test_timestamps_are_written_in_utc_in_any_time_zone(spark: SparkSession, zon
     session.conf.set("spark.sql.session.timeZone", zone)
     moments = ["2024-03-31 01:30:00+00", "2024-03-10 07:30:00.25+00", "1883-11-18 17:00:00+00"]
     rows = [cells(after=image(created=moment)) for moment in moments]
-    frame = session.createDataFrame(rows, CELLS).selectExpr(f"{text} AS after")
+    frame = frame_of(session, rows).selectExpr(f"{text} AS after")
     assert [row.after for row in frame.collect()] == [[moment] for moment in moments]
 
 
 def test_route_and_key_are_text(spark: SparkSession) -> None:
     made = compile(expressions(route="concat('cdc.', table)", key="id"), TABLE, {})
-    frame = spark.createDataFrame([cells(after=FULL_ROW)], CELLS)
+    frame = frame_of(spark, [cells(after=FULL_ROW)])
     (row,) = frame.selectExpr(f"{made.route} AS route", f"{made.key} AS key").collect()
     assert (row.route, row.key) == ("cdc.orders", "7")
 
@@ -404,9 +404,9 @@ def test_route_and_key_are_text(spark: SparkSession) -> None:
 def test_an_unknown_version_stops_the_query(spark: SparkSession) -> None:
     text = combine({FINGERPRINT: "TRUE"}, message="op = 'message'")
     message = cells("message", relation=None)
-    frame = spark.createDataFrame([message, cells(after=FULL_ROW)], CELLS)
+    frame = frame_of(spark, [message, cells(after=FULL_ROW)])
     assert frame.filter(text).count() == 2
-    strange = spark.createDataFrame([cells(after=FULL_ROW, relation=1)], CELLS)
+    strange = frame_of(spark, [cells(after=FULL_ROW, relation=1)])
     with pytest.raises(PySparkException, match="does not know this version"):
         strange.filter(text).count()
 
@@ -478,7 +478,7 @@ def test_a_column_of_a_message_is_a_null_of_any_type_and_no_constant(spark: Spar
         "CASE name WHEN 'x' THEN id END",
     ]
     made = [compile(expressions(key=text), None, {}).key for text in texts]
-    frame = spark.createDataFrame([cells("message", relation=None)], CELLS)
+    frame = frame_of(spark, [cells("message", relation=None)])
     (row,) = frame.selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(made))).collect()
     assert list(row) == [None] * len(texts)
     where = compile(expressions(where="paid"), None, {}).where

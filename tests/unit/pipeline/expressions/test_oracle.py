@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.pipeline.expressions.analysis import CELLS
 from tailrace.pipeline.expressions.compile import compile  # noqa: A004
 from tailrace.postgres.connection import connect
 from tailrace.schema import Relation, ReplicaIdentity
-from tests.unit.pipeline.expressions.cells import cells, column, expressions, numeric
+from tests.unit.pipeline.expressions.cells import cells, column, expressions, frame_of, numeric
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,7 +121,7 @@ def test_conditions_have_the_same_result_in_postgresql(
     written = [condition.replace("\\", "\\\\") for condition in CONDITIONS]
     made = [compile(expressions(where=text), relation, {}).where for text in written]
     named = [f"{text} AS c{index}" for index, text in enumerate(made)]
-    frame = spark.createDataFrame([cells(after=image) for image in images], CELLS)
+    frame = frame_of(spark, [cells(after=image) for image in images])
     found = [tuple(row) for row in frame.coalesce(1).selectExpr(*named).collect()]
     for number, condition in enumerate(CONDITIONS):
         answers = [row[number] for row in found]

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 
 from tailrace.errors import ExpressionError
-from tailrace.pipeline.expressions.analysis import (
-    CELLS,
-)
 from tailrace.pipeline.expressions.compile import compile  # noqa: A004
 from tailrace.pipeline.expressions.names import Typed
 from tests.chance import examples
@@ -22,6 +19,7 @@ from tests.unit.pipeline.expressions.cells import (
     cells,
     column,
     expressions,
+    frame_of,
     written,
 )
 
@@ -57,7 +55,7 @@ def test_spark_evaluates_the_string_that_the_user_wrote(
     session.conf.set("spark.sql.parser.escapedStringLiterals", escaped)
     texts = [compile(expressions(where=written(*each)), TABLE, {}).where for each in strings]
     named = [f"{text} AS c{index}" for index, text in enumerate(texts)]
-    (row,) = session.createDataFrame([cells()], CELLS).selectExpr(*named).collect()
+    (row,) = frame_of(session, [cells()]).selectExpr(*named).collect()
     assert list(row) == [value for value, _ in strings]
 
 
