@@ -43,7 +43,7 @@ _SIZES = {"light": (1280, 900), "dark": (1280, 900), "phone": (390, 800)}
 
 
 @pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     from selenium import webdriver  # noqa: PLC0415 - only where there is a browser
     from selenium.webdriver.chrome.service import Service  # noqa: PLC0415
 
@@ -60,6 +60,15 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def chrome(chromium: Chrome) -> Chrome:
+    """The browser, whose logs hold nothing of another test."""
+    chromium.get("about:blank")
+    requested(chromium)
+    complaints(chromium)
+    return chromium
 
 
 def look(driver: Chrome, look: str) -> None:
@@ -141,7 +150,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody writes status files again while a page is looked at."""
+    """Status files that are not written again stay valid while a page is open."""
     monkeypatch.setattr(status, "STALE_S", 3600.0)
 
 
