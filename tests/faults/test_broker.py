@@ -146,7 +146,7 @@ def process(victim_database: Database, tmp_path: Path) -> Iterator[BrokerProcess
     made = BrokerProcess(victim_database, tmp_path)
     made.init()
     made.start()
-    admin = AdminClient({"bootstrap.servers": made.bootstrap})
+    admin = AdminClient({"bootstrap.servers": made.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(LONG_S)
     yield made
     made.kill()

@@ -74,7 +74,7 @@ class Pressed:
         return float(found[1]) if found else 0.0
 
     def create(self, *topics: str, partitions: int) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         created = admin.create_topics([NewTopic(name, partitions, 1) for name in topics])
         for done in created.values():
             done.result(LONG_S)

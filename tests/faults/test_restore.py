@@ -295,7 +295,7 @@ def test_a_shadow_after_a_restore(
         shadow.start()
         wait_for(lambda: "in PostgreSQL than in Kafka" in shadow.output, "the sink")
         assert shadow.stop() == 0
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         admin.delete_topics([TOPIC])[TOPIC].result(LONG_S)
         wait_for(lambda: not exists(admin), "the deletion")
         shadow.start()

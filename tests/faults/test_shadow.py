@@ -87,7 +87,7 @@ def shadow(broker: BrokerProcess, kafka: EmbeddedKafka, tmp_path: Path) -> Itera
 
 
 def create_topic(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     # The timestamps are of 2023: the default retention would delete the records.
     wanted = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
     admin.create_topics([wanted])[TOPIC].result(LONG_S)

@@ -74,7 +74,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 @pytest.fixture(params=CLIENTS)

@@ -13,7 +13,7 @@ from tests.waiting import LONG_S
 
 def create_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
     name = f"t-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     # The timestamps of the records are old: the default retention would delete them.
     config = {"retention_ms": "-1"} | config
     settings = {key.replace("_", "."): value for key, value in config.items()}

@@ -82,7 +82,7 @@ class KafkaAcls:
     """Kafka; rules are set by an administrator."""
 
     def __init__(self, server: EmbeddedKafka) -> None:
-        self._admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
         self.port = int(server.bootstrap_of("SASL_PLAINTEXT").rpartition(":")[2])
         # The times of the records are of long ago.
         kept = {"retention.ms": "-1"}

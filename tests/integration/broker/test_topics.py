@@ -93,7 +93,7 @@ def test_a_topic_is_deleted(client: Client, topic: str) -> None:
 
 
 def test_a_deleted_topic_leaves_nothing(broker: BrokerProcess) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     topic = create_topic(broker.bootstrap)
     client = Librdkafka(broker.bootstrap)
     client.produce(topic, sample_records(10))

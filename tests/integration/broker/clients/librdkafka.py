@@ -139,7 +139,9 @@ class Librdkafka(Client):
 
     @cached_property
     def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap, **self.login.librdkafka()})
+        return AdminClient(
+            {"bootstrap.servers": self.bootstrap, "log_level": 0, **self.login.librdkafka()}
+        )
 
     def create(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         made = self._admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])
