@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.console import chromium as browsers
 from tests.integration.console.running import ROWS, Browser, Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from selenium.webdriver import Chrome
 
     from tailrace.testing import EmbeddedNats
     from tests.fix_postgres import Database
@@ -41,3 +44,19 @@ def browser(running: Running) -> Iterator[Browser]:
     visitor.log_in()
     yield visitor
     visitor.close()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    driver = browsers.start(tmp_path_factory.mktemp("chromium"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def chrome(chromium: Chrome) -> Chrome:
+    """The browser, whose logs hold nothing of another test."""
+    chromium.get("about:blank")
+    browsers.requested(chromium)
+    browsers.complaints(chromium)
+    return chromium

@@ -66,9 +66,15 @@ def test_every_link_leads_to_a_file_and_an_id(documents: dict[Path, Document]) -
     assert lost == []
 
 
-def test_pages_load_nothing_but_the_stylesheet(site: Path, documents: dict[Path, Document]) -> None:
+def test_pages_load_the_stylesheet_and_pictures_of_the_site(
+    site: Path, documents: dict[Path, Document]
+) -> None:
     for path, document in documents.items():
-        assert [(path.parent / each).resolve() for each in document.loaded] == [site / "site.css"]
+        style, *pictures = [(path.parent / each).resolve() for each in document.loaded]
+        assert style == site / "site.css"
+        for picture in pictures:
+            assert picture.is_relative_to(site)
+            assert picture.read_bytes().startswith(b"\x89PNG")
         assert "script" not in document.tags
 
 
