@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,7 +13,10 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tailrace.broker import resets
+from tailrace.broker.tables.presence import GROUP_LOCK
 from tests.command import call
+from tests.fix_broker import BrokerProcess
 from tests.integration.broker.samples import create_topic
 from tests.integration.console.serving import serving
 from tests.unit.console.house import TOKEN, House, Html
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tests.fix_broker import BrokerProcess
+    from tests.fix_postgres import Database
 
     Join = Callable[[], AbstractContextManager[Consumer]]
 
@@ -36,7 +40,7 @@ class Console:
     """The console and its API, over HTTP."""
 
     def __init__(self, house: House, url: str) -> None:
-        self._house = house
+        self.house = house
         self._client = httpx.Client(base_url=url, timeout=LONG_S)
         self._url = url
 
@@ -78,7 +82,7 @@ class Console:
         return answer
 
     def audit(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._house.audit().splitlines()]
+        return [json.loads(line) for line in self.house.audit().splitlines()]
 
     def close(self) -> None:
         self._client.close()
@@ -100,9 +104,13 @@ def console(house: House) -> Iterator[Console]:
 
 @pytest.fixture
 def topic(broker: BrokerProcess) -> str:
+    return filled_topic(broker.bootstrap)
+
+
+def filled_topic(bootstrap: str) -> str:
     """A topic with records in each partition."""
-    name = create_topic(broker.bootstrap, PARTITIONS)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    name = create_topic(bootstrap, PARTITIONS)
+    producer = Producer({"bootstrap.servers": bootstrap})
     for partition in range(PARTITIONS):
         for number in range(RECORDS):
             producer.produce(name, f"{partition}-{number}".encode(), partition=partition)
@@ -118,22 +126,22 @@ def group() -> str:
 
 @pytest.fixture
 def member(broker: BrokerProcess, group: str, topic: str) -> Join:
+    return partial(joined, broker.bootstrap, group, topic)
+
+
+@contextmanager
+def joined(bootstrap: str, group: str, topic: str) -> Iterator[Consumer]:
     """Joins the group; leaves it at the end of the block."""
-
-    @contextmanager
-    def join() -> Iterator[Consumer]:
-        settings = {
-            "bootstrap.servers": broker.bootstrap, "group.id": group, "client.id": "reader",
-            "auto.offset.reset": "earliest", "enable.auto.commit": False,
-        }  # fmt: skip
-        consumer = Consumer(settings)
-        consumer.subscribe([topic])
-        try:
-            yield consumer
-        finally:
-            consumer.close()
-
-    return join
+    settings = {
+        "bootstrap.servers": bootstrap, "group.id": group, "client.id": "reader",
+        "auto.offset.reset": "earliest", "enable.auto.commit": False,
+    }  # fmt: skip
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
 
 
 def read(consumer: Consumer, count: int) -> list[tuple[int | None, int | None]]:
@@ -300,3 +308,79 @@ def test_the_command_does_the_same(
         wait_for(joined, "the member to join")
         refused = run("reset", group, "--to", "earliest", "--yes", code=2)
         assert "has 1 member (reader at 127.0.0.1)" in refused
+
+
+def test_a_member_that_joins_during_a_reset_reads_from_there(
+    broker: BrokerProcess, console: Console, topic: str, group: str, member: Join
+) -> None:
+    """GIVEN a reset that has the lock of the group WHEN a member joins THEN it waits for the reset,
+    and reads from the new offsets."""
+    consume_some(member, topic)
+    wait_until_empty(console, group)
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with member() as consumer, broker.database.connect() as connection:
+        with connection.transaction():
+            connection.execute(GROUP_LOCK, (group,))
+
+            def waits() -> bool:
+                assert consumer.poll(0.1) is None
+                return broker.database.query(waiting) == [(1,)]
+
+            wait_for(waits, "the member to wait")
+            order = resets.Order(group=group, to=4)
+            resets.perform(connection, order, data=console.house.data, user="ann")
+        assert read(consumer, 2) == [(0, 4), (1, 4)]
+        assert console.reset(group=group, to="earliest").status_code == 409
+
+
+def test_members_of_a_broker_that_was_killed_do_not_count(
+    database: Database, group: str, tmp_path: Path
+) -> None:
+    """GIVEN a broker with a group WHEN it is killed THEN the page says that no broker serves and
+    that the group is empty, a reset is possible, and the next broker begins without members."""
+    process = BrokerProcess(database, tmp_path)
+    process.init()
+    process.start()
+    house = House(tmp_path / "data", source={"dsn": database.dsn})
+    with serving(house) as url:
+        console = Console(house, url)
+        console.log_in()
+        topic = filled_topic(process.bootstrap)
+        with joined(process.bootstrap, group, topic) as consumer:
+            read(consumer, PARTITIONS * RECORDS)
+            consumer.commit(asynchronous=False)
+            assert console.document()["serving"]["address"] == "127.0.0.1"
+            process.kill()
+            wait_for(lambda: console.document()["serving"] is None, "the end of its session")
+            rows = "SELECT group_id FROM kafka.groups"
+            assert database.query(rows) == [(group,)]
+            assert "no broker serves this database" in console.page().text
+            assert (console.group(group)["state"], console.group(group)["members"]) == ("Empty", [])
+            assert console.reset(group=group, to="earliest").status_code == 202
+        process.start()
+        assert database.query(rows) == []
+        assert process.stop() == 0
+        console.close()
+
+
+def test_a_database_without_the_tables_or_with_locked_ones(
+    database: Database, tmp_path: Path
+) -> None:
+    """GIVEN a database without the broker's tables, and then one whose tables a session has locked,
+    WHEN the page is loaded THEN it says what is wrong, and how the tables are created."""
+    house = House(tmp_path / "data", source={"dsn": database.dsn})
+    with serving(house) as url:
+        console = Console(house, url)
+        console.log_in()
+        assert "tailrace broker --init" in console.page().text
+        assert console.document()["problem"]["code"] == "BAD_CONFIG"
+        assert console.reset(group="g", to="latest").status_code == 409
+        BrokerProcess(database, tmp_path).init()
+        wait_for(lambda: not console.document()["problem"], "the tables to be shown")
+        assert "There are no topics" in console.page().text
+        assert console.reset(group="g", to="latest").status_code == 404
+        with database.connect() as connection, connection.transaction():
+            connection.execute("LOCK TABLE kafka.topics")
+            wait_for(lambda: bool(console.document()["problem"]), "the limit on time")
+            assert "canceling statement due to statement timeout" in console.page().text
+        console.close()

@@ -22,6 +22,7 @@ from tailrace.log.store import LocalStore
 from tailrace.run import status
 from tests.fix_log import TestLog, insert, relation, transaction
 from tests.integration.console.serving import serving
+from tests.unit.console import brokered
 from tests.unit.console.house import CHANGE, RUNNING, TOKEN, House
 from tests.waiting import wait_for
 
@@ -133,11 +134,12 @@ def keep(driver: Chrome, name: str) -> None:
 
 
 @pytest.fixture(params=["healthy", "trouble"])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
+def house(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     made = House(tmp_path / "data", replication={"followers": ["127.0.0.1:7432"], "mode": "sync"})
     made.park()
     if request.param == "healthy":
         made.healthy()
+        brokered.show(monkeypatch, brokered.figures())
     else:
         made.troubled()
     trends, start = made.console._trends, time.time() - 600
