@@ -34,7 +34,7 @@ class TopicFigures(TableFigures):
     table: Annotated[str, Figure("Table with its records.")]
     copied: Annotated[bool, Figure("Whether `tailrace shadow` copies it to Kafka, if it runs.")]
     records: Annotated[int, Figure("Records that the topic keeps, in all partitions.")]
-    partitions: tuple[PartitionFigures, ...]
+    partitions: Annotated[tuple[PartitionFigures, ...], Figure("Partitions of the topic.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,11 @@ class GroupFigures(TableFigures):
     name: Annotated[str, Figure("Name of the group.")]
     state: Annotated[str, Figure("State, with Kafka's names: Empty, Stable, PreparingRebalance …")]
     generation: int | None
-    members: tuple[MemberFigures, ...]
+    members: Annotated[tuple[MemberFigures, ...], Figure("Members of the group.")]
     lag: Annotated[int, Figure("Lag of the group, the sum of all partitions.")]
-    offsets: tuple[CommittedFigures, ...]
+    offsets: Annotated[
+        tuple[CommittedFigures, ...], Figure("Partitions that the group has committed offsets of.")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

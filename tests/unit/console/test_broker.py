@@ -60,7 +60,7 @@ def test_a_topic_or_a_group_alone(operator: Visitor, monkeypatch: pytest.MonkeyP
     found = document(operator, "?group=billing")
     assert (names(found["groups"]), len(found["topics"])) == (["billing"], 2)
     assert not document(operator, "?group=none")["groups"]
-    assert "Only  group billing" in operator.page(f"{PAGE}?group=billing").text
+    assert "Only group billing" in operator.page(f"{PAGE}?group=billing").text
 
 
 def test_a_long_list_is_cut(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +78,27 @@ def test_a_long_list_is_cut(operator: Visitor, monkeypatch: pytest.MonkeyPatch) 
     assert "And 3 more topics" in text
     assert "And 2 more groups" in text
     assert "the last ones are missing here" in text
+
+
+def test_shadow_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a run that copies the topics to Kafka WHEN the page is loaded THEN it has the figures
+    of that pipeline alone, and which topics are copied."""
+    sink = {"type": "shadow", "bootstrap": "k:9092", "dsn": "host=127.0.0.1 port=1"}
+    other = {"sink": {"type": "nats", "url": "nats://127.0.0.1:1"}}
+    copy = {"tables": ["kafka.messages"], "shape": "record", "sink": sink}
+    house = House(tmp_path / "data", pipelines={"shop": other, "copy": copy})
+    shown = figures()
+    off = replace(shown.topics[1], copied=False)
+    show(monkeypatch, replace(shown, topics=(shown.topics[0], off)))
+    visitor = Visitor(house)
+    visitor.log_in()
+    assert names(document(visitor)["shadow"]) == ["copy"]
+    text = visitor.page(PAGE).text
+    assert "Shadow mode" in text
+    assert [each["copied"] for each in document(visitor)["topics"]] == [True, False]
+    without = Visitor(House(tmp_path / "other"))
+    without.log_in()
+    assert "Shadow mode" not in without.page(PAGE).text
 
 
 def test_names_of_clients_are_never_markup(

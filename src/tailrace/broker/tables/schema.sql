@@ -75,9 +75,9 @@ CREATE TABLE IF NOT EXISTS kafka.consumer_offsets (
 ALTER TABLE kafka.consumer_offsets
     ADD COLUMN IF NOT EXISTS active_at timestamptz NOT NULL DEFAULT now();
 
--- The consumer groups that have members, for those who look at the tables. The rows count only while
--- a broker holds its lock: it begins by removing those of the broker before it. Unlogged: a crash of
--- PostgreSQL ends every membership.
+-- The consumer groups that have members, for consoles and commands. The rows count only while a broker
+-- holds its lock: it removes those of an earlier broker first. Unlogged: a crash of PostgreSQL ends
+-- every membership.
 CREATE UNLOGGED TABLE IF NOT EXISTS kafka.groups (
     group_id text PRIMARY KEY,
     state text NOT NULL,

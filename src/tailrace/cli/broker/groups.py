@@ -60,7 +60,10 @@ def list_groups(
     from tailrace.observe.figure import document
 
     with _session(chosen(context, config, dsn)) as connection:
-        found = [each for each in inspect(connection).groups if group in ("", each.name)]
+        figures = inspect(connection)
+    found = [each for each in figures.groups if group in ("", each.name)]
+    if not figures.complete:
+        typer.echo("There are more offsets than the command reads; the last are missing.", err=True)
     if group and not found:
         raise ConfigError(f"there is no group {group!r}")
     if as_json:
@@ -99,7 +102,7 @@ def reset(
 ) -> None:
     """Move the committed offsets of a group, which then reads from there.
 
-    Shows the old and the new offset of each partition, and asks. The group must have no members:
+    Shows the old and the new offset of each partition, and asks. The group must have no members, so
     stop its consumers first. An offset outside of a partition becomes its nearest end.
 
     \b
