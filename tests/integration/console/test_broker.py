@@ -14,6 +14,7 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tailrace.broker import resets
+from tailrace.broker.tables.inspection import serving as serving_broker
 from tailrace.broker.tables.presence import GROUP_LOCK
 from tests.command import call
 from tests.fix_broker import BrokerProcess
@@ -384,3 +385,22 @@ def test_a_database_without_the_tables_or_with_locked_ones(
             wait_for(lambda: bool(console.document()["problem"]), "the limit on time")
             assert "canceling statement due to statement timeout" in console.page().text
         console.close()
+
+
+def test_a_role_that_does_not_see_sessions(broker: BrokerProcess) -> None:
+    """GIVEN a role without pg_read_all_stats WHEN it asks for the broker THEN there is one, at an
+    address that it does not see."""
+    role = f"r{uuid.uuid4().hex[:8]}"
+    with broker.database.connect() as connection:
+        seen = serving_broker(connection)
+        connection.execute(f"CREATE ROLE {role}".encode())
+        try:
+            connection.execute(f"SET ROLE {role}".encode())
+            hidden = serving_broker(connection)
+        finally:
+            connection.execute("RESET ROLE")
+            connection.execute(f"DROP ROLE {role}".encode())
+    assert seen is not None
+    assert hidden is not None
+    assert (seen.address, seen.since is None) == ("127.0.0.1", False)
+    assert (hidden.address, hidden.since, hidden.pid) == ("unknown", None, seen.pid)

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 MOST_ROWS = 20_000
 """Of partitions, of committed offsets, and of groups with members."""
 _TABLES = {False: "kafka.messages", True: "kafka.unlogged_messages"}
-# A bigint key: pg_locks has its halves.
+# A bigint key: pg_locks has its halves. Without pg_read_all_stats, a role does not see the session
+# of another role.
 _SERVING = """
-SELECT coalesce(host(a.client_addr), 'a local socket'), l.pid, a.backend_start
+SELECT CASE WHEN a.backend_start IS NULL THEN 'unknown'
+    ELSE coalesce(host(a.client_addr), 'a local socket') END, l.pid, a.backend_start
 FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
     AND l.classid = (%s::bigint >> 32)::oid AND l.objid = (%s::bigint & 4294967295)::oid
