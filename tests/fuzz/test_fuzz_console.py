@@ -44,7 +44,10 @@ def corpus() -> list[bytes]:
         found += [f"POST /api/v1{path}?dry_run=true\n\n{fields.decode()}"]
         found += [f"POST /api/v1{path}\n\n{{}}", f"GET /console{path}?to=now&all=true"]
         found += [f"POST /console{path}\ncookie: tailrace_session=x\n\ncsrf=x&to=now&reason=x"]
+    reset = '{"group": "g", "to": "17", "topic": "orders:1"}'
     found += [
+        f"POST /api/v1/broker/reset?dry_run=true\n\n{reset}",
+        "GET /console/broker/reset?group=g&to=17&topic=orders:1",
         "GET /login?next=/",
         "POST /login\n\nname=ann&secret=x&next=/",
         "GET /static/console.js",

@@ -11,7 +11,8 @@
     figures      status and metrics, from a `tally`; `endpoints` serve them
     auth         users and ACLs: `login` and `scram`, `access`, `accounts` for operators, `tls`
     tables       `schema.sql`, `catalog` and `configs` of topics, `records` (batches ⇄ rows),
-                 `writer`, `reader`, `retention`, `pool`
+                 `writer`, `reader`, `retention`, `pool`, `presence` of groups
+    resets       moves offsets of groups; `tables.inspection` is what consoles and commands see
 
 The broker is a process of its own, not an extension of the server: it also works with managed
 PostgreSQL.

@@ -5,7 +5,7 @@
     memory    the budgets that all requests share
     writer    producing
     reader    consuming, with `tails` in memory
-    groups    consumer groups
+    groups    consumer groups; `presence` shows their members in a table
     signals   wakes fetches that wait for records
 
 One connection to PostgreSQL listens for notifications: records and topics that applications write
@@ -32,10 +32,12 @@ from tailrace.broker.limits import Limits, MemoryBudget
 from tailrace.broker.tables import expiry, history, retention
 from tailrace.broker.tables.catalog import Topic, TopicCatalog
 from tailrace.broker.tables.pool import Pool, connect
+from tailrace.broker.tables.presence import Presence
 from tailrace.broker.tables.reader import Reader, Tails
+from tailrace.broker.tables.schema import BROKER_LOCK, INSTALLED, missing
 from tailrace.broker.tables.writer import Writer
 from tailrace.broker.tally import Tally
-from tailrace.errors import AlreadyRunningError, ConfigError, TailraceError, UnexpectedError
+from tailrace.errors import AlreadyRunningError, TailraceError, UnexpectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,14 +47,12 @@ if TYPE_CHECKING:
     from tailrace.broker.tables.pool import Connection
 
 _CHANNEL = "tailrace_kafka"
-_LOCK = 0x7461696C_6B61666B
 _MAX_RETRY_S = 2.0
 _TAKEOVER_S = 5.0
 _EXPIRE_INTERVAL_S = 0.2
+_PRESENCE_INTERVAL_S, _PRESENCE_RETRY_S = 0.5, 5.0
 _RETENTION_PER_EXPIRY = 10
 """Producers and offsets are searched as a whole, and so less often than records."""
-_INSTALLED = "SELECT to_regclass('kafka.clusters')"
-"""The table that was added to the schema last."""
 
 
 class Signals:
@@ -103,6 +103,7 @@ class Broker:
         self.signals = Signals()
         self.groups = Coordinator(self.limits, on_size=self.memory.keep)
         self.pool = Pool(dsn, settings.connections)
+        self.presence = Presence(self.pool)
         self.tails = Tails(settings.tail_bytes)
         self.reader = Reader(self.pool, self.tails)
         self.writer = Writer(dsn, self._on_written, max_blocked_bytes=self.limits.kept_bytes)
@@ -138,6 +139,7 @@ class Broker:
             "listener": self._handle_notifications(listener),
             "expiry of members": self._expire_waiting(),
             "retention": self._apply_retention(),
+            "presence": self._show_groups(),
         }
         self._tasks = [asyncio.create_task(task, name=name) for name, task in tasks.items()]
         # They begin: a task that is cancelled before would not close its connection.
@@ -190,6 +192,7 @@ class Broker:
             self.cluster = await history.identify(listener)
             await self.catalog.refresh(listener)
             await self._refresh_access(listener)
+            await self.presence.clear(listener)
             self.connected = True
         except BaseException:
             await listener.close()
@@ -214,6 +217,7 @@ class Broker:
                 await listener.close()
             self.on_lost()
             self.groups.clear()
+            self.presence.forget()
             await self.writer.pause()
             await self.pool.close()
             # The tails may have batches that a crash of PostgreSQL has removed from the tables,
@@ -276,6 +280,18 @@ class Broker:
             self.groups.expire()
             self.writer.expire()
 
+    async def _show_groups(self) -> None:
+        while True:
+            await asyncio.sleep(_PRESENCE_INTERVAL_S)
+            if not self.connected:
+                # The rows may be those of another broker.
+                continue
+            try:
+                await self.presence.update(self.groups.all())
+            except TailraceError as error:
+                self._events.warning("broker.groups_not_shown", reason=str(error))
+                await asyncio.sleep(_PRESENCE_RETRY_S)
+
     async def _apply_retention(self) -> None:
         for number in itertools.count():
             await asyncio.sleep(self.settings.retention_check_s)
@@ -305,19 +321,16 @@ class Broker:
 
 async def _take_lock(connection: Connection) -> None:
     """Take the lock of the only broker. An error if it is taken, or there are no tables."""
-    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
+    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (BROKER_LOCK,))
     row = await cursor.fetchone()
     if row is None or not row[0]:
         raise AlreadyRunningError(
             "another broker serves this database",
             hint="Stop it first; pg_locks shows its connection.",
         )
-    row = await (await connection.execute(_INSTALLED)).fetchone()
+    row = await (await connection.execute(INSTALLED)).fetchone()
     if row is None or row[0] is None:
-        raise ConfigError(
-            "the tables of the broker are missing in this database, or of an older version",
-            hint="Create or upgrade them: tailrace broker --init",
-        )
+        raise missing()
 
 
 async def install(dsn: str) -> None:

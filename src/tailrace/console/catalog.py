@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.access.identity import Level
 from tailrace.console.actions import backfill as backfill_actions
+from tailrace.console.actions import broker as broker_actions
 from tailrace.console.actions import parked as parked_actions
 from tailrace.console.actions import pipeline as pipeline_actions
 from tailrace.console.page import Page, Parameter
 from tailrace.console.views import (
     audit,
+    broker,
     copies,
     health,
     log,
@@ -104,6 +106,15 @@ PAGES: tuple[Page, ...] = (
         view=log.replicas,
     ),
     Page(
+        name="broker", path="/broker", title="Broker",
+        question="What do Kafka's clients have here, and how far are consumer groups?",
+        view=broker.broker, level=Level.VIEWER,
+        query=(
+            Parameter(name="topic", description="Only this topic, and offsets of it."),
+            Parameter(name="group", description="Only this consumer group."),
+        ),
+    ),
+    Page(
         name="health", path="/health", title="Health",
         question="What does the watchdog find, and what has it found?", view=health.health,
         query=(
@@ -134,4 +145,5 @@ ACTIONS: tuple[Action[Any], ...] = (
     *pipeline_actions.actions(),
     *parked_actions.actions(),
     *backfill_actions.actions(),
+    *broker_actions.actions(),
 )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from tailrace.observe import broker, replica
 from tailrace.observe import figures as declared
-from tailrace.observe import replica
 from tailrace.observe.figure import Figures, figures_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEPS_S = ((86_400, "d"), (3600, "h"), (60, "min"))
 _KINDS: dict[str, type[Figures]] = {
     name: kind
-    for module in (declared, replica)
+    for module in (declared, replica, broker)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Figures)
 }
@@ -140,7 +140,7 @@ def _described(figure: str, form: str) -> tuple[str, str]:
     kind, _, field = figure.partition(".")
     described = figures_of(_KINDS[kind])[field]
     if not described.metrics:
-        return f"/status: {field}", described.description
+        return f"{_KINDS[kind].SHOWN_AT}: {field}", described.description
     first = described.metrics[0]
     name = _name(first)
     is_rate = form == "rate" and first.kind == "counter"

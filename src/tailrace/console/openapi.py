@@ -17,7 +17,7 @@ _ERRORS = {
     "400": "The body or a parameter is invalid.",
     "401": "No token, an expired one, or a wrong one.",
     "403": "The token may only read, or the request comes from another site.",
-    "404": "There is no such pipeline, message or backfill.",
+    "404": "There is no such pipeline, message, backfill, topic or consumer group.",
     "409": "The system is not in a state that allows it.",
     "502": "PostgreSQL does not answer.",
     "503": "The log cannot be read.",

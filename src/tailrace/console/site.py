@@ -141,7 +141,8 @@ class Site:
             "subject": ", ".join(request.path_params.values()),
         }  # fmt: skip
         asked = [field for field in fields if field.name != "reason"]
-        if not asked or any(field.value for field in asked):
+        given_all = all(field.value for field in asked if field.required)
+        if not asked or (given_all and any(field.value for field in asked)):
             try:
                 body = parse(action.body, given)
                 values["effect"] = await run_in_threadpool(
@@ -194,4 +195,4 @@ def _address(request: Request) -> str:
 def _back(request: Request) -> str:
     """The page above an action: that of its pipeline or list."""
     parts = request.url.path.split("/")
-    return "/".join(parts[:3]) if parts[2] == "backfills" else "/".join(parts[:4])
+    return "/".join(parts[:3]) if parts[2] == "backfills" else "/".join(parts[:-1])

@@ -57,6 +57,11 @@ class System:
             value: T = found[1]
             return value
 
+    def forget(self, name: Hashable) -> None:
+        """Have `kept` read again: an action has changed it."""
+        with self._locks.setdefault(name, threading.Lock()):
+            self._kept.pop(name, None)
+
     def pipeline(self, name: str) -> Pipeline:
         """A pipeline of the settings. Raises ConfigError."""
         if name not in self.config.pipelines:

@@ -66,6 +66,8 @@ class Figures:
     """Base of all figures. `LABELS` maps a Prometheus label to the field that holds its value."""
 
     LABELS: ClassVar[Mapping[str, str]] = {}
+    SHOWN_AT: ClassVar[str] = "/status"
+    """The document that has the figures that are no metrics."""
 
 
 F = TypeVar("F", bound=Figures)

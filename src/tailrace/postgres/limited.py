@@ -6,13 +6,18 @@ notices a server, or a proxy, that hangs with its connections open.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
+from tailrace.postgres.connection import SESSION_SQL, conninfo, translate
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from psycopg.abc import PQGen
 
 T = TypeVar("T")
@@ -27,6 +32,43 @@ class LimitedConnection(psycopg.Connection[Any]):
         """Everything that waits for the server passes here."""
         limited = _within(self.answer_timeout_s, gen)
         return super().wait(limited, *given, **options)
+
+
+def connect_limited(dsn: str, *, application_name: str, timeout_s: float) -> LimitedConnection:
+    """A session in autocommit mode, of which nothing takes longer than `timeout_s`.
+
+    The server ends what outlives the limit, so nothing piles up on it.
+    """
+    text = conninfo(
+        dsn, application_name=application_name, connect_timeout_s=max(round(timeout_s), 2)
+    )
+    try:
+        made = LimitedConnection.connect(text, autocommit=True)
+    except psycopg.Error as error:
+        raise translate(error, dsn=dsn) from error
+    try:
+        made.answer_timeout_s = timeout_s
+        made.execute(SESSION_SQL.encode())
+        made.execute(f"SET statement_timeout TO {round(timeout_s * 1000)}".encode())
+    except psycopg.Error as error:
+        made.close()
+        raise translate(error, dsn=dsn) from error
+    return made
+
+
+@contextlib.contextmanager
+def limited_session(
+    dsn: str, *, application_name: str, timeout_s: float
+) -> Iterator[LimitedConnection]:
+    """The same for one block, which gets errors of psycopg as errors of Tailrace."""
+    connection = connect_limited(dsn, application_name=application_name, timeout_s=timeout_s)
+    try:
+        yield connection
+    except psycopg.Error as error:
+        raise translate(error, dsn=dsn) from error
+    finally:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
 
 
 def _within(timeout_s: float, gen: PQGen[T]) -> PQGen[T]:

@@ -14,8 +14,8 @@ import psycopg
 
 from tailrace.errors import TailraceError
 from tailrace.position import Lsn
-from tailrace.postgres.connection import SESSION_SQL, conninfo, translate
-from tailrace.postgres.limited import LimitedConnection
+from tailrace.postgres.connection import translate
+from tailrace.postgres.limited import connect_limited
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.slot import read_slot
 from tailrace.postgres.slot_terms import read_terms
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from tailrace.postgres.limited import LimitedConnection
     from tailrace.postgres.publication import PublicationState
     from tailrace.postgres.slot import SlotState
 
@@ -101,18 +102,11 @@ class Probe:
             raise
 
     def _connected(self) -> LimitedConnection:
-        text = conninfo(
-            self._dsn,
-            application_name="tailrace watch",
-            connect_timeout_s=max(round(self._timeout_s), 2),
+        made = connect_limited(
+            self._dsn, application_name="tailrace watch", timeout_s=self._timeout_s
         )
-        made = LimitedConnection.connect(text, autocommit=True)
-        made.answer_timeout_s = self._timeout_s
-        made.execute(SESSION_SQL.encode())
-        # The server ends what outlives this session's patience: nothing piles up on it.
         # A heartbeat waits for no disk and no standby: whether it arrives is what it measures.
         made.execute(b"SET synchronous_commit TO off")
-        made.execute(f"SET statement_timeout TO {round(self._timeout_s * 1000)}".encode())
         return made
 
 

@@ -105,7 +105,7 @@ def test_missing_tables_are_an_error(database: Database) -> None:
 def test_init_updates_an_older_schema(database: Database, dsn: str) -> None:
     """--init adds missing tables, and keeps existing ones."""
     database.query("SELECT kafka.create_topic('t')")
-    tables = ("users", "credentials", "acls", "secrets", "clusters")
+    tables = ("users", "credentials", "acls", "secrets", "clusters", "groups")
     database.execute("DROP TABLE " + ", ".join(f"kafka.{table}" for table in tables))
     assert "tailrace broker --init" in run("--dsn", dsn).stderr
     done("--init", "--dsn", dsn)
@@ -115,7 +115,11 @@ def test_init_updates_an_older_schema(database: Database, dsn: str) -> None:
     assert database.query("SELECT name FROM kafka.topics") == [("t",)]
 
 
-@pytest.mark.parametrize("command", [("user",), ("acl",), ("user", "add"), ("acl", "add")])
+@pytest.mark.parametrize(
+    "command",
+    [("user",), ("acl",), ("groups",), ("user", "add"), ("acl", "add"), ("groups", "list"),
+     ("groups", "reset")],
+)  # fmt: skip
 def test_help_has_examples(command: tuple[str, ...]) -> None:
     found = run(*command, "--help")
     assert found.returncode == 0

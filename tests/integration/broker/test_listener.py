@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from tailrace.broker import broker as module
 from tailrace.broker.settings import BrokerSettings
+from tailrace.broker.tables.schema import BROKER_LOCK
 from tailrace.errors import AlreadyRunningError
 from tests.command import run
 from tests.fix_broker import BrokerProcess
@@ -105,7 +106,7 @@ def test_a_broker_waits_a_moment_for_the_lock(
     asyncio.run(module.install(database.dsn))
     with ThreadPoolExecutor(1) as pool:
         with database.connect() as before:
-            before.execute("SELECT pg_advisory_lock(%s)", (module._LOCK,))
+            before.execute("SELECT pg_advisory_lock(%s)", (BROKER_LOCK,))
             started = pool.submit(lambda: asyncio.run(serve()))
             assert tried.wait(LONG_S)
         started.result(LONG_S)

@@ -28,6 +28,7 @@ from tests.integration.console.chromium import (
     serious,
 )
 from tests.integration.console.serving import serving
+from tests.unit.console import brokered
 from tests.unit.console.house import CHANGE, RUNNING, TOKEN, House
 from tests.waiting import wait_for
 
@@ -45,11 +46,12 @@ def _keep(driver: Chrome, name: str) -> None:
 
 
 @pytest.fixture(params=["healthy", "trouble"])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
+def house(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     made = House(tmp_path / "data", replication={"followers": ["127.0.0.1:7432"], "mode": "sync"})
     made.park()
     if request.param == "healthy":
         made.healthy()
+        brokered.show(monkeypatch, brokered.figures())
     else:
         made.troubled()
     trends, start = made.console._trends, time.time() - 600

@@ -151,7 +151,7 @@ def test_every_action_needs_a_confirmation(house: House, operator: Visitor) -> N
     house.park()
     for action in ACTIONS:
         path = action.address.replace("{pipeline}", "shop").replace("{id}", "fill-1")
-        query = "?to=earliest&all=true&pipeline=shop&table=t"
+        query = "?to=earliest&all=true&pipeline=shop&table=t&group=g"
         assert operator.get(f"{path}{query}").status_code == 200
     assert not house.audit()
     assert not (house.data / "control").exists()

@@ -69,6 +69,8 @@ async def join(call: Call[JoinGroup]) -> Answer:
         return failed | {"error_code": ErrorCode.member_id_required, "member_id": error.member_id}
     except GroupError as error:
         return failed | {"error_code": ErrorCode[str(error)], "member_id": request.member_id}
+    if (group := call.broker.groups.find(request.group_id)) is not None:
+        await call.broker.presence.announce(group)
     await _reserve(call, sum(len(metadata) for _, _, metadata in result.members))
     return {
         "generation_id": result.generation,

@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 from tailrace.broker.api.requests import field_or
 from tailrace.broker.auth.access import Operation
 from tailrace.broker.membership import GroupError
+from tailrace.broker.tables.committed import COMMIT
 
 if TYPE_CHECKING:
     from tailrace.broker.api import Answer, Call
@@ -22,14 +23,6 @@ _MAX_METADATA = 4096
 _TOP_LEVEL_ERROR = 2
 """The first version of OffsetFetch whose response has an error for the whole request."""
 _NOT_COMMITTED = (-1, -1, "")
-_COMMIT = """
-INSERT INTO kafka.consumer_offsets
-    (group_id, topic_id, partition_id, "offset", leader_epoch, metadata)
-SELECT %s, * FROM unnest(%s::int[], %s::int[], %s::bigint[], %s::int[], %s::text[])
-ON CONFLICT (group_id, topic_id, partition_id) DO UPDATE SET
-    "offset" = excluded."offset", leader_epoch = excluded.leader_epoch,
-    metadata = excluded.metadata, committed_at = now(), active_at = now()
-"""
 _FETCH = """
 SELECT t.name, o.partition_id, o."offset", o.leader_epoch, o.metadata
 FROM kafka.consumer_offsets o JOIN kafka.topics t ON t.id = o.topic_id WHERE o.group_id = %s
@@ -45,7 +38,7 @@ async def commit(call: Call[OffsetCommit]) -> Answer:
         topics, rows = _checked(call)
         if rows:
             columns = [list(column) for column in zip(*rows, strict=True)]
-            await connection.execute(_COMMIT, (call.request.group_id, *columns))
+            await connection.execute(COMMIT, (call.request.group_id, *columns))
     return {"topics": topics}
 
 

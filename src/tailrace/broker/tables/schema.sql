@@ -75,6 +75,17 @@ CREATE TABLE IF NOT EXISTS kafka.consumer_offsets (
 ALTER TABLE kafka.consumer_offsets
     ADD COLUMN IF NOT EXISTS active_at timestamptz NOT NULL DEFAULT now();
 
+-- The consumer groups that have members, for consoles and commands. The rows count only while a broker
+-- holds its lock: it removes those of an earlier broker first. Unlogged: a crash of PostgreSQL ends
+-- every membership.
+CREATE UNLOGGED TABLE IF NOT EXISTS kafka.groups (
+    group_id text PRIMARY KEY,
+    state text NOT NULL,
+    generation int NOT NULL,
+    members jsonb NOT NULL,
+    changed_at timestamptz NOT NULL DEFAULT now()
+);
+
 -- The bytes of keys and values of 10,000 consecutive offsets, for topics with retention.bytes: the
 -- broker sums every record once. Only offsets before counted_to are counted.
 CREATE TABLE IF NOT EXISTS kafka.segments (

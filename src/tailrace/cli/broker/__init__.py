@@ -1,1 +1,1 @@
-"""`tailrace broker` with its users and ACLs."""
+"""`tailrace broker` with its users, ACLs and consumer groups."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli import options
+from tailrace.cli.broker.database import chosen
 
 if TYPE_CHECKING:
     from tailrace.broker.auth.accounts import Rule
@@ -37,9 +38,7 @@ Cluster = Annotated[
 
 def _dsn(context: typer.Context, config: Path | None, dsn: str | None) -> str:
     """The connection string from the options here, or from those of `tailrace broker`."""
-    chosen = context.obj or options.Chosen()
-    settings = options.settings(config or chosen.config, dsn=dsn or chosen.dsn)
-    return settings.source.dsn.get_secret_value()
+    return chosen(context, config, dsn).source.dsn.get_secret_value()
 
 
 @user_app.command("add")

@@ -11,11 +11,13 @@ import typer
 from tailrace.broker.settings import BrokerSettings
 from tailrace.cli import options
 from tailrace.cli.broker.accounts import acl_app, user_app
+from tailrace.cli.broker.groups import groups_app
 from tailrace.cli.model_options import with_options
 
 broker_app = typer.Typer(name="broker", invoke_without_command=True)
 broker_app.add_typer(user_app)
 broker_app.add_typer(acl_app)
+broker_app.add_typer(groups_app)
 
 Init = Annotated[
     bool,
