@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -23,8 +24,7 @@ from tailrace.sinks.registry import SINKS
 from tailrace.sinks.sink_type import SinkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
 
     from pydantic_core import ErrorDetails
 
@@ -61,16 +61,27 @@ def load(
         raise _invalid(path, problems) from None
     if path is None:
         return config
-    moved: dict[str, object] = {"data": path.parent / config.data}
-    if "path" not in overridden.get("log", {}):
-        moved["log"] = config.log.model_copy(update={"path": path.parent / config.log.path})
+    folder = path.parent
+    return _moved(config, lambda file: folder / file, log="path" not in overridden.get("log", {}))
+
+
+def absolute(config: Config) -> Config:
+    """The same settings, with absolute paths where `load` resolves paths."""
+    return _moved(config, Path.absolute, log=True)
+
+
+def _moved(config: Config, move: Callable[[Path], Path], *, log: bool) -> Config:
+    """The settings with other paths where a path is relative to the settings file."""
+    moved: dict[str, object] = {"data": move(config.data)}
+    if log:
+        moved["log"] = config.log.model_copy(update={"path": move(config.log.path)})
     sections: dict[str, Replication | Http] = {
         "replication": config.replication,
         "http": config.http,
     }
     for key, each in sections.items():
         if each.tls is not None:
-            files = {name: path.parent / file for name, file in each.tls}
+            files = {name: move(file) for name, file in each.tls}
             moved[key] = each.model_copy(update={"tls": each.tls.model_copy(update=files)})
     return config.model_copy(update=moved)
 
