@@ -135,21 +135,19 @@ def apply(
 
 def export(
     *,
-    every_key: Annotated[
-        bool, typer.Option("--all", help="Also write the keys that have their default value.")
-    ] = False,
     config: options.ConfigFile = None,
     data: DataFolder = None,
 ) -> None:
     """Write the settings that run, as a settings file, to the standard output.
 
     A secret is written as a reference to a variable that is named after its key, such as
-    ${TAILRACE_SOURCE_DSN}; the head of the file lists them. Paths are absolute.
+    ${TAILRACE_SOURCE_DSN}; the head of the file lists them. Keys that have their default value are
+    left out. Paths are absolute.
 
     \b
     Examples:
       tailrace export > running.yml
-      tailrace export --all -c /etc/tailrace/tailrace.yml
+      tailrace export -c /etc/tailrace/tailrace.yml
     """
     from tailrace.errors import ConfigError
     from tailrace.run.export import export as written
@@ -162,7 +160,7 @@ def export(
             f"no settings are known to run on the data folder {folder}",
             hint="Start `tailrace run`, or name its data folder with --data.",
         )
-    typer.echo(written(running, every_key=every_key).text, nl=False)
+    typer.echo(written(running).text, nl=False)
 
 
 def _propose(config: Path | None, data: Path | None) -> tuple[Path, Loaded, Plan]:

@@ -26,10 +26,11 @@ class Exported:
     """The key of each variable."""
 
 
-def export(loaded: Loaded, *, every_key: bool = False) -> Exported:
-    """The settings that run. Without `every_key`, keys with their default value are left out."""
+def export(loaded: Loaded) -> Exported:
+    """The settings that run. Keys with their default value are left out: some keys are refused
+    beside others, whatever their value."""
     variables: dict[str, KeyPath] = {}
-    hidden = frozenset(() if every_key else loaded.defaults)
+    hidden = frozenset(loaded.defaults)
 
     def written(value: Any, path: KeyPath) -> Any:
         if isinstance(value, dict):

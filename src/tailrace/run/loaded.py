@@ -142,7 +142,7 @@ def loaded_now(
         file=str(file.absolute()),
         at=at,
         settings=digests.document(config),
-        defaults=tuple(defaults(config)),
+        defaults=tuple(defaults(absolute(config))),
         overridden=overridden,
     )
 
