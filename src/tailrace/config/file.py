@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from tailrace.config.pinned import pinned
 from tailrace.config.replication import from_environment
 from tailrace.config.sections import Config
 from tailrace.errors import ConfigError
@@ -38,8 +39,13 @@ _DUPLICATE = "duplicate key"
 def load(
     path: Path | None = None,
     overrides: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    on_disk: bool = False,
 ) -> Config:
     """Read a config file, or the defaults without one, then apply `overrides`.
+
+    A process of `tailrace run` reads the content that `tailrace run` has loaded, or, `on_disk`,
+    that of the file as it is now.
 
     `${NAME}` and `${NAME:-default}` in the file's strings are replaced from the environment; `$${`
     is a literal `${`. Overrides are not expanded.
@@ -47,7 +53,7 @@ def load(
     >>> load(None, {"log": {"flush_bytes": "2MiB"}}).log.flush_bytes
     2097152
     """
-    values = _read(path) if path else {}
+    values = _read(path, on_disk=on_disk) if path else {}
     values.setdefault("replication", from_environment())
     overridden = overrides or {}
     for section, keys in overridden.items():
@@ -86,9 +92,10 @@ def _moved(config: Config, move: Callable[[Path], Path], *, log: bool) -> Config
     return config.model_copy(update=moved)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, on_disk: bool) -> dict[str, Any]:
+    content = None if on_disk else pinned(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (path.read_bytes() if content is None else content).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"cannot read {path}: {reason}") from error

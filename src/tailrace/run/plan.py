@@ -154,7 +154,7 @@ def propose(data: Path, file: Path | None = None) -> tuple[Loaded, Plan]:
             hint="Start `tailrace run`, or name its data folder with --data.",
         )
     file = file or Path(running.file)
-    return running, plan(running, load(file), file, Digests.of(data), data)
+    return running, plan(running, load(file, on_disk=True), file, Digests.of(data), data)
 
 
 def plan(running: Loaded, config: Config, file: Path, digests: Digests, data: Path) -> Plan:

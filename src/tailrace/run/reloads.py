@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace import audit
+from tailrace.config.pinned import Pin
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.run.loaded import Digests, Loaded, Order, loaded_file, loaded_now, order_file
 from tailrace.run.plan import plan
@@ -45,9 +46,15 @@ class Reloads:
         self._orders = order_file(data)
         self._digests: Digests | None = None
         self._loaded: Loaded | None = None
+        self.pin: Pin | None = None
+        """What the processes read, also one that is restarted while the file is edited."""
 
     def begin(self, config: Config) -> None:
         """Record the settings with which the processes start."""
+        again, pin = self._read()
+        if again != config:
+            raise self._changed()
+        self.pin = pin
         try:
             # An order from before has no effect: the file was read just now.
             self._record(config, orders=self._order().number)
@@ -65,13 +72,34 @@ class Reloads:
         """Load the settings; the processes to restart. Raises TailraceError: nothing changes."""
         order = self._order()
         try:
-            config = self._load()
-            names = self._compared(config, order)
-            self._record(config, orders=order.number)
+            config, pin = self._read()
+            try:
+                names = self._compared(config, order)
+                self._record(config, orders=order.number)
+            except TailraceError:
+                pin.close()
+                raise
         except TailraceError as error:
             self._refuse(order, error)
             raise
+        before, self.pin = self.pin, pin
+        if before is not None:
+            before.close()
         return names
+
+    def _read(self) -> tuple[Config, Pin]:
+        """The settings of the file, and its content."""
+        try:
+            content = self._file.read_bytes()
+            config = self._load()
+            if self._file.read_bytes() != content:
+                raise self._changed()
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._file}: {error.strerror}") from error
+        return config, Pin(self._file, content)
+
+    def _changed(self) -> ConfigError:
+        return ConfigError(f"{self._file} was changed while it was read", hint="Try again.")
 
     def _compared(self, config: Config, order: Order) -> frozenset[str]:
         if self._loaded is None or self._digests is None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from tailrace.backoff import Backoff
+    from tailrace.config.pinned import Pin
     from tailrace.run.child import Launcher, Spec
 
 _TICK_S = 0.05
@@ -51,6 +52,10 @@ _TICK_S = 0.05
 
 class Settings(Protocol):
     """The settings of the processes, which can be loaded again."""
+
+    @property
+    def pin(self) -> Pin | None:
+        """What processes read that are started now; None: the file, as it is then."""
 
     def ordered(self) -> bool:
         """Whether an operator has ordered that."""
@@ -61,6 +66,8 @@ class Settings(Protocol):
 
 class UnknownSettings:
     """Settings that only the processes know: each reads them when it starts."""
+
+    pin: Pin | None = None
 
     def ordered(self) -> bool:
         """Never."""
@@ -207,10 +214,11 @@ def supervise(
     `begin` is called when no other supervisor uses the data folder.
     """
     where = status.folder(data)
+    known = settings or UnknownSettings()
     with data_folder_lock(where) as lock:
         supervisor = Supervisor(
-            specs, where, SubprocessLauncher((lock,)),
-            backoff=backoff, settings=settings, started_at=time.time(),
+            specs, where, SubprocessLauncher((lock,), lambda: known.pin),
+            backoff=backoff, settings=known, started_at=time.time(),
         )  # fmt: skip
         _handle_signals(supervisor)
         status.clear(where)

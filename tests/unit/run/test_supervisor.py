@@ -24,6 +24,7 @@ from tests.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tailrace.config.pinned import Pin
     from tailrace.observe.figures import ProcessFigures
 
 
@@ -41,6 +42,7 @@ class Simulation:
         self.settings_error: ConfigError | None = None
         self.launcher = FakeLauncher(*stubborn)
         self.order: frozenset[str] | None = None
+        self.pin: Pin | None = None
         self.supervisor = Supervisor(
             specs, self.where, self.launcher, settings=self, started_at=5.0
         )
@@ -288,6 +290,7 @@ from tailrace.errors import ConfigError
 from tailrace.observe import logs
 
 class Settings:
+    pin = None
     def ordered(self):
         return False
     def reload(self):
