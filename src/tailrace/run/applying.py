@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tailrace.observe.figures import ProcessFigures
+    from tailrace.observe.figures import PipelineFigures, ProcessFigures
     from tailrace.run.loaded import Order
     from tailrace.run.plan import Plan
 
@@ -90,17 +90,27 @@ class Applying:
             for each in self._plan.objects
             if each.kind == "pipeline" and each.action != "removed"
         ]
+        failed = []
         for name in names:
-            yield f"pipeline {name}: {self._wait_for_pipeline(name)}"
+            figures = self._wait_for_pipeline(name)
+            words = (figures.state, figures.code, figures.message)
+            yield f"pipeline {name}: {' '.join(filter(None, words))}"
+            if figures.state == "failed":
+                failed.append(name)
+        if failed:
+            raise ProcessError(
+                f"failed: {', '.join(failed)}",
+                hint="Correct the settings of the pipeline, and apply them. The others run.",
+            )
 
-    def _wait_for_pipeline(self, name: str) -> str:
+    def _wait_for_pipeline(self, name: str) -> PipelineFigures:
         while True:
             report = status.read(self._where, "pipelines", status.PipelinesStatus)
             process = self._processes().get("pipelines")
             if report and process and report.up and report.pid == process.pid:
                 figures = (report.status.pipelines or {}).get(name)
                 if figures is not None and figures.state not in _UNFINISHED:
-                    return " ".join(filter(None, [figures.state, figures.code, figures.message]))
+                    return figures
             self._pause(f"the pipeline {name} has not started")
 
     def _processes(self) -> dict[str, ProcessFigures]:
