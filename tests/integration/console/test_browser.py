@@ -22,6 +22,7 @@ from tailrace.log.store import LocalStore
 from tailrace.run import status
 from tests.fix_log import TestLog, insert, relation, transaction
 from tests.integration.console.serving import serving
+from tests.unit.console.edited import Settings
 from tests.unit.console.house import CHANGE, RUNNING, TOKEN, House
 from tests.waiting import wait_for
 
@@ -136,10 +137,14 @@ def keep(driver: Chrome, name: str) -> None:
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     made = House(tmp_path / "data", replication={"followers": ["127.0.0.1:7432"], "mode": "sync"})
     made.park()
+    edited = Settings(made)
+    edited.values["pipelines"]["shop"]["where"] = "after.total > 100 AND after.note <> ''"
     if request.param == "healthy":
         made.healthy()
     else:
         made.troubled()
+        edited.values["source"] = {"slot": "another"}
+    edited.write()
     trends, start = made.console._trends, time.time() - 600
     for at in range(60):
         trends._clock = partial(float, start + 10 * at)
