@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -34,13 +34,20 @@ def die_with_parent(signum: signal.Signals = signal.SIGQUIT, *, parent: int | No
         os._exit(1)
 
 
-def start(command: Sequence[str], *, share: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start a child with the output and the environment of this process and these open files."""
+def start(
+    command: Sequence[str],
+    *,
+    share: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a child with the output and the environment of this process, and with these open files
+    and variables."""
     parent = os.getpid()
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         pass_fds=share,
+        env={**os.environ, **(variables or {})},
         process_group=0,
         preexec_fn=lambda: die_with_parent(signal.SIGTERM, parent=parent),  # noqa: PLW1509
     )

@@ -16,7 +16,7 @@ from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
 from tailrace.process import alive
 from tailrace.testing.process import free_port
-from tests import http
+from tests import command, http
 from tests.command import Service
 from tests.waiting import wait_for
 
@@ -163,4 +163,52 @@ def test_http_starts_when_its_port_is_free(running: Running) -> None:
         wait_for(lambda: "cannot listen" in running.output)
         wait_for(lambda: _slot_is_read(running))
     wait_for(running.streaming)
+    assert running.stop() == 0
+
+
+def test_a_restarted_process_reads_what_runs(running: Running) -> None:
+    """GIVEN a run whose file is being edited WHEN capture is killed THEN it restarts with the
+    settings that run, and the plan still has the difference."""
+    running.start()
+    running.wait_until(running.streaming, "capture streams")
+    values = yaml.safe_load(running.file.read_text())
+    running.file.write_text(yaml.safe_dump({**values, "source": {"dsn": "host=127.0.0.1 port=1"}}))
+    first = running.capture()["pid"]
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: running.streaming() and running.capture()["pid"] != first)
+    running.database.execute("INSERT INTO t VALUES (1)")
+    wait_for(lambda: running.rows() == 1)
+    planned = command.run("plan", "-c", running.file)
+    assert planned.returncode == 2
+    assert "dsn: changed (secret)" in planned.stdout
+    running.file.write_text("source: [")
+    first = running.capture()["pid"]
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: running.streaming() and running.capture()["pid"] != first)
+    running.signal(signal.SIGHUP)
+    wait_for(lambda: "run.reload_refused" in running.output)
+    running.file.write_text(yaml.safe_dump(values))
+    assert command.run("plan", "-c", running.file).returncode == 0
+    assert running.stop() == 0
+
+
+def test_a_signal_applies_a_change(running: Running) -> None:
+    """GIVEN a run WHEN its file is edited and SIGHUP arrives THEN the new settings run."""
+    running.start()
+    running.wait_until(running.streaming, "capture streams")
+    values = yaml.safe_load(running.file.read_text())
+    values["http"]["hosts"] = ["tailrace.example"]
+    running.file.write_text(yaml.safe_dump(values))
+    assert command.run("plan", "-c", running.file).returncode == 2
+    running.signal(signal.SIGHUP)
+    wait_for(lambda: command.run("plan", "-c", running.file).returncode == 0)
+    name = {"host": "tailrace.example"}
+
+    def answers() -> bool:
+        try:
+            return http.get(f"{running.url}/status", headers=name).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_for(answers, "the new name is accepted")
     assert running.stop() == 0

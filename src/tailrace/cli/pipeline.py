@@ -76,7 +76,7 @@ def resume(name: Name, *, reason: Reason = "", config: options.ConfigFile = None
 def restart(name: Name, *, reason: Reason = "", config: options.ConfigFile = None) -> None:
     """Stop a pipeline's query in order and start it again; also one that has failed.
 
-    Settings are not read again: send SIGHUP to `tailrace run` for that.
+    Settings are not read again: `tailrace apply` does that.
     """
     _control(config, name, "restart", reason)
 

@@ -49,7 +49,9 @@ def run(
     continues as `tailrace follow`.
 
     SIGHUP reloads the settings: added, removed and changed pipelines take effect, and each pipeline
-    resumes at its checkpoint. Capture is not interrupted.
+    resumes at its checkpoint. Capture is not interrupted. A change that needs a restart of this
+    command refuses the whole reload. `tailrace plan` shows it before, `tailrace apply` restarts
+    only the processes that read what has changed.
 
     SIGTERM, Ctrl-C or `POST /shutdown` stops the processes in order: capture, pipelines, HTTP. No
     change is lost: captured changes are in the log, and every pipeline resumes at its checkpoint.
@@ -69,6 +71,7 @@ def run(
     from tailrace.process import become
     from tailrace.replica.small_state import waiting
     from tailrace.run.processes import processes
+    from tailrace.run.reloads import Reloads
     from tailrace.run.supervisor import supervise
 
     private.restrict_new_files()
@@ -86,6 +89,14 @@ def run(
     # password.
     values = zip(VARIABLES, (dsn, slot, publication, log, insecure), strict=True)
     os.environ.update({name: str(value) for name, value in values if value is not None})
+    keys = (("source", "dsn"), ("source", "slot"), ("source", "publication"))
+    given = zip(
+        (*keys, ("log", "path"), ("http", "insecure")),
+        (dsn, slot, publication, log, insecure),
+        strict=True,
+    )
+    overridden = tuple(key for key, value in given if value is not None)
+    reloads = Reloads(file, settings.data, check, overridden=overridden)
     try:
         if settings.replication.followers:
             from tailrace.run.replicating import check_leads
@@ -96,7 +107,10 @@ def run(
             from tailrace.replica.adopt import adopt
 
             adopt(settings.data, settings.log.path)
-        code = supervise(processes(settings, file), settings.data, check=check)
+        code = supervise(
+            processes(settings, file), settings.data,
+            settings=reloads, begin=lambda: reloads.begin(settings),
+        )  # fmt: skip
     except LogFencedError:
         if settings.replication.takeover != "auto":
             raise

@@ -29,7 +29,7 @@ def add(
     """Print the lines that add a user to the settings file: name, role and a hash of the password.
 
     The command prompts for the password on a terminal, and otherwise reads it from standard input.
-    Nothing is stored. Send SIGHUP to `tailrace run` after you have changed the settings file.
+    Nothing is stored. Change the settings file, then run `tailrace apply`.
 
     \b
     Examples:

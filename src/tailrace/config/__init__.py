@@ -4,7 +4,7 @@ Nothing here connects to PostgreSQL: `tailrace.postgres.connection` checks a DSN
 """
 
 from tailrace.config.alerts import Alerts
-from tailrace.config.file import load, section_of
+from tailrace.config.file import absolute, load, section_of
 from tailrace.config.http import Http
 from tailrace.config.pipeline import Backfill, Backfills, Pipeline, Snapshots
 from tailrace.config.replication import Replication
@@ -24,6 +24,7 @@ __all__ = [
     "Snapshots",
     "Source",
     "Spark",
+    "absolute",
     "load",
     "section_of",
 ]

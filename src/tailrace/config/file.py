@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from tailrace.config.pinned import pinned
 from tailrace.config.replication import from_environment
 from tailrace.config.sections import Config
 from tailrace.errors import ConfigError
@@ -23,8 +25,7 @@ from tailrace.sinks.registry import SINKS
 from tailrace.sinks.sink_type import SinkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
 
     from pydantic_core import ErrorDetails
 
@@ -38,8 +39,13 @@ _DUPLICATE = "duplicate key"
 def load(
     path: Path | None = None,
     overrides: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    on_disk: bool = False,
 ) -> Config:
     """Read a config file, or the defaults without one, then apply `overrides`.
+
+    A process of `tailrace run` reads the content that `tailrace run` has loaded, or, `on_disk`,
+    that of the file as it is now.
 
     `${NAME}` and `${NAME:-default}` in the file's strings are replaced from the environment; `$${`
     is a literal `${`. Overrides are not expanded.
@@ -47,7 +53,7 @@ def load(
     >>> load(None, {"log": {"flush_bytes": "2MiB"}}).log.flush_bytes
     2097152
     """
-    values = _read(path) if path else {}
+    values = _read(path, on_disk=on_disk) if path else {}
     values.setdefault("replication", from_environment())
     overridden = overrides or {}
     for section, keys in overridden.items():
@@ -61,23 +67,35 @@ def load(
         raise _invalid(path, problems) from None
     if path is None:
         return config
-    moved: dict[str, object] = {"data": path.parent / config.data}
-    if "path" not in overridden.get("log", {}):
-        moved["log"] = config.log.model_copy(update={"path": path.parent / config.log.path})
+    folder = path.parent
+    return _moved(config, lambda file: folder / file, log="path" not in overridden.get("log", {}))
+
+
+def absolute(config: Config) -> Config:
+    """The same settings, with absolute paths where `load` resolves paths."""
+    return _moved(config, Path.absolute, log=True)
+
+
+def _moved(config: Config, move: Callable[[Path], Path], *, log: bool) -> Config:
+    """The settings with other paths where a path is relative to the settings file."""
+    moved: dict[str, object] = {"data": move(config.data)}
+    if log:
+        moved["log"] = config.log.model_copy(update={"path": move(config.log.path)})
     sections: dict[str, Replication | Http] = {
         "replication": config.replication,
         "http": config.http,
     }
     for key, each in sections.items():
         if each.tls is not None:
-            files = {name: path.parent / file for name, file in each.tls}
+            files = {name: move(file) for name, file in each.tls}
             moved[key] = each.model_copy(update={"tls": each.tls.model_copy(update=files)})
     return config.model_copy(update=moved)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, on_disk: bool) -> dict[str, Any]:
+    content = None if on_disk else pinned(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (path.read_bytes() if content is None else content).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"cannot read {path}: {reason}") from error

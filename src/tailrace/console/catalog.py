@@ -9,6 +9,7 @@ from tailrace.console.actions import backfill as backfill_actions
 from tailrace.console.actions import broker as broker_actions
 from tailrace.console.actions import parked as parked_actions
 from tailrace.console.actions import pipeline as pipeline_actions
+from tailrace.console.actions import settings as settings_actions
 from tailrace.console.page import Page, Parameter
 from tailrace.console.views import (
     audit,
@@ -128,7 +129,8 @@ PAGES: tuple[Page, ...] = (
         question="Is the source as Tailrace needs it?", view=source.doctor, live=False,
     ),
     Page(
-        name="settings", path="/settings", title="Settings", question="What runs?",
+        name="settings", path="/settings", title="Settings",
+        question="What runs, and what does the file say?",
         view=settings.settings, level=Level.VIEWER, live=False,
     ),
     Page(
@@ -146,4 +148,5 @@ ACTIONS: tuple[Action[Any], ...] = (
     *parked_actions.actions(),
     *backfill_actions.actions(),
     *broker_actions.actions(),
+    *settings_actions.actions(),
 )

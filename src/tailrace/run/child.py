@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
 
+    from tailrace.config.pinned import Pin
+
 HEALTHY_S = 60.0
 """A process that ran this long is healthy: it is restarted at once again."""
 
@@ -198,14 +200,20 @@ class Child:
 
 
 class SubprocessLauncher:
-    """Starts real processes, which inherit these file descriptors."""
+    """Starts real processes, which inherit these file descriptors, and the settings of `pin`."""
 
-    def __init__(self, inherited: Sequence[int] = ()) -> None:
+    def __init__(
+        self, inherited: Sequence[int] = (), pin: Callable[[], Pin | None] = lambda: None
+    ) -> None:
         self._inherited = inherited
+        self._pin = pin
 
     def start(self, command: Sequence[str]) -> Running:
         """Start a command in a process group of its own."""
-        return _Subprocess(process.start(command, share=self._inherited))
+        if (pin := self._pin()) is None:
+            return _Subprocess(process.start(command, share=self._inherited))
+        share = (*self._inherited, *pin.share)
+        return _Subprocess(process.start(command, share=share, variables=pin.variables))
 
 
 class _Subprocess:

@@ -1,10 +1,15 @@
-"""The processes of `tailrace run`: capture, followers, the pipelines, and the HTTP endpoints."""
+"""The processes of `tailrace run`: capture, followers, the pipelines, and the HTTP endpoints.
+
+`Roster` and `reads` also say what a change of the settings means: `tailrace.run.plan`.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
+from tailrace.config.document import at
 from tailrace.errors import LogFencedError
 from tailrace.run.child import Spec
 
@@ -12,6 +17,63 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.config import Config
+    from tailrace.config.document import KeyPath
+
+FIXED = frozenset({"capture"})
+"""Processes that a reload does not restart: PostgreSQL would wait for an acknowledgement."""
+_READS: dict[str, tuple[KeyPath, ...]] = {
+    "capture": (
+        *(("source",), ("log",), ("capture",), ("data",)),
+        *(("replication", key) for key in ("mode", "quorum", "visible")),
+    ),
+    "replicate": (("source",), ("log",), ("capture",), ("data",), ("replication",)),
+    "pipelines": (
+        *(("source",), ("log",), ("capture",), ("data",), ("replication",)),
+        *(("spark",), ("pipelines",)),
+    ),
+}
+"""What a process reads of the settings. The processes that are missing here read all of it.
+
+Capture also reads where new pipelines start, for what the log has to keep until they have a pin. A
+pipeline that a reload adds has its pin before its first batch.
+"""
+
+
+def reads(process: str, path: KeyPath) -> bool:
+    """Whether a process reads a key of the settings.
+
+    >>> reads("capture", ("log", "codec")), reads("capture", ("http", "port"))
+    (True, False)
+    """
+    known = _READS.get(process)
+    return known is None or any(path[: len(each)] == each for each in known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roster:
+    """Which processes the settings ask for. It is fixed when `tailrace run` starts."""
+
+    replicated: bool
+    pipelines: bool
+    watched: bool
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Self:
+        """The roster of settings as a document."""
+        return cls(
+            replicated=bool(at(settings, ("replication", "followers"))),
+            pipelines=bool(at(settings, ("pipelines",))),
+            watched=bool(at(settings, ("alerts", "supervised"))),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The processes, in the order in which they start and stop."""
+        given = {
+            "capture": True, "replicate": self.replicated, "pipelines": self.pipelines,
+            "serve": True, "watch": self.watched,
+        }  # fmt: skip
+        return tuple(name for name, there in given.items() if there)
 
 
 def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> list[Spec]:
@@ -23,7 +85,7 @@ def processes(config: Config, file: Path, *, metrics_lines: bool = False) -> lis
         Spec(
             name="capture",
             command=(*tailrace, "capture", *settings),
-            reloads=False,
+            reloads="capture" not in FIXED,
             ends_all=frozenset({LogFencedError.exit_code}) if replicated else frozenset(),
         )
     ]

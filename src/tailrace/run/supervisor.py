@@ -13,7 +13,9 @@ The rules:
 5. When the supervisor dies, its processes end. A new supervisor waits until they have: two captures
    or two pipelines on one folder would disturb each other.
 6. SIGHUP reloads the settings: pipelines and HTTP endpoints restart with the new ones, also those
-   in a final state. Invalid settings change nothing. Capture is not restarted.
+   in a final state. An order (`run.reloads`) restarts those that read what has changed, and those
+   in a final state. Invalid settings, and changes that need a restart of all, change nothing.
+   Capture is not restarted.
 7. When every worker is in a final state, the supervisor ends with the exit code of the worker that
    failed first. Pipelines do not count while there is no log: only capture creates it.
 8. When another machine has taken over (capture is FENCED), all processes are stopped: its pipelines
@@ -25,25 +27,55 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from tailrace.errors import TailraceError
 from tailrace.run import status
 from tailrace.run.child import Child, State, SubprocessLauncher, restart_backoff
+from tailrace.run.loaded import loaded_file
 from tailrace.run.lock import data_folder_lock
 from tailrace.run.summary import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
     from types import FrameType
 
     from tailrace.backoff import Backoff
+    from tailrace.config.pinned import Pin
     from tailrace.run.child import Launcher, Spec
 
 _TICK_S = 0.05
+
+
+class Settings(Protocol):
+    """The settings of the processes, which can be loaded again."""
+
+    @property
+    def pin(self) -> Pin | None:
+        """What processes read that are started now; None: the file, as it is then."""
+
+    def ordered(self) -> bool:
+        """Whether an operator has ordered that."""
+
+    def reload(self) -> Collection[str]:
+        """Load them; the processes that read what has changed. Raises TailraceError: no change."""
+
+
+class UnknownSettings:
+    """Settings that only the processes know: each reads them when it starts."""
+
+    pin: Pin | None = None
+
+    def ordered(self) -> bool:
+        """Never."""
+        return False
+
+    def reload(self) -> Collection[str]:
+        """None is known to have changed."""
+        return ()
 
 
 class Supervisor:
@@ -59,11 +91,11 @@ class Supervisor:
         launcher: Launcher,
         *,
         backoff: Callable[[], Backoff] = restart_backoff,
-        check: Callable[[], object] = lambda: None,
+        settings: Settings | None = None,
         started_at: float = 0.0,
     ) -> None:
         self.children = [Child(spec, launcher, backoff()) for spec in specs]
-        self._check = check
+        self._settings = settings or UnknownSettings()
         self._where = where
         self._started_at = started_at
         self._signals = 0
@@ -95,9 +127,7 @@ class Supervisor:
             self._to_stop = list(self.children)
         if self._to_stop is not None:
             return self._tick_stop(self._to_stop, now)
-        if self._reload_requested:
-            self._reload_requested = False
-            self._reload_all(now)
+        self._reload_if_requested(now)
         for child in self.children:
             child.tick(now)
         self._report("running", now)
@@ -118,17 +148,26 @@ class Supervisor:
         self._report("stopped", now, at_once=True)
         return False
 
-    def _reload_all(self, now: float) -> None:
+    def _reload_if_requested(self, now: float) -> None:
+        by_signal, self._reload_requested = self._reload_requested, False
+        reports = now - self._reported_at >= status.WRITE_EVERY_S
+        if not by_signal and not (reports and self._settings.ordered()):
+            return
         events = structlog.get_logger()
         try:
-            self._check()
+            changed = self._settings.reload()
         except TailraceError as error:
             events.error("run.reload_refused", reason=str(error), hint=error.hint)
             return
-        events.info("run.reloading")
-        for child in self.children:
-            if child.spec.reloads:
-                child.reload(now)
+        reloaded = [
+            child
+            for child in self.children
+            if child.spec.reloads
+            and (by_signal or child.spec.name in changed or child.state is State.FAILED)
+        ]
+        events.info("run.reloading", processes=[child.spec.name for child in reloaded])
+        for child in reloaded:
+            child.reload(now)
 
     def _no_worker_left(self) -> bool:
         """Whether every worker is in a final state, or has nothing to do without one that is."""
@@ -167,20 +206,25 @@ def supervise(
     data: Path,
     *,
     backoff: Callable[[], Backoff] = restart_backoff,
-    check: Callable[[], object] = lambda: None,
+    settings: Settings | None = None,
+    begin: Callable[[], object] = lambda: None,
 ) -> int:
     """Run processes on a data folder until SIGTERM or SIGINT; the exit code.
 
-    `check` validates the settings before SIGHUP restarts processes with them.
+    `begin` is called when no other supervisor uses the data folder.
     """
     where = status.folder(data)
+    known = settings or UnknownSettings()
     with data_folder_lock(where) as lock:
         supervisor = Supervisor(
-            specs, where, SubprocessLauncher((lock,)),
-            backoff=backoff, check=check, started_at=time.time(),
+            specs, where, SubprocessLauncher((lock,), lambda: known.pin),
+            backoff=backoff, settings=known, started_at=time.time(),
         )  # fmt: skip
         _handle_signals(supervisor)
         status.clear(where)
+        if settings is None:
+            loaded_file(data).remove()
+        begin()
         try:
             _run(supervisor)
         except BaseException:

@@ -29,6 +29,7 @@ from tests.integration.console.chromium import (
 )
 from tests.integration.console.serving import serving
 from tests.unit.console import brokered
+from tests.unit.console.edited import Settings
 from tests.unit.console.house import CHANGE, RUNNING, TOKEN, House
 from tests.waiting import wait_for
 
@@ -49,11 +50,15 @@ def _keep(driver: Chrome, name: str) -> None:
 def house(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     made = House(tmp_path / "data", replication={"followers": ["127.0.0.1:7432"], "mode": "sync"})
     made.park()
+    edited = Settings(made)
+    edited.values["pipelines"]["shop"]["where"] = "after.total > 100 AND after.note <> ''"
     if request.param == "healthy":
         made.healthy()
         brokered.show(monkeypatch, brokered.figures())
     else:
         made.troubled()
+        edited.values["source"] = {"slot": "another"}
+    edited.write()
     trends, start = made.console._trends, time.time() - 600
     for at in range(60):
         trends._clock = partial(float, start + 10 * at)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tailrace
 from tailrace import config
-from tailrace.run.processes import follower_processes, processes
+from tailrace.run.processes import follower_processes, processes, reads
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,32 @@ def test_the_watchdog_stops_last(alerts: dict[str, Any] | None, names: list[str]
     if names[-1] == "watch":
         assert specs[-1].command[-3:] == ("watch", "-c", "t.yml")
         assert followers[-1].command[-1] == "--follower"
+
+
+@pytest.mark.parametrize(
+    ("packages", "process"),
+    [
+        (("pipeline", "backfill", "snapshot", "parking", "sinks", "jetstream"), "pipelines"),
+        (("replica",), "replicate"),
+        (("capture",), "capture"),
+    ],
+)
+def test_no_process_reads_a_section_that_it_does_not_declare(
+    packages: tuple[str, ...], process: str
+) -> None:
+    """A reload would not restart the process for it. Capture reads where pipelines begin: see
+    `tailrace.run.processes`."""
+    source = Path(tailrace.__file__).parent
+    undeclared = {name for name in config.Config.model_fields if not reads(process, (name,))}
+    undeclared -= {"replication"} | ({"pipelines"} if process == "capture" else set())
+    assert "http" in undeclared
+    found = []
+    files = [file for package in packages for file in (source / package).rglob("*.py")]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in undeclared:
+                owner = ast.unparse(node.value)
+                if owner.rpartition(".")[2].lstrip("_") in ("config", "settings"):
+                    found.append(f"{file.relative_to(source)}:{node.lineno} {owner}.{node.attr}")
+    assert len(files) > 5
+    assert found == []

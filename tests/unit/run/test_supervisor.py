@@ -24,6 +24,7 @@ from tests.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tailrace.config.pinned import Pin
     from tailrace.observe.figures import ProcessFigures
 
 
@@ -40,13 +41,20 @@ class Simulation:
         self.now = 1000.0
         self.settings_error: ConfigError | None = None
         self.launcher = FakeLauncher(*stubborn)
+        self.order: frozenset[str] | None = None
+        self.pin: Pin | None = None
         self.supervisor = Supervisor(
-            specs, self.where, self.launcher, check=self._check, started_at=5.0
+            specs, self.where, self.launcher, settings=self, started_at=5.0
         )
 
-    def _check(self) -> None:
+    def ordered(self) -> bool:
+        return self.order is not None
+
+    def reload(self) -> frozenset[str]:
+        changed, self.order = self.order, None
         if self.settings_error is not None:
             raise self.settings_error
+        return changed or frozenset()
 
     def tick(self, after_s: float = 0.0) -> bool:
         self.now += after_s
@@ -224,6 +232,28 @@ def test_a_reload_restarts_all_but_capture(tmp_path: Path) -> None:
     assert simulation.journal.count("kill stubborn") == 1
 
 
+def test_an_order_restarts_what_reads_the_change_and_what_has_failed(tmp_path: Path) -> None:
+    simulation = Simulation(
+        tmp_path, spec("capture"), spec("pipelines"), spec("serve"), spec("failed")
+    )
+    simulation.tick()
+    simulation.exit("failed", GapError.exit_code)
+    simulation.tick()
+    simulation.order = frozenset({"capture", "serve"})
+    simulation.tick(1.1)
+    simulation.tick()
+    assert simulation.order is None
+    assert simulation.journal[4:] == ["terminate serve", "start failed", "start serve"]
+
+
+def test_an_order_is_looked_for_once_per_second(three: Simulation) -> None:
+    three.order = frozenset({"serve"})
+    three.tick(0.5)
+    assert three.order is not None
+    three.tick(0.6)
+    assert three.order is None
+
+
 def test_a_reload_with_invalid_settings_changes_nothing(
     three: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,9 +289,14 @@ from tailrace.run.supervisor import supervise
 from tailrace.errors import ConfigError
 from tailrace.observe import logs
 
-def check():
-    if Path("wrong").exists():
-        raise ConfigError("the settings are wrong")
+class Settings:
+    pin = None
+    def ordered(self):
+        return False
+    def reload(self):
+        if Path("wrong").exists():
+            raise ConfigError("the settings are wrong")
+        return ()
 
 logs.configure("json")
 specs = [
@@ -269,7 +304,7 @@ specs = [
     for name, program in json.loads(sys.argv[2])
 ]
 backoff = lambda: Backoff(first_s=0.05, max_s=0.2, jitter=0.0)
-sys.exit(supervise(specs, Path(sys.argv[1]), backoff=backoff, check=check))
+sys.exit(supervise(specs, Path(sys.argv[1]), backoff=backoff, settings=Settings()))
 """
 STAYS = """
 import signal, sys, time

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailrace import audit
+from tailrace.config.document import masked
 from tailrace.console.views.overview import pipeline_document, span_of
-from tailrace.console.views.settings import masked
 from tailrace.control import ControlFile
 from tailrace.errors import ConfigError
 from tailrace.observe.figure import document

@@ -1,52 +1,44 @@
-"""What runs? The settings of this process, without their secrets."""
+"""What runs? What does the file say, and what would it change? Without secrets."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, SecretStr
+from tailrace.config.document import leaves, masked
+from tailrace.errors import TailraceError
+from tailrace.run.loaded import loaded_file, shown
+from tailrace.run.plan import propose
+from tailrace.run.plan_text import plan_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from tailrace.console.page import Document
     from tailrace.console.system import System
-
-MASK = "••••••"
-_SHOWN_KINDS = (str, int, float, bool)
+    from tailrace.run.loaded import Loaded
 
 
 def settings(system: System, query: Mapping[str, str]) -> Document:
-    """The settings, as a tree and as lines."""
+    """The settings that run, as a tree and as lines, and the plan of the settings file."""
     del query
-    tree = masked(system.config)
-    return {"settings": tree, "lines": [list(line) for line in _lines("", tree)]}
+    loaded = loaded_file(system.config.data).read_or(None)
+    tree = shown(loaded.settings) if loaded is not None else masked(system.config)
+    lines = [[".".join(path), value] for path, value in leaves(tree)]
+    return {"settings": tree, "lines": lines, **_difference(system, loaded)}
 
 
-def masked(value: object) -> Any:
-    """A settings model as a document. A secret shows only whether it is set.
-
-    >>> masked({"a": SecretStr("x"), "b": SecretStr(""), "c": 1})
-    {'a': '••••••', 'b': '', 'c': 1}
-    """
-    if isinstance(value, SecretStr) or hasattr(value, "get_secret_value"):
-        return MASK if value.get_secret_value() else ""
-    if isinstance(value, BaseModel):
-        # A field that settings do not print does not appear here either.
-        return {
-            name: masked(getattr(value, name)) if field.repr else MASK
-            for name, field in type(value).model_fields.items()
-        }
-    if isinstance(value, dict):
-        return {str(key): masked(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [masked(each) for each in value]
-    return value if value is None or isinstance(value, _SHOWN_KINDS) else str(value)
-
-
-def _lines(path: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict) and tree:
-        for key, value in tree.items():
-            yield from _lines(f"{path}.{key}" if path else key, value)
-    else:
-        yield path, tree
+def _difference(system: System, loaded: Loaded | None) -> dict[str, Any]:
+    """What the file would change, or why that is unknown."""
+    if loaded is None:
+        # A server that runs alone, or of a command without a settings file of yours.
+        return {"loaded": None, "plan": None, "error": None}
+    about = {
+        "file": loaded.file, "at": loaded.at.isoformat(), "orders": loaded.orders,
+        "refusal": loaded.refusal, "hint": loaded.hint,
+    }  # fmt: skip
+    try:
+        _, plan = propose(system.config.data)
+    except TailraceError as error:
+        problem = {"code": error.code, "text": str(error), "hint": error.hint}
+        return {"loaded": about, "plan": None, "error": problem}
+    return {"loaded": about, "plan": plan_document(plan), "error": None}
