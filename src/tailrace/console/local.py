@@ -48,9 +48,12 @@ class Local:
         self._system = System(config, self._figures, trends, Access(config, ""))
 
     def _figures(self) -> SystemFigures:
-        """The figures. The lag in seconds needs a history: one reading would show too little."""
+        """The figures. A lag in seconds needs a history: one reading knows only where it is 0."""
         figures = self._overview.read()
-        pipelines = (replace(each, lag_s=each.lag_s and None) for each in figures.pipelines)
+        pipelines = (
+            replace(each, lag_s=0.0 if each.position == figures.log.end else None)
+            for each in figures.pipelines
+        )
         return replace(figures, pipelines=tuple(pipelines))
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Document:
