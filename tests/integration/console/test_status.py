@@ -86,7 +86,7 @@ def test_files_and_a_server_show_the_same(house: House, tmp_path: Path) -> None:
         wait_for(lambda: call("status", "--at", url).returncode == 1, "the new figures")
         for words in (("-c", file), ("--at", url)):
             assert "POISONED" in shown(*words, code=1)
-        [document] = [json.loads(shown("--at", url, "--json", code=1))]
+        document = json.loads(call("status", "--at", url, "--json").stdout)
         assert document["state"] == "error"
         assert document["pipelines"][0]["code"] == "POISONED"
         assert "trends" not in document
@@ -263,6 +263,6 @@ def test_figures_without_a_commit_are_unknown(house: House, tmp_path: Path) -> N
     house.write(replace(RUNNING, position=str(house.folder.positions[0])))
     status.write(house.where, "capture", CaptureFigures(state="streaming"))
     file = settings(house, tmp_path, port=0)
-    [pipeline] = json.loads(shown("-c", file, "--json", code=0))["pipelines"]
+    [pipeline] = json.loads(call("status", "-c", file, "--json").stdout)["pipelines"]
     assert pipeline["lag_s"] is None
     assert pipeline["lag_bytes"] > 0
