@@ -51,7 +51,7 @@ class Local:
         """The figures. A lag in seconds needs a history: one reading knows only where it is 0."""
         figures = self._overview.read()
         pipelines = (
-            replace(each, lag_s=0.0 if each.position == figures.log.end else None)
+            replace(each, lag_s=0.0 if each.position and each.position == figures.log.end else None)
             for each in figures.pipelines
         )
         return replace(figures, pipelines=tuple(pipelines))

@@ -57,7 +57,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class There:
-    """A data folder behind a server."""
+    """A data folder that a server shows."""
 
     house: House
     url: str
@@ -134,7 +134,7 @@ READS: tuple[tuple[tuple[object, ...], str], ...] = (
 def test_what_is_read_is_the_same_both_ways(
     here: Here, there: There, tmp_path: Path, words: tuple[object, ...], shown: str
 ) -> None:
-    """GIVEN equal systems, one as files and one behind a server WHEN a command reads THEN both
+    """GIVEN equal systems, one as files, one with a server WHEN a command reads THEN both
     outputs are the same, and a token that may only read is enough."""
     reader = There(house=there.house, url=there.url, token=token(there.house, tmp_path, "read"))
     if "export" in words:

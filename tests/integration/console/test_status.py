@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import threading
@@ -266,3 +267,7 @@ def test_figures_without_a_commit_are_unknown(house: House, tmp_path: Path) -> N
     [pipeline] = json.loads(call("status", "-c", file, "--json").stdout)["pipelines"]
     assert pipeline["lag_s"] is None
     assert pipeline["lag_bytes"] > 0
+    shutil.rmtree(house.config.log.path)
+    house.write(replace(RUNNING, position=""))
+    [pipeline] = json.loads(call("status", "-c", file, "--json").stdout)["pipelines"]
+    assert (pipeline["lag_s"], pipeline["lag_bytes"]) == (None, None)
