@@ -46,6 +46,7 @@ class System:
         self.spark = spark
         self.pipeline: dict[str, Any] = pipeline or {}
         self.source: dict[str, Any] = {"dsn": database.dsn, "publication": "pub"}
+        self.telemetry: dict[str, Any] | None = None
         self.log = data / "log"
         if captured is not None:
             self.captured = captured
@@ -62,6 +63,7 @@ class System:
                 "log": {"path": self.log},
                 "data": self.data,
                 "pipelines": {self.name: self.pipeline},
+                "telemetry": self.telemetry,
             }
         )
 

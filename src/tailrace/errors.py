@@ -32,15 +32,16 @@
     │   ├── PoisonedError                 POISONED               33  never
     │   └── SinkFencedError               SINK_FENCED            34  never
     ├── AlertUndeliveredError             ALERT_UNDELIVERED      19  back-off
+    ├── ApiUnreachableError               API_UNREACHABLE        50  back-off
+    ├── ApiRefusedError                   API_REFUSED            51  never
     └── ReplicaError
         ├── ReplicaUnreachableError       REPLICA_UNREACHABLE    40  back-off
         ├── ReplicaRefusedError           REPLICA_REFUSED        41  never
         └── LeadingError                  LEADING                42  never
 
-`code` is stable and is what logs, metrics and scripts see. `exit_code` is the exit code of the
-process. `retry` says whether a retry can succeed without an operator: retry loops read it and
-nothing else. `hint` is the next step for an operator. Errors survive pickling, because
-they cross process borders.
+`code` is stable: logs, metrics and scripts see it. `exit_code` is that of the process. `retry` says
+whether a retry can succeed without an operator: retry loops read nothing else. `hint` is the next
+step for an operator. Errors survive pickling, because they cross process borders.
 """
 
 from __future__ import annotations
@@ -82,10 +83,7 @@ def _restore(kind: type[TailraceError], message: str, hint: str) -> TailraceErro
 
 
 class UnexpectedError(TailraceError):
-    """A failure that no component expects: a bug, or an unknown error of a library.
-
-    It is retried, because nothing says that it will happen again.
-    """
+    """A bug, or an unknown error of a library. It is retried: it may not happen again."""
 
     code = "UNEXPECTED"
     exit_code = 1
@@ -344,6 +342,21 @@ class AlertUndeliveredError(TailraceError):
     exit_code = 19
     retry = Retry.BACK_OFF
     default_hint = "Correct the channel in `alerts.channels`, then run: tailrace alert test"
+
+
+class ApiUnreachableError(TailraceError):
+    """No answer, or no secure connection, to a command that asks a server (`--at`)."""
+
+    code = "API_UNREACHABLE"
+    exit_code = 50
+    retry = Retry.BACK_OFF
+
+
+class ApiRefusedError(TailraceError):
+    """The server of `--at` accepts no such token or request."""
+
+    code = "API_REFUSED"
+    exit_code = 51
 
 
 class ReplicaError(TailraceError):

@@ -57,6 +57,7 @@ def corpus() -> list[bytes]:
 
 def _filled(path: str) -> str:
     path = path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
+    path = path.replace("{reader}", "shop")
     return path.replace("{message}", CHANGE)
 
 

@@ -1,6 +1,7 @@
 """`tailrace backfill` and `tailrace backfills`: submit, watch and control backfills.
 
-The commands write orders to the data folder. The running pipelines carry them out.
+The commands write orders to the data folder, or ask the system at `--at`. The running pipelines
+carry them out.
 """
 
 # ruff: noqa: PLC0415 - heavy modules are loaded when a command runs, not for --help
@@ -16,11 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tailrace.cli import options
+from tailrace.cli import options  # noqa: TC001 - typer reads the annotations
+from tailrace.cli.at import At
+from tailrace.cli.model_options import with_options
 
 if TYPE_CHECKING:
-    from tailrace.backfill.order import DesiredState
-    from tailrace.config import Config
+    from tailrace.console.operations import Operations
 
 _POLL_S = 0.25
 _REPORT_S = 10.0
@@ -29,10 +31,12 @@ _REPORT_S = 10.0
 backfills_app = typer.Typer(name="backfills", help="List, pause, resume and cancel backfills.")
 
 
+@with_options(At)
 def backfill(
     pipeline: Annotated[str, typer.Argument(help="Name of a pipeline in the settings file.")],
     table: Annotated[str, typer.Argument(help="Table name as in SQL: orders, sales.orders.")],
     *,
+    at: At,
     where: Annotated[
         str, typer.Option(help="Read only rows that match this condition on the table's columns.")
     ] = "",
@@ -57,32 +61,31 @@ def backfill(
       tailrace backfill shop sales.orders --where "placed_at > '2026-01-01'" --rate 5000
       tailrace backfills pause fill-1794743604038
     """
-    from tailrace.backfill import queue
-
-    settings = options.settings(config)
-    order = queue.submit(settings, pipeline, table, where=where, rate=rate)
+    system = at.system(config)
+    order = {"pipeline": pipeline, "table": table, "where": where, "rate": rate}
+    done = system.perform("/backfills/start", order)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{order.id}: {order.table} through {pipeline}")
-    if not options.pipelines_run(settings):
+    console.print(f"{done['id']}: {done['table']} through {pipeline}")
+    if not done["pipelines_run"]:
         console.print("No pipelines run on this data folder. The backfill starts when they do.")
         return
     if wait:
-        raise typer.Exit(_watch(settings, order.id, console))
+        raise typer.Exit(_watch(system, done["id"], console))
 
 
 @backfills_app.callback(invoke_without_command=True)
+@with_options(At)
 def ls(
     context: typer.Context,
     *,
+    at: At,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     config: options.ConfigFile = None,
 ) -> None:
     """List, pause, resume and cancel backfills. Without a subcommand, list them."""
     if context.invoked_subcommand is not None:
         return
-    from tailrace.backfill import queue
-
-    backfills = queue.list_backfills(options.settings(config))
+    backfills = at.system(config).get("/backfills")["backfills"][::-1]
     if as_json:
         typer.echo(json.dumps(backfills, indent=2, ensure_ascii=False))
         return
@@ -108,35 +111,35 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Id, as `tailrace backfill
 
 
 @backfills_app.command()
-def pause(name: Id, *, config: options.ConfigFile = None) -> None:
+@with_options(At)
+def pause(name: Id, *, at: At, config: options.ConfigFile = None) -> None:
     """Stop reading after the current page; `resume` continues from there."""
-    _set_desired_state(config, name, "pause")
+    _perform(at.system(config), name, "pause")
 
 
 @backfills_app.command()
-def resume(name: Id, *, config: options.ConfigFile = None) -> None:
+@with_options(At)
+def resume(name: Id, *, at: At, config: options.ConfigFile = None) -> None:
     """Resume a paused backfill."""
-    _set_desired_state(config, name, "run")
+    _perform(at.system(config), name, "resume")
 
 
 @backfills_app.command()
-def cancel(name: Id, *, config: options.ConfigFile = None) -> None:
+@with_options(At)
+def cancel(name: Id, *, at: At, config: options.ConfigFile = None) -> None:
     """Cancel a backfill. Pages that were already read are still delivered."""
-    _set_desired_state(config, name, "cancel")
+    _perform(at.system(config), name, "cancel")
 
 
-def _set_desired_state(config: Any, name: str, state: DesiredState) -> None:
-    from tailrace.backfill import queue
+def _perform(system: Operations, name: str, action: str) -> None:
+    from tailrace.console.operations import path_of
 
-    order = queue.set_desired_state(options.settings(config), name, state)
-    typer.echo(f"{order.id}: {state}")
+    done = system.perform(path_of("backfills", name, action), {})
+    typer.echo(f"{done['id']}: {done['desired_state']}")
 
 
-def _watch(settings: Config, name: str, console: Console) -> int:
+def _watch(system: Operations, name: str, console: Console) -> int:
     """Show a backfill until it ends; the exit code of the command."""
-    from tailrace.backfill import queue
-    from tailrace.backfill.order import FINISHED
-
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
@@ -145,12 +148,11 @@ def _watch(settings: Config, name: str, console: Console) -> int:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("queued", total=1.0, figures="")
         while True:
-            row: dict[str, Any] = next(
-                each for each in queue.list_backfills(settings) if each["id"] == name
-            )
+            listed = system.get("/backfills")["backfills"]
+            row: dict[str, Any] = next(each for each in listed if each["id"] == name)
             figures = f"{row['rows']:,} rows, {row['bytes'] / 1e6:,.1f} MB, {_rate(row):,.0f}/s"
             progress.update(task, description=row["state"], completed=row["share"], figures=figures)
-            if row["state"] in FINISHED:
+            if row["finished"]:
                 break
             if not console.is_terminal and time.monotonic() - printed_s > _REPORT_S:
                 printed_s = time.monotonic()

@@ -4,22 +4,24 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from tailrace.cli import options
+from tailrace.cli.at import At, here_only
+from tailrace.cli.model_options import with_options
+from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
 
     from tailrace.config import Config, Pipeline
+    from tailrace.console.operations import Operations
 
 pipeline_app = typer.Typer(
     name="pipeline",
@@ -27,58 +29,54 @@ pipeline_app = typer.Typer(
     help="Try, pause, resume, restart, rewind and skip single pipelines.",
 )
 
+_MOVE_S, _POLL_S = 30.0, 0.25
+
 Name = Annotated[str, typer.Argument(help="Name of a pipeline in the settings file.")]
 Reason = Annotated[str, typer.Option(help="Why; recorded in audit.jsonl of the data folder.")]
 
 
 @pipeline_app.command()
-def ls(*, config: options.ConfigFile = None) -> None:
+@with_options(At)
+def ls(*, at: At, config: options.ConfigFile = None) -> None:
     """List the pipelines with their states."""
-    from tailrace.control import ControlFile
-    from tailrace.run import status
-
-    settings = options.settings(config)
-    report = status.read(status.folder(settings.data), "pipelines", status.PipelinesStatus)
-    up = report is not None and report.up
-    known = (report.status.pipelines or {}) if report is not None else {}
     table = Table(box=None, pad_edge=False)
     for heading in ("pipeline", "state", "position", "events", "reason"):
         table.add_column(heading, no_wrap=heading != "reason")
-    for name in settings.pipelines:
-        control, figures = ControlFile(settings.data, name).read(), known.get(name)
-        state = figures.state if up and figures is not None else "down"
-        if control.paused and not up:
-            state = "paused"
-        reason = figures.message if up and figures is not None and figures.message else ""
-        if control.paused:
-            reason = " ".join(filter(None, [control.reason, f"({control.user})"]))
-        position, events = (figures.position, figures.events) if figures else ("", 0)
-        table.add_row(name, state, position, f"{events:,}", reason)
+    for each in at.system(config).get("/pipelines")["pipelines"]:
+        control, up = each["control"], each["state"] != "down"
+        state = "paused" if control["paused"] and not up else each["state"]
+        reason = each["message"] if up else ""
+        if control["paused"]:
+            reason = " ".join(filter(None, [control["reason"], f"({control['user']})"]))
+        table.add_row(each["name"], state, each["position"], f"{each['events']:,}", reason)
     Console(highlight=False, soft_wrap=True, markup=False).print(table)
 
 
 @pipeline_app.command()
-def pause(name: Name, *, reason: Reason = "", config: options.ConfigFile = None) -> None:
+@with_options(At)
+def pause(name: Name, *, at: At, reason: Reason = "", config: options.ConfigFile = None) -> None:
     """Stop delivering until `resume`, also over restarts. The log keeps what is not delivered.
 
     The present micro-batch ends in order. Other pipelines continue.
     """
-    _control(config, name, "pause", reason)
+    _control(at.system(config), name, "pause", reason)
 
 
 @pipeline_app.command()
-def resume(name: Name, *, reason: Reason = "", config: options.ConfigFile = None) -> None:
+@with_options(At)
+def resume(name: Name, *, at: At, reason: Reason = "", config: options.ConfigFile = None) -> None:
     """Continue delivering where `pause` has stopped."""
-    _control(config, name, "resume", reason)
+    _control(at.system(config), name, "resume", reason)
 
 
 @pipeline_app.command()
-def restart(name: Name, *, reason: Reason = "", config: options.ConfigFile = None) -> None:
+@with_options(At)
+def restart(name: Name, *, at: At, reason: Reason = "", config: options.ConfigFile = None) -> None:
     """Stop a pipeline's query in order and start it again; also one that has failed.
 
     Settings are not read again: `tailrace apply` does that.
     """
-    _control(config, name, "restart", reason)
+    _control(at.system(config), name, "restart", reason)
 
 
 Place = Annotated[
@@ -93,9 +91,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @pipeline_app.command()
+@with_options(At)
 def rewind(
     name: Name,
     *,
+    at: At,
     to: Annotated[
         str,
         typer.Option(
@@ -117,14 +117,16 @@ def rewind(
       tailrace pipeline rewind orders --to 2026-01-31T12:00:00Z
       tailrace pipeline rewind orders --to earliest --reason "new index"
     """
-    _move(config, name, "rewind", to, reason=reason, yes=yes)
+    _move(at.system(config), name, "rewind", to, reason=reason, yes=yes)
 
 
 @pipeline_app.command()
+@with_options(At)
 def skip(
     name: Name,
     position: Place,
     *,
+    at: At,
     yes: Yes = False,
     reason: Reason = "",
     config: options.ConfigFile = None,
@@ -139,10 +141,11 @@ def skip(
       tailrace pipeline skip orders 00000000016b3748-0 --reason "row 17 is broken"
       tailrace pipeline skip orders now
     """
-    _move(config, name, "skip", position, reason=reason, yes=yes)
+    _move(at.system(config), name, "skip", position, reason=reason, yes=yes)
 
 
 @pipeline_app.command("try")
+@here_only
 def try_(
     name: Name,
     *,
@@ -223,50 +226,48 @@ def _headers(row: dict[str, Any]) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in row["headers"] or []}
 
 
-def _control(
-    config: Path | None, name: str, action: Literal["pause", "resume", "restart"], reason: str
-) -> None:
-    from tailrace.control import ControlFile
+def _control(system: Operations, name: str, action: str, reason: str) -> None:
+    from tailrace.console.operations import path_of
 
-    settings = options.settings(config)
-    _configured(settings, name)
-    getattr(ControlFile(settings.data, name), action)(user=getpass.getuser(), reason=reason)
+    done = system.perform(path_of("pipelines", name, action), {"reason": reason})
     typer.echo(f"{name}: {action}")
-    if not options.pipelines_run(settings):
+    if not done["pipelines_run"]:
         typer.echo("No pipelines run on this data folder. It takes effect when they do.")
 
 
 def _move(
-    config: Path | None,
-    name: str,
-    action: Literal["rewind", "skip"],
-    where: str,
-    *,
-    reason: str,
-    yes: bool,
+    system: Operations, name: str, action: str, where: str, *, reason: str, yes: bool
 ) -> None:
-    from tailrace.errors import ConfigError
-    from tailrace.pipeline.moves import order_move, plan_move, result_of
+    from tailrace.console.operations import path_of
 
-    settings = options.settings(config)
-    _configured(settings, name)
-    move = plan_move(settings, name, action, where)
-    for line in move.lines():
+    path, body = path_of("pipelines", name, action), {"to": where, "reason": reason}
+    effect = system.effect(path, body)
+    for line in filter(None, (*effect.lines, effect.warning)):
         typer.echo(line)
     if not yes:
-        typer.confirm(f"Continue {name} after {move.to}?", abort=True)
-    control = order_move(settings, move, user=getpass.getuser(), reason=reason)
-    if not options.pipelines_run(settings):
-        typer.echo("No pipelines run on this data folder. It takes effect when they do.")
+        typer.confirm(f"{action.capitalize()} {name}?", abort=True)
+    done = system.perform(path, body)
+    if not done["pipelines_run"]:
+        typer.echo(f"{name}: {action} is ordered")
         return
-    if refusal := result_of(control):
+    if refusal := _refusal(system, name, done["moves"]):
         raise ConfigError(refusal)
-    typer.echo(f"{name} continues after {move.to}.")
+    typer.echo(f"{name} continues after {done['position']}.")
+
+
+def _refusal(system: Operations, name: str, moves: int) -> str:
+    """Wait until the runner of the pipeline has moved it; why not, if it has not."""
+    from tailrace.console.operations import path_of
+
+    for _ in range(round(_MOVE_S / _POLL_S)):
+        control = system.get(path_of("pipelines", name))["control"]
+        if control["moved"] >= moves:
+            return str(control["refusal"])
+        time.sleep(_POLL_S)
+    return f"the pipeline has not stopped within {_MOVE_S:g} s; it moves when it does"
 
 
 def _configured(settings: Config, name: str) -> Pipeline:
-    from tailrace.errors import ConfigError
-
     if name not in settings.pipelines:
         raise ConfigError(
             f"there is no pipeline {name!r}",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli import options
+from tailrace.cli.at import here_only
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -66,6 +67,7 @@ Backfill = Annotated[
 
 
 @table_app.command()
+@here_only
 def add(
     file: File,
     table: Table,
@@ -127,6 +129,7 @@ def add(
 
 
 @table_app.command()
+@here_only
 def remove(
     file: File,
     table: Table,

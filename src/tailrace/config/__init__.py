@@ -10,6 +10,7 @@ from tailrace.config.pipeline import Backfill, Backfills, Pipeline, Snapshots
 from tailrace.config.replication import Replication
 from tailrace.config.sections import Capture, Config, Log, Source
 from tailrace.config.spark import Spark
+from tailrace.config.telemetry import Telemetry
 
 __all__ = [
     "Alerts",
@@ -24,6 +25,7 @@ __all__ = [
     "Snapshots",
     "Source",
     "Spark",
+    "Telemetry",
     "absolute",
     "load",
     "section_of",

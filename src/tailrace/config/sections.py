@@ -21,6 +21,7 @@ from tailrace.config.http import Http
 from tailrace.config.pipeline import Pipeline  # noqa: TC001 - pydantic reads them
 from tailrace.config.replication import Replication
 from tailrace.config.spark import Spark
+from tailrace.config.telemetry import Telemetry
 from tailrace.settings import Bytes, Section
 
 _NAME_BYTES = 63
@@ -151,6 +152,7 @@ class Config(Section):
     spark: Spark = Field(default=Spark(), description=Spark.__doc__)
     http: Http = Field(default=Http(), description=Http.__doc__)
     alerts: Alerts | None = Field(default=None, description=Alerts.__doc__)
+    telemetry: Telemetry | None = Field(default=None, description=Telemetry.__doc__)
     pipelines: dict[PipelineName, Pipeline] = Field(
         default={}, description="The pipelines, by name."
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.access.identity import Level
 from tailrace.console.actions import backfill as backfill_actions
 from tailrace.console.actions import broker as broker_actions
+from tailrace.console.actions import log as log_actions
 from tailrace.console.actions import parked as parked_actions
 from tailrace.console.actions import pipeline as pipeline_actions
 from tailrace.console.actions import settings as settings_actions
@@ -85,6 +86,9 @@ PAGES: tuple[Page, ...] = (
         name="parked_message", path="/parked/{pipeline}/{number}", title="Parked message",
         question="What is in it, and why was it not accepted?", view=parked.parked_message,
         level=Level.VIEWER, menu=False, live=False,
+        query=(
+            Parameter(name="whole", description="true: the payload in full.", default="false"),
+        ),
     ),
     Page(
         name="backfills", path="/backfills", title="Backfills", question="How far are backfills?",
@@ -101,6 +105,9 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="log", path="/log", title="Log", question="What does the log hold, and for whom?",
         view=log.log,
+        query=(
+            Parameter(name="segments", description="false: without them.", default="true"),
+        ),
     ),
     Page(
         name="replicas", path="/replicas", title="Replicas", question="Who has a copy of the log?",
@@ -149,4 +156,5 @@ ACTIONS: tuple[Action[Any], ...] = (
     *backfill_actions.actions(),
     *broker_actions.actions(),
     *settings_actions.actions(),
+    *log_actions.actions(),
 )

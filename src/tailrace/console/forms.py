@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
@@ -65,7 +65,7 @@ def validated(read: Callable[[], M]) -> M:
 
 
 def fields_of(model: type[BaseModel], values: Mapping[str, str]) -> list[FormField]:
-    """The fields of a model, filled with values."""
+    """The fields of a model, filled with values. A form has no lists: they are for programs."""
     kinds: dict[Any, str] = {bool: "checkbox", float: "number", int: "number"}
     return [
         FormField(
@@ -76,4 +76,5 @@ def fields_of(model: type[BaseModel], values: Mapping[str, str]) -> list[FormFie
             required=field.is_required(),
         )
         for name, field in model.model_fields.items()
+        if get_origin(field.annotation) is not tuple
     ]

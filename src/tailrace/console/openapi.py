@@ -54,7 +54,10 @@ def openapi(pages: Iterable[Page], actions: Iterable[Action[Any]]) -> Document:
 
 _ERROR = {
     "type": "object",
-    "properties": {"error": {"type": "string"}},
+    "properties": {
+        "error": {"type": "string", "description": "Code and text."},
+        "hint": {"type": "string", "description": "What to do about it, if that is known."},
+    },
     "required": ["error"],
 }
 

@@ -15,6 +15,7 @@ class RefusedError(HTTPException):
     def __init__(self, status: int, error: TailraceError) -> None:
         super().__init__(status, f"{error.code}: {error}")
         self.error = error
+        self.hint = error.hint
 
 
 def status_of(error: TailraceError) -> RefusedError:

@@ -195,4 +195,4 @@ def _address(request: Request) -> str:
 def _back(request: Request) -> str:
     """The page above an action: that of its pipeline or list."""
     parts = request.url.path.split("/")
-    return "/".join(parts[:3]) if parts[2] == "backfills" else "/".join(parts[:-1])
+    return "/".join(parts[:3]) if parts[2] in ("backfills", "log") else "/".join(parts[:-1])

@@ -11,7 +11,6 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-import orjson
 import structlog
 import uvicorn
 from starlette.applications import Starlette
@@ -21,6 +20,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 
 from tailrace.errors import ProcessError, TailraceError, UnexpectedError
+from tailrace.observe.figure import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +55,8 @@ def application(
         if refusal and (page := refusal(request, error)):
             return page
         content: dict[str, object] = {"error": error.detail}
+        if hint := getattr(error, "hint", ""):
+            content["hint"] = hint
         if error.status_code in (404, 405):
             content["endpoints"] = endpoints
         response = reply(content, error.status_code)
@@ -99,9 +101,7 @@ async def read_body(request: Request) -> bytes:
 
 def reply(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
     """A JSON response, and a task to run after it is sent."""
-    # With the option, LSNs (a subclass of int) reach `default` and become text.
-    body = orjson.dumps(content, default=str, option=orjson.OPT_PASSTHROUGH_SUBCLASS) + b"\n"
-    return Response(body, code, media_type="application/json", background=after)
+    return Response(as_json(content), code, media_type="application/json", background=after)
 
 
 async def _failure(_request: Request, error: Exception) -> Response:

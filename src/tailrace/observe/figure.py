@@ -11,6 +11,7 @@ from collections.abc import Mapping  # noqa: TC003 - get_type_hints reads the an
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_type_hints
 
+import orjson
 from pydantic import PlainSerializer, PlainValidator
 
 from tailrace.position import Lsn
@@ -126,6 +127,12 @@ def document(figures: Figures) -> dict[str, Any]:
     """Figures as the object that `/status` shows: every field, then every public property."""
     shown = {each.name: _shown(getattr(figures, each.name)) for each in fields(figures)}
     return shown | {name: getattr(figures, name) for name in _properties(type(figures))}
+
+
+def as_json(content: object) -> bytes:
+    """A document as a line of JSON. LSNs and times become text."""
+    # With the option, LSNs (a subclass of int) reach `default`.
+    return orjson.dumps(content, default=str, option=orjson.OPT_PASSTHROUGH_SUBCLASS) + b"\n"
 
 
 def _shown(value: object) -> object:

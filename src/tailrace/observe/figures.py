@@ -223,6 +223,9 @@ class PipelineFigures(Figures):
         int, Figure("Restarts of the query after an error.", counter("tailrace_restarts"))
     ] = 0
     reconnects: Annotated[int, Figure("Restarts because the sink was unreachable.")] = 0
+    spans_lost: Annotated[
+        int, Figure("Spans that no collector has.", counter("tailrace_spans_lost"))
+    ] = 0
     events_per_s: Annotated[
         float | None,
         Figure("Recent events per second.", gauge("tailrace_events_per_second")),

@@ -7,7 +7,6 @@ pipeline's own runner between two queries.
 from __future__ import annotations
 
 import re
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tailrace.pipeline.reset import Plan
 
 MoveAction = Literal["rewind", "skip"]
-MOVE_S, _POLL_S = 30.0, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +78,6 @@ def order_move(config: Config, move: Move, *, user: str, reason: str) -> Control
     control = ControlFile(config.data, move.plan.pipeline)
     control.move(move.action, move.to, user=user, reason=reason)
     return control
-
-
-def result_of(control: ControlFile) -> str:
-    """Wait until the runner of the pipeline has moved it; why not, if it has not."""
-    wanted = control.read().moves
-    for _ in range(round(MOVE_S / _POLL_S)):
-        moved = control.moved()
-        if moved.moves >= wanted:
-            return moved.refusal
-        time.sleep(_POLL_S)
-    return f"the pipeline has not stopped within {MOVE_S:g} s; it moves when it does"
 
 
 def place(text: str) -> Start | Position:

@@ -30,6 +30,12 @@ _WINDOW_S = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def delivered_of(batch: Mapping[str, Any]) -> OpenProgress:
+    """What a finished micro-batch has delivered, as `tailrace.pipeline.deliver` observes it."""
+    metrics = batch.get("observedMetrics", {}).get("delivered", {})
+    return OpenProgress(**{name: value for name, value in metrics.items() if value is not None})
+
+
 class Progress(Recorder[PipelineFigures]):
     """The figures of a pipeline, and the rate over the last ten seconds."""
 
@@ -74,10 +80,7 @@ class Progress(Recorder[PipelineFigures]):
         The `delivered` metrics are those that `tailrace.pipeline.deliver` observes.
         """
         offset = Offset.parse(batch["sources"][0]["endOffset"])
-        metrics = batch.get("observedMetrics", {}).get("delivered", {})
-        delivered = OpenProgress(
-            **{name: value for name, value in metrics.items() if value is not None}
-        )
+        delivered = delivered_of(batch)
         known = None
         if offset.open:
             known = self._counted.pop(str(offset.open_batch), None)

@@ -37,7 +37,7 @@ from tailrace.log.reader import Log
 from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
 from tailrace.parking import parking
-from tailrace.pipeline import opening, reset
+from tailrace.pipeline import opening, reset, traces
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import translate_error
 from tailrace.pipeline.progress import Progress
@@ -97,6 +97,9 @@ class Runner:
         self._ended = True
         """Whether no task of an earlier query can be at work."""
         self.progress = Progress(name, clock=clock)
+        self._traces = traces.of(config, name)
+        self._traced = (Position.parse("0/0.0"), 0)
+        """Where the last batch ended, and how many restarts there had been."""
         self.lost: BaseException | None = None
         """Why Spark itself has ended."""
         self._thread = threading.Thread(target=self._run, name=f"pipeline-{name}", daemon=True)
@@ -112,6 +115,9 @@ class Runner:
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread. Returns whether it has ended."""
         self._thread.join(timeout_s)
+        if self._traces is not None and not self._thread.is_alive():
+            self._traces.close()
+            self.progress.set(spans_lost=self._traces.lost)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -157,6 +163,8 @@ class Runner:
             max_open_s=self._pipeline.max_open_s if self._has_spare_slot() else 0.0,
         )
         self._last_batch, self._delivered = -1, False
+        reached = checkpoint.delivered(self._folders.checkpoint) or began.position
+        self._traced = (reached, self._traced[1])
         self._noted = self._open_batches.progress()
         self.progress.start_query()
         started_at = self._clock()
@@ -302,7 +310,8 @@ class Runner:
         for batch in _finished_batches(query):
             if batch["batchId"] > self._last_batch:
                 self._last_batch, self._delivered = batch["batchId"], True
-                self.progress.add_batch(batch, self._end_of(batch))
+                self.progress.add_batch(batch, end := self._end_of(batch))
+                self._trace(batch, end)
         noted = self._open_batches.progress()
         if noted is not None and noted != self._noted:
             self._noted, self._delivered = noted, True
@@ -310,6 +319,15 @@ class Runner:
         if noted is not None and self._clock() >= self._settle_at:
             self._settle_at = self._clock() + _SETTLE_S
             self._settle(noted)
+
+    def _trace(self, report: Mapping[str, Any], end: Position) -> None:
+        """Have a span of a finished batch sent."""
+        if self._traces is not None:
+            (after, before), restarts = self._traced, self.progress.figures.restarts
+            attempts = 1 + restarts - before
+            self._traces.report(self._name, report, after=after, upto=end, attempts=attempts)
+            self._traced = (end, restarts)
+            self.progress.set(spans_lost=self._traces.lost)
 
     def _settle(self, noted: OpenProgress) -> None:
         """Let the log remove what an open batch has delivered."""

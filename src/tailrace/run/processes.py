@@ -29,7 +29,7 @@ _READS: dict[str, tuple[KeyPath, ...]] = {
     "replicate": (("source",), ("log",), ("capture",), ("data",), ("replication",)),
     "pipelines": (
         *(("source",), ("log",), ("capture",), ("data",), ("replication",)),
-        *(("spark",), ("pipelines",)),
+        *(("spark",), ("pipelines",), ("telemetry",)),
     ),
 }
 """What a process reads of the settings. The processes that are missing here read all of it.

@@ -13,19 +13,22 @@ from tailrace.observe.endpoints import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.unit.console.house import House
 
 
 @contextmanager
-def serving(house: House) -> Iterator[str]:
-    """The console; its URL."""
-    server = uvicorn.Server(settings(house.application))
+def serving(house: House, *, certificate: Path | None = None) -> Iterator[str]:
+    """The console; its URL. With a certificate, a PEM file with its key, over TLS."""
+    given = settings(house.application, certificate=certificate, key=certificate)
+    server = uvicorn.Server(given)
+    scheme = "https" if certificate else "http"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             house.stopping = server.should_exit = True
             thread.join()

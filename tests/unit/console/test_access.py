@@ -33,6 +33,7 @@ def guarded(tmp_path: Path) -> House:
 
 def address_of(path: str) -> str:
     path = path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
+    path = path.replace("{reader}", "shop")
     return path.replace("{message}", CHANGE)
 
 

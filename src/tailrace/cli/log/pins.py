@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import timedelta
 from typing import Annotated
 
@@ -15,11 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.cli import options  # noqa: TC001 - typer reads the annotations
-from tailrace.cli.log.store import open_store
+from tailrace.cli.at import At
+from tailrace.cli.model_options import with_options
+from tailrace.errors import error_of
 
 
+@with_options(At)
 def pins(
     *,
+    at: At,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     config: options.ConfigFile = None,
     log: options.LogPath = None,
@@ -34,9 +37,11 @@ def pins(
       tailrace log pins
       tailrace log unpin old-pipeline
     """
-    from tailrace.log import retention
-
-    rows = retention.pins_document(open_store(config, log), now=time.time())
+    found = at.system(config, log=log).get("/log", {"segments": "false"})
+    if error := found["log"]["error"]:
+        code, _, text = error.partition(": ")
+        raise error_of(code)(text)
+    rows = found["pins"]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -49,10 +54,13 @@ def pins(
     Console(highlight=False, soft_wrap=True).print(table)
 
 
+@with_options(At)
 def unpin(
     name: Annotated[str, typer.Argument(help="Name of a reader, as `tailrace log pins` lists it.")],
     *,
+    at: At,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: Annotated[str, typer.Option(help="Why; recorded in audit.jsonl.")] = "",
     config: options.ConfigFile = None,
     log: options.LogPath = None,
 ) -> None:
@@ -64,20 +72,13 @@ def unpin(
     Example:
       tailrace log unpin old-pipeline
     """
-    from tailrace.errors import ConfigError
-    from tailrace.log import retention
+    from tailrace.console.operations import path_of
 
-    store = open_store(config, log)
-    pinned = retention.read_pins(store)
-    if name not in pinned:
-        raise ConfigError(
-            f"there is no pin {name!r}", hint=f"There are: {', '.join(sorted(pinned)) or 'none'}."
-        )
+    system, path = at.system(config, log=log), path_of("log", "pins", name, "unpin")
+    effect = system.effect(path, {"reason": reason})
+    for line in (*effect.lines, effect.warning):
+        typer.echo(line)
     if not yes:
-        typer.confirm(
-            f"{name} has not read the changes after {pinned[name].position}. They may be deleted. "
-            "Give it up?",
-            abort=True,
-        )
-    retention.unpin(store, name)
+        typer.confirm(f"Give up {name}?", abort=True)
+    system.perform(path, {"reason": reason})
     typer.echo(f"{name} has no pin any more")

@@ -11,6 +11,7 @@ from tailrace.console.page import Action, Body, Done, Effect
 from tailrace.errors import ConfigError
 from tailrace.postgres.condition import checked
 from tailrace.postgres.names import TableName
+from tailrace.run import status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,8 +81,11 @@ def _start(system: System, path: Mapping[str, str], body: NewBackfill, user: str
     return Done(
         text=f"{order.id}: {order.table} through {body.pipeline}",
         page=_PAGE,
-        document={"id": order.id, "table": str(order.table)},
-    )
+        document={
+            "id": order.id, "table": str(order.table),
+            "pipelines_run": status.pipelines_run(system.config.data),
+        },
+    )  # fmt: skip
 
 
 def _control(action: str) -> Action[NoBody]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from tailrace.console.page import Action, Body, Done, Effect
 from tailrace.errors import ConfigError
 from tailrace.parking import control
 from tailrace.parking.selection import Selection
+from tailrace.run import status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,9 @@ class Selected(Body):
     """Which messages: those that match everything that is set."""
 
     id: str = Field(default="", max_length=500, description="Id, as consumers see it.")
+    ids: tuple[Annotated[str, Field(max_length=500)], ...] = Field(
+        default=(), max_length=1000, description="Several ids."
+    )
     key: str = Field(default="", max_length=1000, description="Key, as text.")
     destination: str = Field(
         default="", max_length=500, description="Destination; wildcards: * and ?"
@@ -30,14 +34,14 @@ class Selected(Body):
 
     @model_validator(mode="after")
     def _chosen(self) -> Self:
-        if self.all == any((self.id, self.key, self.destination, self.code)):
-            raise ValueError("set id, key, destination or code, or else all")
+        if self.all == any((self.id, self.ids, self.key, self.destination, self.code)):
+            raise ValueError("set id, ids, key, destination or code, or else all")
         return self
 
     def selection(self) -> Selection:
         """The messages that are meant."""
         return Selection(
-            ids=(self.id,) if self.id else (), key=self.key or None,
+            ids=(*self.ids, self.id) if self.id else self.ids, key=self.key or None,
             destination=self.destination, code=self.code,
         )  # fmt: skip
 
@@ -74,8 +78,11 @@ def _order(action: Literal["retry", "drop"]) -> Action[Selected]:
         return Done(
             text=f"{order}: {matched:,} messages",
             page=f"/console/parked/{name}",
-            document={"id": order, "matched": matched},
-        )
+            document={
+                "id": order, "matched": matched,
+                "pipelines_run": status.pipelines_run(system.config.data),
+            },
+        )  # fmt: skip
 
     return Action(
         name=f"{action}_parked", path=f"/parked/{{pipeline}}/{action}",

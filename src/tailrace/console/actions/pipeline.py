@@ -63,7 +63,7 @@ def _control(action: str) -> Action[Reasoned]:
         return Done(
             text=f"{name}: {action}",
             page=f"/console/pipelines/{name}",
-            document={"pipeline": name, "action": action},
+            document={"pipeline": name, "action": action, "pipelines_run": _run(system)},
         )
 
     return Action(
@@ -88,13 +88,14 @@ def _move(action: MoveAction) -> Action[MoveTo]:
         name = path["pipeline"]
         system.pipeline(name)
         move = plan_move(system.config, name, action, body.to)
-        order_move(system.config, move, user=user, reason=body.reason)
+        ordered = order_move(system.config, move, user=user, reason=body.reason).read()
         return Done(
             text=f"{name} is asked to continue after {move.to}",
             page=f"/console/pipelines/{name}",
             document={
                 "pipeline": name, "action": action, "position": str(move.to),
                 "repeated": move.plan.repeated, "skipped": move.plan.skipped,
+                "moves": ordered.moves, "pipelines_run": _run(system),
             },
         )  # fmt: skip
 
@@ -105,7 +106,11 @@ def _move(action: MoveAction) -> Action[MoveTo]:
     )  # fmt: skip
 
 
+def _run(system: System) -> bool:
+    return status.pipelines_run(system.config.data)
+
+
 def _waiting(system: System) -> tuple[str, ...]:
-    if status.pipelines_run(system.config.data):
+    if _run(system):
         return ()
     return ("No pipelines run on this data folder at present. It takes effect when they do.",)

@@ -23,13 +23,13 @@ _SEGMENTS = 200
 
 def log(system: System, query: Mapping[str, str]) -> Document:
     """Segments, retention and pins."""
-    del query
     figures, settings = system.figures().log, system.config.log
     found: dict[str, Any] = {"segments": []}
     pins: list[dict[str, Any]] = []
     if not figures.error:
         store = LocalStore(settings.path)
-        found = system.kept("segments", _LISTING_S, lambda: listing_json(listing(store)))
+        if query.get("segments") != "false":
+            found = system.kept("segments", _LISTING_S, lambda: listing_json(listing(store)))
         pins = pins_document(store, now=time.time())
     segments = found["segments"]
     return {

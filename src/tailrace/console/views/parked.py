@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LIMIT, _MOST = 50, 1000
 _MOST_BYTES = 64 << 10
-"""Of a payload that is shown; the command `export` writes it whole."""
+"""Of a payload that the page shows."""
 
 
 def parked(system: System, query: Mapping[str, str]) -> Document:
@@ -37,28 +37,32 @@ def parked_messages(system: System, query: Mapping[str, str]) -> Document:
     after, limit = number(query, "after", 0, 2**62), number(query, "limit", _LIMIT, _MOST)
     selection = selection_of(query)
     with control.listing(system.config, name) as listing:
-        page = listing.page(selection, after=after, limit=limit)
+        found = listing.page(selection, after=after, limit=limit + 1)
+        page = found[:limit]
         return {
             "pipeline": name,
             "filter": control.document_of(selection),
             "matched": listing.count(selection),
             "totals": asdict(listing.totals()),
             "messages": [control.message_document(each) for each in page],
-            "next": page[-1].seq if len(page) == limit else None,
+            "next": page[-1].seq if len(found) > limit and page else None,
             "orders": [asdict(each) for each in listing.orders()],
         }
 
 
 def parked_message(system: System, query: Mapping[str, str]) -> Document:
-    """One parked message, with its payload."""
+    """One parked message, with its payload: the beginning of it, unless `whole` is asked for."""
     name, seq = query["pipeline"], number(query, "number", 0, 2**62)
     with control.listing(system.config, name) as listing:
         page = listing.page(Selection(upto=seq), after=seq - 1, limit=1)
         payload = listing.payload(seq) if page else None
         if not page or payload is None:
-            raise ConfigError(f"message {seq} is not parked", hint="It may have been delivered.")
-        shown: dict[str, Any] = control.message_document(page[0], payload[:_MOST_BYTES])
-        return {"pipeline": name, "message": shown, "cut": len(payload) > _MOST_BYTES}
+            raise ConfigError(
+                f"there is no parked message {seq}", hint="It may have been delivered."
+            )
+        part = payload if query.get("whole") == "true" else payload[:_MOST_BYTES]
+        shown: dict[str, Any] = control.message_document(page[0], part)
+        return {"pipeline": name, "message": shown, "cut": len(part) < len(payload)}
 
 
 def selection_of(query: Mapping[str, str]) -> Selection:

@@ -25,8 +25,15 @@ _ENTRIES = 10
 def pipelines(system: System, query: Mapping[str, str]) -> Document:
     """All pipelines."""
     del query
-    figures = system.figures()
-    return {"pipelines": [pipeline_document(system, each) for each in figures.pipelines]}
+    return {
+        "pipelines": [
+            {
+                **pipeline_document(system, each),
+                "control": asdict(ControlFile(system.config.data, each.name).read()),
+            }
+            for each in system.figures().pipelines
+        ]
+    }
 
 
 def pipeline(system: System, query: Mapping[str, str]) -> Document:
@@ -37,6 +44,7 @@ def pipeline(system: System, query: Mapping[str, str]) -> Document:
         system.pipeline(name)
         raise ConfigError(f"there is no pipeline {name!r}")
     control = ControlFile(system.config.data, name)
+    moved = control.moved()
     span = span_of(query)
     kinds = ("events", "lag_s", "lag_bytes", "p50", "p99")
     configured = system.config.pipelines.get(name)
@@ -44,7 +52,7 @@ def pipeline(system: System, query: Mapping[str, str]) -> Document:
         "pipeline": pipeline_document(system, figures),
         "hint": hint_of(figures.code) if figures.code else "",
         "problems": [asdict(each) for each in problems(system.figures()) if each.pipeline == name],
-        "control": {**asdict(control.read()), "refusal": control.moved().refusal},
+        "control": {**asdict(control.read()), "moved": moved.moves, "refusal": moved.refusal},
         "backfills": [
             document(each) for each in system.figures().backfills if each.pipeline == name
         ],

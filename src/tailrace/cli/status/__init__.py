@@ -1,0 +1,1 @@
+"""`tailrace status`: the command, and what it draws."""
