@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,7 +40,9 @@ class Applied(Running):
         return run(*words, folder=self.folder)
 
     def pids(self) -> dict[str, int]:
-        return {name: each["pid"] for name, each in self.status()["processes"].items()}
+        """Of the processes; empty while the server restarts."""
+        processes = self.status().get("processes", {})
+        return {name: each["pid"] for name, each in processes.items()}
 
 
 @pytest.fixture
@@ -143,14 +146,13 @@ def _a_button(applied: Applied) -> None:
     values = applied.edit()
     values["http"]["hosts"] = ["tailrace.example"]
     applied.write(values)
-    browser = Browser(applied)
-    browser.log_in()
-    page = browser.get("/console/settings")
-    assert "section http: changed" in page.text
-    [link] = [each["href"] for each in page.all("a") if "settings/apply" in each["href"]]
-    browser.press("/console/settings/apply", plan=link.partition("plan=")[2], reason="host")
-    wait_for(lambda: applied.status() and applied.pids()["serve"] != before["serve"])
-    browser.close()
+    with closing(Browser(applied)) as browser:
+        browser.log_in()
+        page = browser.get("/console/settings")
+        assert "section http: changed" in page.text
+        [link] = [each["href"] for each in page.all("a") if "settings/apply" in each["href"]]
+        browser.press("/console/settings/apply", plan=link.partition("plan=")[2], reason="host")
+    wait_for(lambda: applied.pids().get("serve", before["serve"]) != before["serve"])
     assert {name for name, pid in applied.pids().items() if pid != before[name]} == {"serve"}
     assert applied.command("plan").returncode == 0
     entry = json.loads((applied.data / "audit.jsonl").read_text().splitlines()[-1])

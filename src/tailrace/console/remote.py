@@ -93,8 +93,8 @@ class Remote:
         try:
             with closing(self._open()) as connection:
                 connection.request(method, path, body=content, headers=headers)
-                response = connection.getresponse()
-                status, text = response.status, response.read()
+                with connection.getresponse() as response:
+                    status, text = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
         document = _parsed(text)
