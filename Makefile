@@ -6,6 +6,7 @@ FUZZ ?= 1000000
 BIN := .venv/bin
 # Faults of one process, without Spark; the others are of the whole path.
 PART_FAULTS := $(addprefix tests/faults/test_,kill.py broker.py failover.py)
+TAKEOVERS := tests/integration/replica/test_random_takeovers.py
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Most tests wait for a server now and then, so three keep two cores busy. Long ones run whole systems.
 WORKERS = 3
@@ -49,7 +50,7 @@ quick: setup ## unit tests only, without Spark: one to two minutes
 test: .venv/archive .venv/pubsub ## all tests but the long ones, servers included
 	$(PYTEST) -m "not (long or soak)" --durations=20 $(TEST_ARGS)
 
-test-long: .venv/archive .venv/pubsub ## the long tests, and random tests with four times the examples
+test-long: .venv/archive .venv/pubsub ## the long tests, and random tests with twice the examples
 	$(PYTEST) -m "(long or hypothesis or fuzz) and not soak" --hypothesis-profile=long --durations=20 $(TEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
@@ -71,7 +72,7 @@ soak-parts: setup
 	$(SOAK) $(PART_FAULTS)
 
 soak-path: setup
-	$(SOAK) tests/faults $(addprefix --ignore=,$(PART_FAULTS))
+	$(SOAK) tests/faults $(TAKEOVERS) $(addprefix --ignore=,$(PART_FAULTS))
 
 soak-fuzz: setup
 	TAILRACE_FUZZ=$(FUZZ) $(BIN)/python -m pytest -m "not soak" -s tests/fuzz

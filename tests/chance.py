@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet
 
 SHORT = 25
-LONG = 100
+LONG = 50
 
 
 def register_profiles() -> None:
@@ -36,7 +36,10 @@ def examples(factor: float) -> int:
     return max(1, round(settings().max_examples * factor))
 
 
-def seeds(count: int, *, short: int) -> list[int | ParameterSet]:
-    """Seeds 0 to `count`, as parameters; those from `short` on run in `make test-long` only."""
-    later = [pytest.param(seed, marks=pytest.mark.long) for seed in range(short, count)]
-    return [*range(min(short, count)), *later]
+def seeds(count: int, *, short: int, long: int | None = None) -> list[int | ParameterSet]:
+    """Seeds 0 to `count`, as parameters: those from `short` on run in `make test-long`, and those
+    from `long` on in `make soak`."""
+    end = count if long is None else long
+    later = [pytest.param(seed, marks=pytest.mark.long) for seed in range(short, end)]
+    last = [pytest.param(seed, marks=pytest.mark.soak) for seed in range(end, count)]
+    return [*range(min(short, count)), *later, *last]

@@ -270,6 +270,9 @@ def broker(archived: Database, tmp_path: Path) -> Iterator[BrokerProcess]:
         yield made
 
 
+@pytest.mark.parametrize(
+    "restore", [Recovery, pytest.param(Dump, marks=pytest.mark.soak)], indirect=True
+)
 def test_a_shadow_after_a_restore(
     broker: BrokerProcess, kafka: EmbeddedKafka, tmp_path: Path, restore: Restore
 ) -> None:

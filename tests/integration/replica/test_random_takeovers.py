@@ -21,7 +21,7 @@ ROUNDS = 4
 FAILPOINTS = ("takeover.after-copy", "takeover.after-lease", "takeover.after-terminate")
 
 
-@pytest.mark.parametrize("seed", seeds(12, short=1))
+@pytest.mark.parametrize("seed", seeds(50, short=1, long=5))
 def test_the_last_log_holds_everything(cluster: Cluster, seed: int) -> None:
     """GIVEN three machines and writers WHEN leaders fail and others take over, again and again THEN
     every log holds the beginning of what was committed, and the last one all of it."""
