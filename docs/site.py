@@ -30,7 +30,7 @@ _SECTIONS = {
     "Guides": "docs/guides",
     "Reference": "docs/reference",
     "Formats": "docs/formats",
-    "Security": "docs",
+    "Documentation": "docs",
     "Deployment": "deploy",
     "Project": ".",
 }
