@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 T = TypeVar("T")
+_SERVER_SHARE = 2 / 3
 
 
 class LimitedConnection(psycopg.Connection[Any]):
@@ -37,7 +38,7 @@ class LimitedConnection(psycopg.Connection[Any]):
 def connect_limited(dsn: str, *, application_name: str, timeout_s: float) -> LimitedConnection:
     """A session in autocommit mode, of which nothing takes longer than `timeout_s`.
 
-    The server ends what outlives the limit, so nothing piles up on it.
+    The server ends a statement before that, so nothing piles up on it, and its error says why.
     """
     text = conninfo(
         dsn, application_name=application_name, connect_timeout_s=max(round(timeout_s), 2)
@@ -49,7 +50,7 @@ def connect_limited(dsn: str, *, application_name: str, timeout_s: float) -> Lim
     try:
         made.answer_timeout_s = timeout_s
         made.execute(SESSION_SQL.encode())
-        made.execute(f"SET statement_timeout TO {round(timeout_s * 1000)}".encode())
+        made.execute(f"SET statement_timeout TO {round(timeout_s * _SERVER_SHARE * 1000)}".encode())
     except psycopg.Error as error:
         made.close()
         raise translate(error, dsn=dsn) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -343,8 +343,7 @@ def test_members_of_a_broker_that_was_killed_do_not_count(
     process.init()
     process.start()
     house = House(tmp_path / "data", source={"dsn": database.dsn})
-    with serving(house) as url:
-        console = Console(house, url)
+    with serving(house) as url, closing(Console(house, url)) as console:
         console.log_in()
         topic = filled_topic(process.bootstrap)
         with joined(process.bootstrap, group, topic) as consumer:
@@ -361,7 +360,6 @@ def test_members_of_a_broker_that_was_killed_do_not_count(
         process.start()
         assert database.query(rows) == []
         assert process.stop() == 0
-        console.close()
 
 
 def test_a_database_without_the_tables_or_with_locked_ones(
@@ -370,8 +368,7 @@ def test_a_database_without_the_tables_or_with_locked_ones(
     """GIVEN a database without the broker's tables, and then one whose tables a session has locked,
     WHEN the page is loaded THEN it says what is wrong, and how the tables are created."""
     house = House(tmp_path / "data", source={"dsn": database.dsn})
-    with serving(house) as url:
-        console = Console(house, url)
+    with serving(house) as url, closing(Console(house, url)) as console:
         console.log_in()
         assert "tailrace broker --init" in console.page().text
         assert console.document()["problem"]["code"] == "BAD_CONFIG"
@@ -384,7 +381,6 @@ def test_a_database_without_the_tables_or_with_locked_ones(
             connection.execute("LOCK TABLE kafka.topics")
             wait_for(lambda: bool(console.document()["problem"]), "the limit on time")
             assert "canceling statement due to statement timeout" in console.page().text
-        console.close()
 
 
 def test_a_role_that_does_not_see_sessions(broker: BrokerProcess) -> None:
