@@ -8,7 +8,7 @@ one. The check and the change are one transaction, which holds the lock of the g
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace import audit
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 Target = Literal["earliest", "latest"] | int
+Offsets = dict[tuple[int, int], tuple[int | None, int]]
+"""The old and the new offset of each partition: what a reset has shown."""
 _SHOWN = 20
 _MEMBERS_SHOWN = 3
 _NO_EPOCH = -1
@@ -63,6 +65,22 @@ def parse_topic(text: str) -> tuple[str, int | None]:
     if match is None or (match[2] and not match[1]):
         raise ValueError(f"must be a topic such as orders, or orders:2, got {text!r}")
     return match[1], int(match[2]) if match[2] else None
+
+
+def parse_offsets(text: str) -> Offsets:
+    """What `Reset.offsets` has written.
+
+    >>> parse_offsets("12:0:40:100,12:1::7")
+    {(12, 0): (40, 100), (12, 1): (None, 7)}
+    """
+    found: Offsets = {}
+    for each in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d{1,10}):(\d{1,10}):(\d{1,18})?:(\d{1,18})", each, re.ASCII)
+        if match is None:
+            raise ValueError("must be the offsets that were shown")
+        topic, partition, old, new = match.groups()
+        found[int(topic), int(partition)] = (None if old is None else int(old), int(new))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +149,31 @@ class Reset:
         """Records that the group does not read, in all partitions."""
         return sum(move.skipped for move in self.moves)
 
+    def offsets(self) -> str:
+        """The old and new offsets, so that what is confirmed is what was shown."""
+        return ",".join(
+            f"{each.topic_id}:{each.partition}:{'' if each.old is None else each.old}:{each.new}"
+            for each in self.moves
+        )
+
+    def as_shown(self, shown: Offsets) -> Reset:
+        """The same order with the new offsets that were shown. Raises ConfigError if the old ones,
+        or the partitions, are others."""
+        if {(each.topic_id, each.partition): each.old for each in self.moves} != {
+            place: old for place, (old, _) in shown.items()
+        }:
+            raise ConfigError(
+                f"the offsets of group {self.order.group!r} have changed since they were shown",
+                hint="Look at the effect again.",
+            )
+        moves = (
+            replace(
+                each, new=_target(shown[each.topic_id, each.partition][1], each.first, each.end)
+            )
+            for each in self.moves
+        )
+        return replace(self, moves=tuple(moves))
+
     def lines(self) -> list[str]:
         """For an operator: the sum, then each partition."""
         more = len(self.moves) - _SHOWN
@@ -187,14 +230,25 @@ def plan(connection: Connection[Any], order: Order) -> Reset:
 
 
 def perform(
-    connection: Connection[Any], order: Order, *, data: Path, user: str, reason: str = ""
+    connection: Connection[Any],
+    order: Order,
+    *,
+    shown: Offsets | None = None,
+    data: Path,
+    user: str,
+    reason: str = "",
 ) -> Reset:
-    """Move the offsets, with an entry in the audit file. Raises ConfigError as `plan` does."""
+    """Move the offsets, with an entry in the audit file. Raises ConfigError as `plan` does.
+
+    `shown` is what an operator has confirmed: those offsets, or none. Records that were written
+    since are not skipped.
+    """
     check_installed(connection)
     with connection.transaction():
         connection.execute(LOCK_TIMEOUT)
         connection.execute(GROUP_LOCK, (order.group,))
         reset = plan(connection, order)
+        reset = reset.as_shown(shown) if shown else reset
         rows = [(each.topic_id, each.partition, each.new, _NO_EPOCH, "") for each in reset.moves]
         columns = [list(column) for column in zip(*rows, strict=True)]
         connection.execute(COMMIT.encode(), (order.group, *columns))

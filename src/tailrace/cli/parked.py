@@ -119,6 +119,7 @@ class _Parked:
             for line in filter(None, (*effect.lines, effect.warning)):
                 typer.echo(line)
             typer.confirm(f"{action.capitalize()} them?", abort=True)
+            body = {**body, **effect.resolved}
         done = self._system.perform(path, body)
         typer.echo(f"{done['id']}: {done['matched']:,} messages")
         if not done["pipelines_run"]:

@@ -246,7 +246,7 @@ def _move(
         typer.echo(line)
     if not yes:
         typer.confirm(f"{action.capitalize()} {name}?", abort=True)
-    done = system.perform(path, body)
+    done = system.perform(path, {**body, **effect.resolved})
     if not done["pipelines_run"]:
         typer.echo(f"{name}: {action} is ordered")
         return

@@ -66,7 +66,8 @@ def _perform(system: System, action: Action[Any]) -> Callable[[Request], Any]:
         try:
             if request.query_params.get("dry_run") == "true":
                 effect = await run_in_threadpool(action.effect, system, path, body)
-                return reply({"effect": effect.lines, "warning": effect.warning})
+                shown = {"effect": effect.lines, "warning": effect.warning}
+                return reply(shown | {"resolved": effect.resolved})
             user = identity_of(request).name
             done = await run_in_threadpool(action.perform, system, path, body, user)
         except TailraceError as error:

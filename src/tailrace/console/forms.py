@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from tailrace.console.page import Body
+
 M = TypeVar("M", bound=BaseModel)
 _MAX_FIELDS = 50
 
@@ -64,15 +66,15 @@ def validated(read: Callable[[], M]) -> M:
         raise HTTPException(400, f"{place}: {text}" if place else text) from error
 
 
-def fields_of(model: type[BaseModel], values: Mapping[str, str]) -> list[FormField]:
+def fields_of(model: type[Body], values: Mapping[str, str | int]) -> list[FormField]:
     """The fields of a model, filled with values. A form has no lists: they are for programs."""
     kinds: dict[Any, str] = {bool: "checkbox", float: "number", int: "number"}
     return [
         FormField(
             name=name,
             label=field.description or name,
-            kind=kinds.get(field.annotation, "text"),
-            value=values.get(name, ""),
+            kind="hidden" if name in model.resolved else kinds.get(field.annotation, "text"),
+            value=str(values.get(name, "")),
             required=field.is_required(),
         )
         for name, field in model.model_fields.items()

@@ -84,7 +84,8 @@ def _reading(page: Page) -> Document:
 def _doing(action: Action[Any]) -> Document:
     dry_run = {
         "name": "dry_run", "in": "query", "schema": {"type": "boolean", "default": False},
-        "description": "Only show the effect.",
+        "description": "Only show the effect. `resolved` of the response has the fields with which "
+        "the action does that and no more, also if it is sent later.",
     }  # fmt: skip
     return {
         "operationId": action.name,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -56,6 +56,8 @@ class Body(BaseModel):
     """What an action needs to know: a form of the console, or the JSON body of the API."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    resolved: ClassVar[frozenset[str]] = frozenset()
+    """Fields that only an effect fills in: no form asks for them."""
 
 
 class Reasoned(Body):
@@ -70,6 +72,8 @@ class Effect:
 
     lines: tuple[str, ...]
     warning: str = ""
+    resolved: Mapping[str, str | int] = field(default_factory=dict)
+    """Fields of the body with which the action does this and no more, whenever it is confirmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,8 @@ class Remote:
         """What an action would do."""
         found = self._ask("POST", f"{path}?dry_run=true", body)
         lines = tuple(map(str, found.get("effect", ())))
-        return Effect(lines=lines, warning=str(found.get("warning", "")))
+        warning, resolved = str(found.get("warning", "")), found.get("resolved") or {}
+        return Effect(lines=lines, warning=warning, resolved=resolved)
 
     def perform(self, path: str, body: Body) -> Document:
         """Do it."""

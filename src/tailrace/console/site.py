@@ -140,14 +140,16 @@ class Site:
             "problem": "", "hint": "", "address": request.url.path, "back": _back(request),
             "subject": ", ".join(request.path_params.values()),
         }  # fmt: skip
-        asked = [field for field in fields if field.name != "reason"]
+        asked = [field for field in fields if field.name != "reason" and field.kind != "hidden"]
         given_all = all(field.value for field in asked if field.required)
         if not asked or (given_all and any(field.value for field in asked)):
             try:
                 body = parse(action.body, given)
-                values["effect"] = await run_in_threadpool(
+                effect = await run_in_threadpool(
                     action.effect, self._system, request.path_params, body
                 )
+                values["effect"] = effect
+                values["fields"] = fields_of(action.body, {**given, **effect.resolved})
             except HTTPException as error:
                 values["problem"] = error.detail
             except TailraceError as error:

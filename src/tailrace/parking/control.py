@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import difflib
 import getpass
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,8 @@ def _folder(config: Config, pipeline: str) -> Path:
 def submit(
     config: Config, pipeline: str, action: Action, selection: Selection, *, user: str = ""
 ) -> tuple[str, int]:
-    """Have messages retried or dropped that are parked now. Returns the order's id and a count.
+    """Have messages retried or dropped that are parked now, or up to the selection's last number.
+    Returns the order's id and a count.
 
     Retries of a key include its other parked messages, so that its order is kept; the count does
     not.
@@ -57,8 +57,8 @@ def submit(
     user = user or getpass.getuser()
     folder = _folder(config, pipeline)
     with listing(config, pipeline) as parked:
-        matched = parked.count(selection)
-        limited = replace(selection, upto=parked.last())
+        limited = selection.limited(parked.last())
+        matched = parked.count(limited)
     if not matched:
         raise ConfigError(
             "no parked message matches",

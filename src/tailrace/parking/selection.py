@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -24,6 +24,10 @@ class Selection:
     """The code of the last error."""
     upto: int | None = None
     """The last number. Set for orders, so that they concern what was parked before them."""
+
+    def limited(self, last: int) -> Selection:
+        """The same messages, up to a number."""
+        return replace(self, upto=last if self.upto is None else min(self.upto, last))
 
     def condition(self) -> tuple[str, dict[str, Any]]:
         """A condition over the table of parked messages, and its parameters."""

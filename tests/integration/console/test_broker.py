@@ -61,7 +61,7 @@ class Console:
         return Html(answer.text)
 
     def log_in(self) -> None:
-        self._post("/login", {"secret": TOKEN, "next": "/"})
+        self.submit("/login", {"secret": TOKEN, "next": "/"})
 
     def reset(self, *, dry_run: bool = False, **body: str) -> httpx.Response:
         return self._client.post(
@@ -75,9 +75,9 @@ class Console:
         """Submit the form of a confirmation page."""
         inputs = self.page(path, **fields).all("input")
         form = {each["name"]: each.get("value", "") for each in inputs if "name" in each}
-        return self._post(path, form)
+        return self.submit(path, form)
 
-    def _post(self, path: str, form: dict[str, str]) -> httpx.Response:
+    def submit(self, path: str, form: dict[str, str]) -> httpx.Response:
         answer = self._client.post(path, data=form, headers={"origin": self._url})
         assert answer.status_code == 303, answer.text
         return answer
@@ -309,6 +309,25 @@ def test_the_command_does_the_same(
         wait_for(joined, "the member to join")
         refused = run("reset", group, "--to", "earliest", "--yes", code=2)
         assert "has 1 member (reader at 127.0.0.1)" in refused
+
+
+def test_records_that_are_produced_later_are_not_skipped(
+    console: Console, topic: str, group: str, member: Join, broker: BrokerProcess
+) -> None:
+    """GIVEN the page of a reset to the latest offsets WHEN more is produced before it is confirmed
+    THEN the group reads that; and WHEN it has committed since THEN the reset is refused."""
+    consume_some(member, topic)
+    wait_until_empty(console, group)
+    page = console.page("/console/broker/reset", group=group, to="latest")
+    form = {each["name"]: each.get("value", "") for each in page.all("input") if "name" in each}
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, b"later", partition=0)
+    assert producer.flush(LONG_S) == 0
+    console.submit("/console/broker/reset", form)
+    assert shown(console.group(group)) == [(5, 6, 1), (5, 5, 0)]
+    del form["csrf"]
+    again = console.reset(dry_run=False, **form)
+    assert (again.status_code, "have changed since" in again.text) == (409, True)
 
 
 def test_a_member_that_joins_during_a_reset_reads_from_there(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tailrace.broker.resets import Move, Order, Reset, Target, _target
+from tailrace.broker.resets import Move, Order, Reset, Target, _target, parse_offsets
+from tailrace.errors import ConfigError
 
 
 def move(old: int | None, new: int, *, first: int = 10, end: int = 20) -> Move:
@@ -55,3 +58,30 @@ def test_what_an_operator_sees() -> None:
     assert lines[-1] == "And 5 more partitions."
     assert "never reads skipped records" in reset.warning
     assert not Reset(order=reset.order, moves=(move(15, 15),)).warning
+
+
+def test_what_was_shown_is_done_or_refused() -> None:
+    """GIVEN the offsets that an operator has seen WHEN the partitions have grown or lost their
+    beginning THEN the new offsets are those that were shown; and WHEN the group has committed
+    since, or a partition was added, THEN it is refused."""
+    moves = (move(15, 20), replace(move(None, 20), partition=1))
+    first = Reset(order=Order(group="g", to="latest"), moves=moves)
+    offsets = parse_offsets(first.offsets())
+    later = tuple(replace(each, end=90, new=90) for each in first.moves)
+    assert replace(first, moves=later).as_shown(offsets).offsets() == first.offsets()
+    trimmed = tuple(replace(each, first=30, end=90, new=90) for each in first.moves)
+    found = replace(first, moves=trimmed).as_shown(offsets)
+    assert [each.new for each in found.moves] == [30, 30]
+    for others in (
+        (replace(later[0], old=16), later[1]),
+        (*later, replace(later[0], partition=2)),
+        later[:1],
+    ):
+        with pytest.raises(ConfigError, match="have changed since"):
+            replace(first, moves=others).as_shown(offsets)
+
+
+@pytest.mark.parametrize("text", ["1", "1:2:3", "1:2:3:", "1:2:3:4;", "-1:2:3:4", "\u0661:2:3:4"])
+def test_offsets_that_no_page_has_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="offsets that were shown"):
+        parse_offsets(text)

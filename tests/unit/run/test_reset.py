@@ -14,13 +14,15 @@ from tailrace.checkpoint import StartRecord
 from tailrace.cli import app
 from tailrace.errors import AlreadyRunningError, ConfigError
 from tailrace.log import retention
+from tailrace.log.appender import Appender, Layout
+from tailrace.log.lease import Lease
 from tailrace.log.reader import Earliest, Latest, Log
 from tailrace.log.store import LocalStore
 from tailrace.pipeline.reset import Plan, plan
 from tailrace.run import status
 from tailrace.run.lock import data_folder_lock
 from tailrace.run.reset import carry_out
-from tests.fix_log import TestLog, transaction
+from tests.fix_log import Session, TestLog, transaction, whole_entry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +59,18 @@ class Folder:
             (self.checkpoint / kind).mkdir()
             offset = json.dumps({"position": str(position), "history": history})
             (self.checkpoint / kind / "0").write_text(f"v1\n{{}}\n{offset}")
+
+    def append(self, transactions: int) -> None:
+        """More transactions."""
+        store, session = LocalStore(self.data / "log"), Session()
+        lease = Lease.acquire(store)
+        appender = Appender.open(store, lease, Layout())
+        assert appender is not None
+        for number in range(transactions):
+            unit, mark = transaction(TRANSACTIONS + number), appender.mark
+            appender.append(whole_entry([unit], session, mark.end_lsn, mark.time))
+        appender.close()
+        lease.release()
 
     def plan(self, start: Start) -> Plan:
         return plan(self.config, "shop", start)

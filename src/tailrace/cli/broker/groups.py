@@ -123,7 +123,10 @@ def reset(
     if not yes:
         typer.confirm(f"Reset the offsets of {group}?", abort=True)
     with _session(settings) as connection:
-        resets.perform(connection, order, data=settings.data, user=getpass.getuser(), reason=reason)
+        resets.perform(
+            connection, order, shown=resets.parse_offsets(planned.offsets()),
+            data=settings.data, user=getpass.getuser(), reason=reason,
+        )  # fmt: skip
     typer.echo(f"group {group}: offsets reset")
 
 

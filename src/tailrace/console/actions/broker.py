@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from tailrace.broker import resets
 from tailrace.console.page import Action, Done, Effect, Reasoned
 from tailrace.console.views.broker import FIGURES, session
+from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
     from tailrace.console.system import System
 
 
+_MOST_OFFSETS = 50_000
+"""Characters: some thousand partitions. A body has at most 64 KiB."""
+
+
 class ResetOffsets(Reasoned):
     """Whose offsets, of which topic, and where to."""
+
+    resolved: ClassVar[frozenset[str]] = frozenset({"offsets"})
 
     group: str = Field(min_length=1, max_length=500, description="Consumer group.")
     to: str = Field(
@@ -31,6 +38,12 @@ class ResetOffsets(Reasoned):
         max_length=260,
         description="Topic such as orders, or a partition of it: orders:2. Empty: all that the "
         "group has offsets of.",
+    )
+    offsets: str = Field(
+        default="",
+        max_length=_MOST_OFFSETS,
+        description="The old and new offsets that `dry_run` has shown. It is refused if the old "
+        "ones have changed since. Empty: as it is now.",
     )
 
     @field_validator("group")
@@ -50,6 +63,12 @@ class ResetOffsets(Reasoned):
     @classmethod
     def _check_topic(cls, value: str) -> str:
         resets.parse_topic(value)
+        return value
+
+    @field_validator("offsets")
+    @classmethod
+    def _check_offsets(cls, value: str) -> str:
+        resets.parse_offsets(value)
         return value
 
     def order(self) -> resets.Order:
@@ -72,14 +91,21 @@ def _effect(system: System, path: Mapping[str, str], body: ResetOffsets) -> Effe
     del path
     with session(system) as connection:
         reset = resets.plan(connection, body.order())
-    return Effect(lines=tuple(reset.lines()), warning=reset.warning)
+    offsets = reset.offsets()
+    if len(offsets) > _MOST_OFFSETS:
+        raise ConfigError(
+            f"the group has offsets of {len(reset.moves):,} partitions: too many for one request",
+            hint="Name a topic. Or: tailrace broker groups reset",
+        )
+    return Effect(lines=tuple(reset.lines()), warning=reset.warning, resolved={"offsets": offsets})
 
 
 def _perform(system: System, path: Mapping[str, str], body: ResetOffsets, user: str) -> Done:
     del path
     with session(system) as connection:
         reset = resets.perform(
-            connection, body.order(), data=system.config.data, user=user, reason=body.reason
-        )
+            connection, body.order(), shown=resets.parse_offsets(body.offsets),
+            data=system.config.data, user=user, reason=body.reason,
+        )  # fmt: skip
     system.forget(FIGURES)
     return Done(text=reset.lines()[0], page="/console/broker", document=reset.document())

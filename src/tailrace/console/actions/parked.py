@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Selected(Body):
     """Which messages: those that match everything that is set."""
 
+    resolved: ClassVar[frozenset[str]] = frozenset({"upto"})
+
     id: str = Field(default="", max_length=500, description="Id, as consumers see it.")
     ids: tuple[Annotated[str, Field(max_length=500)], ...] = Field(
         default=(), max_length=1000, description="Several ids."
@@ -31,6 +33,10 @@ class Selected(Body):
     )
     code: str = Field(default="", max_length=100, description="Code of the last error.")
     all: bool = Field(default=False, description="All parked messages of the pipeline.")
+    upto: int | None = Field(
+        default=None, ge=1, le=2**62,
+        description="Only messages up to this number. None: all that are parked now.",
+    )  # fmt: skip
 
     @model_validator(mode="after")
     def _chosen(self) -> Self:
@@ -42,7 +48,7 @@ class Selected(Body):
         """The messages that are meant."""
         return Selection(
             ids=(*self.ids, self.id) if self.id else self.ids, key=self.key or None,
-            destination=self.destination, code=self.code,
+            destination=self.destination, code=self.code, upto=self.upto,
         )  # fmt: skip
 
 
@@ -55,7 +61,8 @@ def _order(action: Literal["retry", "drop"]) -> Action[Selected]:
     def effect(system: System, path: Mapping[str, str], body: Selected) -> Effect:
         name = path["pipeline"]
         with control.listing(system.config, name) as listing:
-            matched = listing.count(body.selection())
+            selection = body.selection().limited(listing.last())
+            matched, resolved = listing.count(selection), {"upto": selection.upto or 0}
         if not matched:
             raise ConfigError("no parked message matches", hint="They may have been delivered.")
         if action == "drop":
@@ -63,13 +70,15 @@ def _order(action: Literal["retry", "drop"]) -> Action[Selected]:
                 lines=(f"{matched:,} messages are deleted.", "Later messages of their keys go on."),
                 warning="Dropped messages never reach the sink. Export them first: "
                 f"tailrace parked export {name}",
+                resolved=resolved,
             )
         return Effect(
             lines=(
                 f"{matched:,} messages are sent again.",
                 "Other parked messages of their keys are sent with them, so that the order of "
                 "each key is kept.",
-            )
+            ),
+            resolved=resolved,
         )
 
     def perform(system: System, path: Mapping[str, str], body: Selected, user: str) -> Done:

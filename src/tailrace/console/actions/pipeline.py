@@ -82,7 +82,11 @@ def _move(action: MoveAction) -> Action[MoveTo]:
             else "Consumers receive these changes again."
         )
         continued = f"{path['pipeline']} continues after {move.to}."
-        return Effect(lines=(*move.lines(), continued, *_waiting(system)), warning=warning)
+        # The log and the pipeline go on: "now" must not be a later one when it is confirmed.
+        return Effect(
+            lines=(*move.lines(), continued, *_waiting(system)), warning=warning,
+            resolved={"to": str(move.to)},
+        )  # fmt: skip
 
     def perform(system: System, path: Mapping[str, str], body: MoveTo, user: str) -> Done:
         name = path["pipeline"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -24,6 +24,8 @@ _PAGE = "/console/settings"
 
 class Apply(Reasoned):
     """Which plan."""
+
+    resolved: ClassVar[frozenset[str]] = frozenset({"plan"})
 
     plan: str = Field(
         default="",
@@ -49,6 +51,7 @@ def _effect(system: System, path: Mapping[str, str], body: Apply) -> Effect:
     return Effect(
         lines=tuple(plan_lines(plan)),
         warning="The console restarts, too: log in again afterwards." if interrupted else "",
+        resolved={"plan": plan.digest},
     )
 
 
