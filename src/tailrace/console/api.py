@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -49,7 +50,7 @@ def _read(system: System, page: Page) -> Callable[[Request], Any]:
         require(request, page.level)
         query = {**request.query_params, **request.path_params}
         try:
-            return reply(await run_in_threadpool(page.view, system, query))
+            return reply(await system.in_turn(page, partial(page.view, system, query)))
         except TailraceError as error:
             raise status_of(error) from error
 

@@ -100,11 +100,11 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         name="tables", path="/tables", title="Tables", question="Which tables are captured?",
-        view=source.tables, live=False,
+        view=source.tables, live=False, at_once=1,
     ),
     Page(
         name="log", path="/log", title="Log", question="What does the log hold, and for whom?",
-        view=log.log,
+        view=log.log, at_once=1,
         query=(
             Parameter(name="segments", description="false: without them.", default="true"),
         ),
@@ -116,7 +116,7 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="broker", path="/broker", title="Broker",
         question="What do Kafka's clients have here, and how far are consumer groups?",
-        view=broker.broker, level=Level.VIEWER,
+        view=broker.broker, level=Level.VIEWER, at_once=1,
         query=(
             Parameter(name="topic", description="Only this topic, and offsets of it."),
             Parameter(name="group", description="Only this consumer group."),
@@ -133,7 +133,7 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         name="doctor", path="/doctor", title="Doctor",
-        question="Is the source as Tailrace needs it?", view=source.doctor, live=False,
+        question="Is the source as Tailrace needs it?", view=source.doctor, live=False, at_once=1,
     ),
     Page(
         name="settings", path="/settings", title="Settings",

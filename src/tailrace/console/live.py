@@ -19,10 +19,12 @@ from starlette.responses import StreamingResponse
 from tailrace.console.rendering import HEADERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from starlette.requests import Request
     from starlette.responses import Response
+
+    Run = Callable[[Callable[[], str]], Awaitable[str]]
 
 _EVERY_S, _POLL_S = 2.0, 0.25
 _LIFE_S = 600.0
@@ -62,32 +64,38 @@ class Live:
         request: Request,
         render: Callable[[], str],
         version: Callable[[], object] | None = None,
+        *,
+        run: Run = run_in_threadpool,
     ) -> Response:
         """A stream of what `render` returns; it is called when `version` returns something else.
 
-        Raises HTTPException if there are too many.
+        `run` calls it in a thread. Raises HTTPException if there are too many.
         """
         if self._open >= MAX_STREAMS:
             raise HTTPException(503, "too many open pages: this one is not refreshed")
         return StreamingResponse(
-            self._events(request, render, version), media_type="text/event-stream", headers=HEADERS
+            self._events(request, _unless_equal(render, version), run),
+            media_type="text/event-stream",
+            headers=HEADERS,
         )
 
     async def _events(
-        self, request: Request, render: Callable[[], str], version: Callable[[], object] | None
+        self, request: Request, render: Callable[[], str], run: Run
     ) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            async for event in self._changes(request, _unless_equal(render, version)):
+            async for event in self._changes(request, render, run):
                 yield event
         finally:
             self._open -= 1
 
-    async def _changes(self, request: Request, render: Callable[[], str]) -> AsyncIterator[bytes]:
+    async def _changes(
+        self, request: Request, render: Callable[[], str], run: Run
+    ) -> AsyncIterator[bytes]:
         sent, sent_at, end = b"", time.monotonic(), time.monotonic() + _LIFE_S
         yield b"retry: 3000\n\n"
         while time.monotonic() < end:
-            text = await run_in_threadpool(render)
+            text = await run(render)
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
             if digest != sent:
                 sent, sent_at = digest, time.monotonic()

@@ -76,7 +76,8 @@ class Site:
         async def show(request: Request) -> Response:
             require(request, page.level)
             try:
-                document = await run_in_threadpool(page.view, self._system, _query(request))
+                view = partial(page.view, self._system, _query(request))
+                document = await self._system.in_turn(page, view)
             except TailraceError as error:
                 raise status_of(error) from error
             values = self._values(page, request, document)
@@ -110,7 +111,10 @@ class Site:
                 require(request, page.level)
                 scope |= child
                 version = page.version and partial(page.version, self._system)
-                return self._live.stream(request, partial(self._refreshed, page, found), version)
+                return self._live.stream(
+                    request, partial(self._refreshed, page, found), version,
+                    run=partial(self._system.in_turn, page),
+                )  # fmt: skip
         raise HTTPException(404, "there is no such page to refresh")
 
     def _refreshed(self, page: Page, request: Request) -> str:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tailrace.errors import ConfigError
+from starlette.concurrency import run_in_threadpool
+
+from tailrace.console.lane import Lane
+from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from tailrace.access.access import Access
     from tailrace.config import Config, Pipeline
+    from tailrace.console.page import Page
     from tailrace.console.trends import Trends
     from tailrace.observe.figures import SystemFigures
 
 T = TypeVar("T")
 _FIGURES_S = 1.0
 """Pages that are loaded within a second show the same figures: they are read once."""
+_FAILURE_S = 5.0
+"""How long at most an error is kept: a server that does not answer costs seconds each time."""
+_MAX_WAITING = 500
 
 
 class System:
@@ -40,7 +48,8 @@ class System:
         self.failing = failing
         self._read = read
         self._clock = clock
-        self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._kept: dict[Hashable, tuple[float, Any, TailraceError | None]] = {}
+        self._lanes: dict[str, Lane] = {}
         self._locks: dict[Hashable, threading.Lock] = {}
 
     def figures(self) -> SystemFigures:
@@ -48,19 +57,33 @@ class System:
         return self.kept("figures", _FIGURES_S, self._read)
 
     def kept(self, name: Hashable, for_s: float, read: Callable[[], T]) -> T:
-        """What `read` returned within the last seconds, or returns now. For what costs a server or
-        a disk something: any number of viewers costs as much as one."""
+        """What `read` returned or raised within the last seconds, or does now. For what costs a
+        server or a disk something: any number of viewers costs as much as one."""
         with self._locks.setdefault(name, threading.Lock()):
-            found = self._kept.get(name)
-            if found is None or self._clock() - found[0] > for_s:
-                found = self._kept[name] = (self._clock(), read())
-            value: T = found[1]
-            return value
+            until, value, error = self._kept.get(name, (-math.inf, None, None))
+            if self._clock() > until:
+                try:
+                    value, error = read(), None
+                except TailraceError as raised:
+                    for_s, value, error = min(for_s, _FAILURE_S), None, raised
+                # Reading takes time: who has waited for it must not find it too old.
+                self._kept[name] = (self._clock() + for_s, value, error)
+            if error is not None:
+                raise error.with_traceback(None)
+            found: T = value
+            return found
 
     def forget(self, name: Hashable) -> None:
         """Have `kept` read again: an action has changed it."""
         with self._locks.setdefault(name, threading.Lock()):
             self._kept.pop(name, None)
+
+    async def in_turn(self, page: Page, view: Callable[[], T]) -> T:
+        """A view of a page, in a thread, after those that the page's limit puts before it."""
+        if not page.at_once:
+            return await run_in_threadpool(view)
+        lane = self._lanes.setdefault(page.name, Lane(page.at_once, waiting=_MAX_WAITING))
+        return await lane.run(view)
 
     def pipeline(self, name: str) -> Pipeline:
         """A pipeline of the settings. Raises ConfigError."""

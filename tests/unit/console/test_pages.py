@@ -163,7 +163,7 @@ def test_names_of_tables_and_columns_are_never_markup(
         "replica_identity": "none: the table has no primary key",
     }  # fmt: skip
     finding = Finding(check="x", severity=Severity.ERROR, finding=XSS, fix=XSS, subject=XSS)
-    monkeypatch.setattr(source, "_connection", lambda _system: nullcontext())
+    monkeypatch.setattr(source, "session", lambda _system: nullcontext())
     monkeypatch.setattr(source, "read_tables", lambda *_: [table])
     monkeypatch.setattr(source, "run", lambda *_: [finding])
     for name, heading in (("tables", "8.0 KiB"), ("doctor", "The source needs attention")):

@@ -8,7 +8,8 @@ from pydantic import Field, field_validator
 
 from tailrace.broker import resets
 from tailrace.console.page import Action, Done, Effect, Reasoned
-from tailrace.console.views.broker import FIGURES, session
+from tailrace.console.views.broker import FIGURES
+from tailrace.console.views.source import session
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:

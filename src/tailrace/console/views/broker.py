@@ -6,23 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.tables.inspection import inspect
 from tailrace.console.views.overview import pipeline_document
+from tailrace.console.views.source import session
 from tailrace.errors import TailraceError
 from tailrace.observe.figure import document
-from tailrace.postgres.limited import limited_session
 from tailrace.shadow.settings import ShadowSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
 
     from tailrace.console.page import Document
     from tailrace.console.system import System
-    from tailrace.postgres.limited import LimitedConnection
 
 FIGURES = "broker"
 """What `System.kept` keeps."""
 _TABLES_S = 2.0
-_TIMEOUT_S = 3.0
 _MOST = 1000
 """Partitions, and offsets of groups, in one document."""
 
@@ -49,15 +46,6 @@ def broker(system: System, query: Mapping[str, str]) -> Document:
         "filter": {"topic": topic, "group": group},
         "shadow": _shadow(system),
     }
-
-
-def session(system: System) -> AbstractContextManager[LimitedConnection]:
-    """A session with the source database that gives up a server that does not answer."""
-    return limited_session(
-        system.config.source.dsn.get_secret_value(),
-        application_name="tailrace console",
-        timeout_s=_TIMEOUT_S,
-    )
 
 
 def _read(system: System) -> Document:

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.finding import Severity, finding_document
 from tailrace.observe.figure import document
-from tailrace.postgres.connection import connect
+from tailrace.postgres.limited import limited_session
 from tailrace.postgres.preflight import run
 from tailrace.postgres.published import read_tables
 from tailrace.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from psycopg import Connection
+    from contextlib import AbstractContextManager
 
     from tailrace.console.page import Document
     from tailrace.console.system import System
+    from tailrace.postgres.limited import LimitedConnection
 
 _TABLES_S, _DOCTOR_S = 10.0, 10.0
-_CONNECT_S = 5
+_TIMEOUT_S = 3.0
 
 
 def tables(system: System, query: Mapping[str, str]) -> Document:
@@ -30,7 +30,7 @@ def tables(system: System, query: Mapping[str, str]) -> Document:
     config = system.config
 
     def read() -> list[dict[str, Any]]:
-        with _connection(system) as connection:
+        with session(system) as connection:
             return read_tables(connection, config.source.publication)
 
     found = system.kept("tables", _TABLES_S, read)
@@ -56,7 +56,7 @@ def doctor(system: System, query: Mapping[str, str]) -> Document:
     del query
 
     def read() -> Document:
-        with _connection(system) as connection:
+        with session(system) as connection:
             findings = run(connection, system.config)
         return {
             "healthy": all(each.severity is not Severity.ERROR for each in findings),
@@ -67,9 +67,10 @@ def doctor(system: System, query: Mapping[str, str]) -> Document:
     return system.kept("doctor", _DOCTOR_S, read)
 
 
-def _connection(system: System) -> Connection:
-    return connect(
+def session(system: System) -> AbstractContextManager[LimitedConnection]:
+    """A session with the source database that gives up a server that does not answer."""
+    return limited_session(
         system.config.source.dsn.get_secret_value(),
         application_name="tailrace console",
-        connect_timeout_s=min(system.config.capture.connect_timeout_s, _CONNECT_S),
+        timeout_s=_TIMEOUT_S,
     )
