@@ -7,15 +7,18 @@ after a restart of its process.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tailrace import audit
 from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tailrace.position import Position
+
+MoveAction = Literal["rewind", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class Control:
     """How often a move to another position was requested."""
     position: str = ""
     """Where the last move leads."""
+    action: Literal["", "rewind", "skip"] = ""
+    """What the last move is: `rewind` or `skip`. Empty in files of earlier releases."""
     reason: str = ""
     user: str = ""
 
@@ -56,22 +61,30 @@ class ControlFile:
 
     def pause(self, *, user: str, reason: str = "") -> None:
         """Stop delivery in order, until `resume`."""
-        self._write(replace(self.read(), paused=True), "pause", user, reason)
+        self._change("pause", lambda control: replace(control, paused=True), user, reason)
 
     def resume(self, *, user: str, reason: str = "") -> None:
         """Continue after `pause`."""
-        self._write(replace(self.read(), paused=False), "resume", user, reason)
+        self._change("resume", lambda control: replace(control, paused=False), user, reason)
 
     def restart(self, *, user: str, reason: str = "") -> None:
         """Stop the query in order and start it again, also one that has failed."""
-        control = self.read()
-        self._write(replace(control, restarts=control.restarts + 1), "restart", user, reason)
 
-    def move(self, action: str, position: Position, *, user: str, reason: str = "") -> None:
-        """Continue after another position of the log. `action` is for the audit file."""
-        control = self.read()
-        moved = replace(control, moves=control.moves + 1, position=str(position))
-        self._write(moved, action, user, reason, position=moved.position)
+        def restarted(control: Control) -> Control:
+            return replace(control, restarts=control.restarts + 1)
+
+        self._change("restart", restarted, user, reason)
+
+    def move(
+        self, action: MoveAction, position: Position, *, user: str, reason: str = ""
+    ) -> Control:
+        """Continue after another position of the log; the desired state with this move."""
+
+        def moved(control: Control) -> Control:
+            moves = control.moves + 1
+            return replace(control, moves=moves, position=str(position), action=action)
+
+        return self._change(action, moved, user, reason, position=str(position))
 
     def moved(self) -> Moved:
         """The last move that was carried out or refused."""
@@ -81,7 +94,17 @@ class ControlFile:
         """Record that a move was carried out or refused."""
         self._moved.write(moved)
 
-    def _write(self, control: Control, action: str, user: str, reason: str, **facts: str) -> None:
-        self._file.write(replace(control, user=user, reason=reason))
+    def _change(
+        self,
+        action: str,
+        change: Callable[[Control], Control],
+        user: str,
+        reason: str,
+        **facts: str,
+    ) -> Control:
         facts |= {"pipeline": self._pipeline, "reason": reason}
-        audit.record(self._data, f"pipeline.{action}", user=user, **facts)
+        with self._file.exclusive():
+            control = replace(change(self.read()), user=user, reason=reason)
+            audit.record(self._data, f"pipeline.{action}", user=user, **facts)
+            self._file.write(control)
+        return control

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from tailrace.errors import CorruptError
-from tailrace.log.store import LocalStore
+from tailrace.errors import CorruptError, StorageError
+from tailrace.file_lock import locked
+from tailrace.log.store import LocalStore, raise_translated
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 T = TypeVar("T")
@@ -37,7 +39,8 @@ class StateFile(Generic[T]):
     `write` is durable when it returns, leaves the old value or the new one after a crash, and
     writes nothing when the value has not changed since the last write. With `durable=False` it
     does not sync, does not create the folder, and the value may be gone after a power cut. On a
-    full disk it overwrites the old value in place.
+    full disk it overwrites the old value in place. To change a value that others change, too, read
+    and write it inside `exclusive`.
     """
 
     def __init__(self, path: Path, kind: type[T], *, durable: bool = True) -> None:
@@ -47,11 +50,14 @@ class StateFile(Generic[T]):
         self._written: bytes | None = None
 
     def read(self) -> T | None:
-        """The value; None if there is no file. Raises CorruptError for anything else."""
+        """The value; None if there is no file. Raises CorruptError if it is something else, and
+        StorageError if it cannot be read."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise_translated(error, f"cannot read {self.path}")
         try:
             return self._adapter.validate_json(content)
         except ValidationError as error:
@@ -66,9 +72,15 @@ class StateFile(Generic[T]):
         """The value, or the default if the file is missing or invalid: for what can be rebuilt."""
         try:
             value = self.read()
-        except (CorruptError, OSError):
+        except (CorruptError, StorageError):
             return default
         return default if value is None else value
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep all others that use this lock from changing the value."""
+        # What others have written meanwhile may not look like the last value of this object.
+        self._written = None
+        return locked(self.path.with_suffix(".lock"))
 
     def write(self, value: T) -> None:
         """Replace the value."""

@@ -74,21 +74,24 @@ class Tokens:
             id=name, scope=scope, digest=_digest(text), created_at=now, expires_at=now + lifetime,
             created_by=user, note=note,
         )  # fmt: skip
-        self._file.write([*(each for each in self.all() if not each.expired), token])
-        audit.record(
-            self._data, "token.create", user=user, token=name, scope=scope,
-            expires_at=token.expires_at,
-        )  # fmt: skip
+        with self._file.exclusive():
+            kept = [each for each in self._file.read() or [] if not each.expired]
+            audit.record(
+                self._data, "token.create", user=user, token=name, scope=scope,
+                expires_at=token.expires_at,
+            )  # fmt: skip
+            self._file.write([*kept, token])
         return text
 
     def revoke(self, name: str, *, user: str) -> None:
         """Remove a token."""
-        tokens = self.all()
-        if not any(each.id == name for each in tokens):
-            known = ", ".join(each.id for each in tokens) or "none"
-            raise ConfigError(f"there is no token {name!r}", hint=f"There are: {known}.")
-        self._file.write([each for each in tokens if each.id != name])
-        audit.record(self._data, "token.revoke", user=user, token=name)
+        with self._file.exclusive():
+            tokens = self._file.read() or []
+            if not any(each.id == name for each in tokens):
+                known = ", ".join(each.id for each in tokens) or "none"
+                raise ConfigError(f"there is no token {name!r}", hint=f"There are: {known}.")
+            audit.record(self._data, "token.revoke", user=user, token=name)
+            self._file.write([each for each in tokens if each.id != name])
 
     def identity(self, text: str) -> Identity | None:
         """Who sends this token; None if it is unknown or has expired."""

@@ -7,18 +7,17 @@ also after a restart. This module does not run backfills.
 from __future__ import annotations
 
 import difflib
-import fcntl
 import getpass
 import hashlib
 import math
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tailrace import audit, private
+from tailrace import audit
 from tailrace.backfill.order import FINISHED, Order, Record
 from tailrace.errors import ConfigError
+from tailrace.file_lock import locked
 from tailrace.observe.figure import document
 from tailrace.postgres.condition import checked
 from tailrace.postgres.names import TableName
@@ -26,6 +25,7 @@ from tailrace.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tailrace.backfill.order import DesiredState
@@ -55,7 +55,7 @@ def submit(
         raise ConfigError(f"rate must be 0 or more rows per second, got {rate}")
     checked(where)
     folder = folder_of(config, pipeline)
-    with _locked(folder):
+    with _lock(folder):
         records, orders = Record.load(folder), Order.load(folder)
         for order in orders:
             finished = order.id in records and records[order.id].state in FINISHED
@@ -63,21 +63,16 @@ def submit(
             if same_rows and not finished and not again and order.desired_state != "cancel":
                 return order
         order = Order(id=_new_id(orders), table=name, where=where, rate=rate, reason=again)
+        audit.record(
+            config.data, "backfill.start", user=user or getpass.getuser(), pipeline=pipeline,
+            backfill=order.id, table=str(name), where=where, rate=rate,
+        )  # fmt: skip
         order.save(folder)
-    audit.record(
-        config.data, "backfill.start", user=user or getpass.getuser(), pipeline=pipeline,
-        backfill=order.id, table=str(name), where=where, rate=rate,
-    )  # fmt: skip
     return order
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Requests of several threads and processes, one after another."""
-    private.create_folder(folder)
-    with private.create_file(folder / "lock") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _lock(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder / "lock")
 
 
 def _new_id(orders: list[Order]) -> str:
@@ -118,11 +113,12 @@ def set_desired_state(
                     f"backfill {id} has already finished: its state is {record.state}"
                 )
             changed = replace(order, desired_state=state)
-            changed.save(folder)
             action = _ACTIONS[state]
-            audit.record(
-                config.data, f"backfill.{action}", user=user or getpass.getuser(), backfill=id
-            )
+            with _lock(folder):
+                audit.record(
+                    config.data, f"backfill.{action}", user=user or getpass.getuser(), backfill=id
+                )
+                changed.save(folder)
             return changed
     close = difflib.get_close_matches(id, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else "List the backfills: tailrace backfills"

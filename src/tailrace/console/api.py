@@ -51,7 +51,7 @@ def _read(system: System, page: Page) -> Callable[[Request], Any]:
         query = {**request.query_params, **request.path_params}
         try:
             return reply(await system.in_turn(page, partial(page.view, system, query)))
-        except TailraceError as error:
+        except (TailraceError, OSError) as error:
             raise status_of(error) from error
 
     return read
@@ -71,7 +71,7 @@ def _perform(system: System, action: Action[Any]) -> Callable[[Request], Any]:
                 return reply(shown | {"resolved": effect.resolved})
             user = identity_of(request).name
             done = await run_in_threadpool(action.perform, system, path, body, user)
-        except TailraceError as error:
+        except (TailraceError, OSError) as error:
             raise status_of(error) from error
         return reply(done.document, 202)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.exceptions import HTTPException
 
-from tailrace.errors import ConfigError, PostgresError, TailraceError
+from tailrace.errors import ConfigError, PostgresError, StorageError, TailraceError
 
 _NOT_FOUND = "there is no "
 
@@ -18,12 +18,14 @@ class RefusedError(HTTPException):
         self.hint = error.hint
 
 
-def status_of(error: TailraceError) -> RefusedError:
+def status_of(error: TailraceError | OSError) -> RefusedError:
     """The response to an error of a view or an action.
 
     >>> status_of(ConfigError("there is no pipeline 'x'")).status_code
     404
     """
+    if isinstance(error, OSError):
+        error = StorageError(str(error))
     if isinstance(error, ConfigError):
         return RefusedError(404 if str(error).startswith(_NOT_FOUND) else 409, error)
     return RefusedError(502 if isinstance(error, PostgresError) else 503, error)

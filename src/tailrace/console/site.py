@@ -78,7 +78,7 @@ class Site:
             try:
                 view = partial(page.view, self._system, _query(request))
                 document = await self._system.in_turn(page, view)
-            except TailraceError as error:
+            except (TailraceError, OSError) as error:
                 raise status_of(error) from error
             values = self._values(page, request, document)
             return await run_in_threadpool(
@@ -120,8 +120,9 @@ class Site:
     def _refreshed(self, page: Page, request: Request) -> str:
         try:
             document = page.view(self._system, _query(request))
-        except TailraceError as error:
-            values = {"code": error.code, "text": str(error), "hint": error.hint, "title": ""}
+        except (TailraceError, OSError) as error:
+            code, text, hint = explained(status_of(error))
+            values = {"code": code, "text": text, "hint": hint, "title": ""}
             return self._rendering.live(request, "error.html", values)
         values = self._values(page, request, document)
         return self._rendering.live(request, f"{page.name}.html", values)
@@ -156,8 +157,9 @@ class Site:
                 values["fields"] = fields_of(action.body, {**given, **effect.resolved})
             except HTTPException as error:
                 values["problem"] = error.detail
-            except TailraceError as error:
-                values["problem"], values["hint"] = f"{error.code}: {error}", error.hint
+            except (TailraceError, OSError) as error:
+                code, text, values["hint"] = explained(status_of(error))
+                values["problem"] = f"{code}: {text}"
         return self._rendering.page(request, "confirm.html", values)
 
     async def _perform(self, action: Action[Any], request: Request) -> Response:
@@ -171,7 +173,7 @@ class Site:
             done = await run_in_threadpool(
                 action.perform, self._system, request.path_params, body, identity.name
             )
-        except TailraceError as error:
+        except (TailraceError, OSError) as error:
             raise status_of(error) from error
         return RedirectResponse(f"{done.page}?{urlencode({'done': done.text})}", 303)
 

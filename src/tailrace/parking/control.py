@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
     from tailrace.parking.listing import ParkedMessage
-    from tailrace.parking.order import Action
+    from tailrace.parking.order import Action, Order
     from tailrace.parking.selection import Selection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,17 +64,20 @@ def submit(
             "no parked message matches",
             hint=f"List them: tailrace parked ls {pipeline}",
         )
-    order = Orders(folder / "orders").submit(action, limited, user=user)
-    audit.record(
-        config.data,
-        f"parked.{action}",
-        user=user,
-        pipeline=pipeline,
-        order=order.id,
-        matched=matched,
-        selection=document_of(selection),
-    )
-    return order.id, matched
+
+    def record(order: Order) -> None:
+        audit.record(
+            config.data,
+            f"parked.{action}",
+            user=user,
+            pipeline=pipeline,
+            order=order.id,
+            matched=matched,
+            selection=document_of(selection),
+        )
+
+    orders = Orders(folder / "orders")
+    return orders.submit(action, limited, user=user, before=record).id, matched
 
 
 def document_of(selection: Selection) -> dict[str, Any]:

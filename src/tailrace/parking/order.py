@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from tailrace.parking.selection import Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tailrace.state_file import StateFile
@@ -37,15 +38,27 @@ class Orders:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def submit(self, action: Action, selection: Selection, *, user: str = "") -> Order:
-        """Add an order, durably."""
-        number = time.time_ns() // 1000
-        while self._file(f"{action}-{number}").path.exists():
-            number += 1
-        order = Order(
-            id=f"{action}-{number}", action=action, selection=selection, user=user or _user()
-        )
-        self._file(order.id).write(order)
+    def submit(
+        self,
+        action: Action,
+        selection: Selection,
+        *,
+        user: str = "",
+        before: Callable[[Order], object] = lambda _order: None,
+    ) -> Order:
+        """Add an order, durably. `before` is called with it first."""
+        # The planner of a query loads what locks only when there is an order.
+        from tailrace.file_lock import locked  # noqa: PLC0415
+
+        with locked(self._folder / "lock"):
+            number = time.time_ns() // 1000
+            while self._file(f"{action}-{number}").path.exists():
+                number += 1
+            order = Order(
+                id=f"{action}-{number}", action=action, selection=selection, user=user or _user()
+            )
+            before(order)
+            self._file(order.id).write(order)
         return order
 
     def waiting(self) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tailrace.control import ControlFile
-from tailrace.errors import ConfigError
 from tailrace.log.start import parse_start
 from tailrace.parking.listing import Listing
 from tailrace.parking.parking import folder_of, store_of
@@ -21,10 +20,9 @@ from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
     from tailrace.config import Config
+    from tailrace.control import Control, MoveAction
     from tailrace.log.start import Start
     from tailrace.pipeline.reset import Plan
-
-MoveAction = Literal["rewind", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +59,15 @@ class Move:
 def plan_move(config: Config, name: str, action: MoveAction, where: str) -> Move:
     """What a move does. Raises ConfigError if the pipeline may not move there."""
     planned = reset.plan(config, name, place(where))
-    reset.check_move(config, planned)
-    to = planned.after.position
-    if planned.repeated and action == "skip":
-        raise ConfigError(
-            f"{name} is past {to}", hint="tailrace pipeline rewind NAME --to POSITION"
-        )
-    if planned.skipped and action == "rewind":
-        raise ConfigError(f"{name} has not come to {to} yet", hint="tailrace pipeline skip")
+    reset.check_move(config, planned, action)
     with closing(Listing(store_of(folder_of(config.data, name)))) as listing:
         return Move(action=action, plan=planned, parked=listing.totals().messages)
 
 
-def order_move(config: Config, move: Move, *, user: str, reason: str) -> ControlFile:
+def order_move(config: Config, move: Move, *, user: str, reason: str) -> Control:
     """Have the pipeline moved, by its runner."""
     control = ControlFile(config.data, move.plan.pipeline)
-    control.move(move.action, move.to, user=user, reason=reason)
-    return control
+    return control.move(move.action, move.to, user=user, reason=reason)
 
 
 def place(text: str) -> Start | Position:

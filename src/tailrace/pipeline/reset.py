@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.config import Config
+    from tailrace.control import MoveAction
     from tailrace.log.start import Start
 
 _UNLIMITED = 1 << 62
@@ -128,8 +129,18 @@ def carry_out(config: Config, planned: Plan, *, by: str, now: datetime) -> Reset
     return _carry_out(config, planned, by=by, now=now, backfills=True)
 
 
-def check_move(config: Config, planned: Plan) -> None:
-    """Raise ConfigError unless a pipeline may move along the log while everything else runs."""
+def check_move(config: Config, planned: Plan, action: MoveAction | Literal[""]) -> None:
+    """Raise ConfigError unless a pipeline may move along the log while everything else runs.
+
+    It delivers while a move is confirmed: what was a skip then may be a rewind now.
+    """
+    name, to = planned.pipeline, planned.after.position
+    if planned.repeated and action == "skip":
+        raise ConfigError(
+            f"{name} is past {to}", hint="tailrace pipeline rewind NAME --to POSITION"
+        )
+    if planned.skipped and action == "rewind":
+        raise ConfigError(f"{name} has not come to {to} yet", hint="tailrace pipeline skip")
     stop = f"Stop `tailrace run`, then: tailrace reset {planned.pipeline} --from POSITION"
     if planned.before is not None and planned.before.log_id != planned.after.log_id:
         raise ConfigError("the checkpoint belongs to another log", hint=stop)
@@ -142,10 +153,18 @@ def check_move(config: Config, planned: Plan) -> None:
         )
 
 
-def move(config: Config, pipeline: str, to: Position, *, by: str, now: datetime) -> ResetEntry:
+def move(
+    config: Config,
+    pipeline: str,
+    to: Position,
+    *,
+    action: MoveAction | Literal[""] = "",
+    by: str,
+    now: datetime,
+) -> ResetEntry:
     """Continue elsewhere in the log: for the runner of a pipeline, whose query has ended."""
     planned = plan(config, pipeline, to)
-    check_move(config, planned)
+    check_move(config, planned, action)
     return _carry_out(config, planned, by=by, now=now, backfills=False)
 
 
@@ -178,7 +197,8 @@ def _carry_out(
 
 def _record(data: Path, entry: ResetEntry) -> None:
     file = StateFile(data / "resets.json", list[ResetEntry])
-    file.write([*(file.read() or []), entry])
+    with file.exclusive():
+        file.write([*(file.read() or []), entry])
 
 
 def _restart_backfills(config: Config, pipeline: str) -> None:

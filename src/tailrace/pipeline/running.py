@@ -242,7 +242,10 @@ class Runner:
             if not self._ended:
                 raise ConfigError("the last batch did not end in order; try again")
             position = Position.parse(control.position)
-            reset.move(self._config, self._name, position, by=control.user, now=datetime.now(UTC))
+            reset.move(
+                self._config, self._name, position, action=control.action, by=control.user,
+                now=datetime.now(UTC),
+            )  # fmt: skip
         except (ConfigError, PositionLostError) as error:
             refusal = f"{error}. {error.hint}" if error.hint else str(error)
             self._events.warning("pipeline.move_refused", user=control.user, reason=refusal)

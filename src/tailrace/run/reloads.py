@@ -143,12 +143,13 @@ def order_reload(data: Path, proposed: Plan, *, user: str, reason: str = "") -> 
     """Order that the settings of a plan are loaded. Raises ConfigError if it would be refused."""
     proposed.check()
     file = order_file(data)
-    before = file.read_or(Order())
-    order = Order(number=before.number + 1, digest=proposed.digest, user=user, reason=reason)
-    file.write(order)
     changes = [f"{each.title} {each.action}" for each in proposed.objects]
-    audit.record(
-        data, "settings.apply", user=user, reason=reason, changes=changes,
-        restarts=list(proposed.processes),
-    )  # fmt: skip
+    with file.exclusive():
+        before = file.read_or(Order())
+        order = Order(number=before.number + 1, digest=proposed.digest, user=user, reason=reason)
+        audit.record(
+            data, "settings.apply", user=user, reason=reason, changes=changes,
+            restarts=list(proposed.processes),
+        )  # fmt: skip
+        file.write(order)
     return order

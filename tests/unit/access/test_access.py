@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -180,3 +181,24 @@ def test_run_refuses_to_listen_beyond_loopback(tmp_path: Path) -> None:
         refused = run(*command)
         assert refused.returncode == 2, refused.stderr
         assert "--insecure" in refused.stderr
+
+
+def test_a_revoked_token_does_not_return(tmp_path: Path) -> None:
+    """GIVEN tokens WHEN some are revoked while others are created THEN the former are gone and the
+    latter are there."""
+    lifetime = timedelta(days=1)
+    for _ in range(20):
+        Tokens(tmp_path).create("read", lifetime, user="ann")
+    old = [each.id for each in Tokens(tmp_path).all()]
+
+    def change(number: int) -> None:
+        if number % 2:
+            Tokens(tmp_path).create("read", lifetime, user="bob")
+        else:
+            Tokens(tmp_path).revoke(old[number // 2], user="bob")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(change, range(40)))
+    left = {each.id for each in Tokens(tmp_path).all()}
+    assert len(left) == 20
+    assert not left & set(old)

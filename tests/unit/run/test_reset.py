@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from tailrace import checkpoint, config
 from tailrace.checkpoint import StartRecord
 from tailrace.cli import app
+from tailrace.control import ControlFile
 from tailrace.errors import AlreadyRunningError, ConfigError
 from tailrace.log import retention
 from tailrace.log.appender import Appender, Layout
@@ -19,6 +20,7 @@ from tailrace.log.lease import Lease
 from tailrace.log.reader import Earliest, Latest, Log
 from tailrace.log.store import LocalStore
 from tailrace.pipeline.reset import Plan, plan
+from tailrace.pipeline.running import Runner
 from tailrace.run import status
 from tailrace.run.lock import data_folder_lock
 from tailrace.run.reset import carry_out
@@ -27,6 +29,7 @@ from tests.fix_log import Session, TestLog, transaction, whole_entry
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.control import MoveAction
     from tailrace.log.start import Start
     from tailrace.position import Position
 
@@ -121,6 +124,35 @@ def test_a_reset_moves_the_start_and_the_pin_and_is_recorded(folder: Folder) -> 
     carry_out(folder.config, folder.plan(Latest()), now=NOW)
     assert not any(file.exists() for file in joined)
     assert len(json.loads((folder.data / "resets.json").read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "reached", "refusal"),
+    [
+        ("skip", 11, "is past"),
+        ("skip", 3, ""),
+        ("rewind", 3, "has not come to"),
+        ("rewind", 11, ""),
+    ],
+)
+def test_a_move_that_has_become_the_opposite_is_refused(
+    folder: Folder, action: MoveAction, reached: int, refusal: str
+) -> None:
+    """GIVEN a skip or a rewind that is ordered WHEN the last batch ends on the other side of its
+    position before the pipeline is moved THEN nothing is moved, and the file has why."""
+    folder.delivered(folder.positions[reached])
+    control = ControlFile(folder.data, "shop")
+    control.move(action, folder.positions[7], user="ann")
+    runner = Runner(cast("Any", None), folder.config, "shop")
+    runner._moves = 0
+    runner._move_if_requested()
+    moved = control.moved()
+    assert moved.moves == 1
+    assert refusal in moved.refusal
+    assert bool(moved.refusal) == bool(refusal)
+    start = checkpoint.read_start(folder.checkpoint)
+    assert start is not None
+    assert (start.position == folder.positions[7]) == (not refusal)
 
 
 def test_running_pipelines_are_not_reset(folder: Folder) -> None:

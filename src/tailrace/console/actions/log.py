@@ -51,13 +51,13 @@ def _effect(system: System, path: Mapping[str, str], body: Reasoned) -> Effect:
 def _perform(system: System, path: Mapping[str, str], body: Reasoned, user: str) -> Done:
     name, store = path["reader"], LocalStore(system.config.log.path)
     pin = _pin(store, name)
-    retention.unpin(store, name)
     # A log alone, as `--log` names it, has no data folder.
     if system.config.data.exists():
         audit.record(
             system.config.data, "log.unpin", user=user, reader=name, position=str(pin.position),
             reason=body.reason,
         )  # fmt: skip
+    retention.unpin(store, name)
     return Done(
         text=f"{name} has no pin any more",
         page="/console/log",

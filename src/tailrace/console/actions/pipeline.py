@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.console.system import System
-    from tailrace.pipeline.moves import MoveAction
+    from tailrace.control import MoveAction
 
 _EFFECTS = {
     "pause": (
@@ -92,7 +92,7 @@ def _move(action: MoveAction) -> Action[MoveTo]:
         name = path["pipeline"]
         system.pipeline(name)
         move = plan_move(system.config, name, action, body.to)
-        ordered = order_move(system.config, move, user=user, reason=body.reason).read()
+        ordered = order_move(system.config, move, user=user, reason=body.reason)
         return Done(
             text=f"{name} is asked to continue after {move.to}",
             page=f"/console/pipelines/{name}",
