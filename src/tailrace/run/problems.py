@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tailrace.config.alerts import Alerts
 from tailrace.errors import UnexpectedError, error_of
 from tailrace.run.monitor import CRITICAL_BYTES, WARNING_BYTES
 
@@ -36,9 +37,10 @@ class Problem:
     """Whether the system is not ready because of it."""
 
 
-def problems(system: SystemFigures) -> list[Problem]:
-    """The problems of a system, those that stop its work first."""
-    return [*_unready(system), *_others(system)]
+def problems(system: SystemFigures, alerts: Alerts | None = None) -> list[Problem]:
+    """The problems of a system, those that stop its work first. `alerts` is that section of the
+    settings; without it, its defaults count."""
+    return [*_unready(system), *_late(system, alerts or Alerts()), *_others(system)]
 
 
 def hint_of(code: str) -> str:
@@ -87,6 +89,20 @@ def _pipeline(pipeline: PipelineFigures) -> Iterator[Problem]:
             f"pipeline {name}: topic {each.destination} is refused ({each.code})",
             code=each.code, hint=each.hint, detail=each.reason, pipeline=name,
         )  # fmt: skip
+
+
+def _late(system: SystemFigures, alerts: Alerts) -> Iterator[Problem]:
+    """Pipelines that deliver, and are late all the same: a sink that accepts slowly, or hangs. The
+    watchdog, if there is one, measures it by itself."""
+    if system.watch is not None and system.watch.state == "watching":
+        return
+    for pipeline in system.pipelines:
+        if pipeline.running and (pipeline.lag_s or 0) >= alerts.lag_s:
+            yield Problem(
+                text=f"pipeline {pipeline.name} is {pipeline.lag_s:,.0f} s behind the log",
+                severity="warning", pipeline=pipeline.name,
+                hint="Check its sink. See docs/reference/performance.md.",
+            )  # fmt: skip
 
 
 def _others(system: SystemFigures) -> Iterator[Problem]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+from tailrace.observe.figures import CaptureFigures
 from tailrace.observe.health import AlertFigures, ChannelFigures, CheckFigures, WatchFigures
 from tailrace.run import status
 from tailrace.watch import store
 from tailrace.watch.result import Key
-from tests.unit.console.house import NOW, House, Visitor
+from tests.unit.console.house import NOW, RUNNING, House, Visitor
 from tests.unit.console.test_pages import XSS, check_markup
 
 if TYPE_CHECKING:
@@ -118,3 +120,39 @@ def test_texts_of_checks_are_never_markup(tmp_path: Path) -> None:
         check_markup(page)
         assert page.text.count(XSS) >= 3
         assert not [each for each in page.all("img") if each.get("src") == "x"]
+
+
+def late(data: Path, state: str, **keys: Any) -> Visitor:
+    """A system whose pipeline has the first change, with a last commit 4,000 s ago."""
+    house = House(data, **keys)
+    house.healthy()
+    last = datetime.now(UTC) - timedelta(seconds=4000)
+    figures = CaptureFigures(state="streaming", changes=900, last_committed_at=last)
+    status.write(house.where, "capture", figures)
+    house.write(replace(RUNNING, state=state, position=str(house.folder.positions[0])))
+    return Visitor(house)
+
+
+def test_a_pipeline_that_is_late_is_a_problem_without_a_watchdog(tmp_path: Path) -> None:
+    """GIVEN a sink that accepts more slowly than the log grows, and no alerts, WHEN the overview is
+    read THEN it is no longer healthy, names the pipeline, and says that alerts are missing."""
+    visitor = late(tmp_path, "running")
+    document = visitor.get("/api/v1/overview").json()
+    (problem,) = document["problems"]
+    assert (document["state"], problem["severity"]) == ("warning", "warning")
+    assert problem["text"].startswith("pipeline shop is 4,")
+    page = visitor.page("/")
+    assert "Everything is well" not in page.text
+    assert "Alerts are not configured" in page.text
+    assert "s behind the log" in visitor.page("/console/pipelines/shop").text
+
+
+def test_when_a_pipeline_is_not_late(tmp_path: Path) -> None:
+    """GIVEN a limit in the settings, or a pipeline that has another problem, THEN lag is none."""
+    for number, (state, keys) in enumerate(
+        (("running", {"alerts": {"lag_s": 9000}}), ("retrying", {}), ("paused", {}))
+    ):
+        visitor = late(tmp_path / str(number), state, **keys)
+        problems = visitor.get("/api/v1/overview").json()["problems"]
+        assert not [each for each in problems if "behind the log" in each["text"]]
+        assert ("Alerts are not configured" in visitor.page("/").text) == (not keys)

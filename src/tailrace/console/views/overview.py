@@ -28,6 +28,7 @@ def overview(system: System, query: Mapping[str, str]) -> Document:
         "version": figures.version,
         "uptime_s": figures.uptime_s,
         "problems": [asdict(each) for each in found],
+        "watchdog": figures.watch.state if figures.watch else None,
         "source": {
             "slot": system.config.source.slot,
             "publication": system.config.source.publication,
@@ -54,7 +55,8 @@ def all_problems(system: System, figures: SystemFigures) -> list[Problem]:
         )
         for name in system.failing()
     ]
-    return sorted([*problems(figures), *services], key=lambda each: each.severity)
+    found = problems(figures, system.config.alerts)
+    return sorted([*found, *services], key=lambda each: each.severity)
 
 
 def state_of(found: list[Problem]) -> str:

@@ -51,7 +51,11 @@ def pipeline(system: System, query: Mapping[str, str]) -> Document:
     return {
         "pipeline": pipeline_document(system, figures),
         "hint": hint_of(figures.code) if figures.code else "",
-        "problems": [asdict(each) for each in problems(system.figures()) if each.pipeline == name],
+        "problems": [
+            asdict(each)
+            for each in problems(system.figures(), system.config.alerts)
+            if each.pipeline == name
+        ],
         "control": {**asdict(control.read()), "moved": moved.moves, "refusal": moved.refusal},
         "backfills": [
             document(each) for each in system.figures().backfills if each.pipeline == name
