@@ -187,6 +187,15 @@ def test_probes_ask_without_a_login(objects: list[Object]) -> None:
         assert all((each["scheme"], each["port"]) == ("HTTPS", "http") for each in asked.values())
 
 
+def test_the_console_is_reached_when_something_does_not_work(objects: list[Object]) -> None:
+    """GIVEN pods that are not ready while a pipeline fails THEN every service has their addresses:
+    the console, `--at` and Prometheus are needed then."""
+    services = of_kind(objects, "Service")
+    assert services
+    for service in services:
+        assert service["spec"].get("publishNotReadyAddresses") is True, service["metadata"]["name"]
+
+
 def test_the_image_is_this_release(objects: list[Object]) -> None:
     for pod in pods(objects):
         assert container(pod)["image"].rpartition(":")[2] == __version__
