@@ -56,12 +56,10 @@ def submit(
     checked(where)
     folder = folder_of(config, pipeline)
     with _lock(folder):
-        records, orders = Record.load(folder), Order.load(folder)
-        for order in orders:
-            finished = order.id in records and records[order.id].state in FINISHED
-            same_rows = (order.table, order.where) == (name, where)
-            if same_rows and not finished and not again and order.desired_state != "cancel":
-                return order
+        orders = Order.load(folder)
+        same = None if again else _same(folder, orders, name, where)
+        if same is not None:
+            return same
         order = Order(id=_new_id(orders), table=name, where=where, rate=rate, reason=again)
         audit.record(
             config.data, "backfill.start", user=user or getpass.getuser(), pipeline=pipeline,
@@ -69,6 +67,24 @@ def submit(
         )  # fmt: skip
         order.save(folder)
     return order
+
+
+def unfinished(config: Config, pipeline: str, table: str, where: str) -> Order | None:
+    """The order that `submit` would return instead of a new one. Raises ConfigError as it does."""
+    name, folder = _table(config, pipeline, table), folder_of(config, pipeline)
+    checked(where)
+    return _same(folder, Order.load(folder), name, where)
+
+
+def _same(folder: Path, orders: list[Order], table: TableName, where: str) -> Order | None:
+    """An order for the same rows that is not finished and not cancelled."""
+    records = Record.load(folder)
+    for order in orders:
+        finished = order.id in records and records[order.id].state in FINISHED
+        same_rows = (order.table, order.where) == (table, where)
+        if same_rows and not finished and order.desired_state != "cancel":
+            return order
+    return None
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:
@@ -104,6 +120,21 @@ def set_desired_state(
     user: str = "",
 ) -> Order:
     """Pause, resume or cancel a backfill that has not finished. `user` as in `submit`."""
+    folder, order, _ = find_unfinished(config, id)
+    changed = replace(order, desired_state=state)
+    with _lock(folder):
+        audit.record(
+            config.data, f"backfill.{_ACTIONS[state]}", user=user or getpass.getuser(), backfill=id
+        )
+        changed.save(folder)
+    return changed
+
+
+def find_unfinished(
+    config: Config,
+    id: str,  # noqa: A002 - its name
+) -> tuple[Path, Order, Record]:
+    """A backfill that has not finished, with the folder of its pipeline. Raises ConfigError."""
     known = []
     for folder, order, record in _all(config):
         known.append(order.id)
@@ -112,14 +143,7 @@ def set_desired_state(
                 raise ConfigError(
                     f"backfill {id} has already finished: its state is {record.state}"
                 )
-            changed = replace(order, desired_state=state)
-            action = _ACTIONS[state]
-            with _lock(folder):
-                audit.record(
-                    config.data, f"backfill.{action}", user=user or getpass.getuser(), backfill=id
-                )
-                changed.save(folder)
-            return changed
+            return folder, order, record
     close = difflib.get_close_matches(id, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else "List the backfills: tailrace backfills"
     raise ConfigError(f"there is no backfill {id}", hint=hint)

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.backfill import queue
+from tailrace.backfill.order import Record
 from tailrace.console.catalog import ACTIONS
 from tailrace.control import ControlFile
 from tailrace.parking.order import Orders
 from tailrace.parking.parking import folder_of
+from tests.unit.console.house import House, Visitor
 
 if TYPE_CHECKING:
-    from tests.unit.console.house import House, Html, Visitor
+    from pathlib import Path
+
+    from tests.unit.console.house import Html
 
 PIPELINE = "/console/pipelines/shop"
 
@@ -155,3 +159,42 @@ def test_every_action_needs_a_confirmation(house: House, operator: Visitor) -> N
         assert operator.get(f"{path}{query}").status_code == 200
     assert not house.audit()
     assert not (house.data / "control").exists()
+
+
+def test_a_second_start_of_a_backfill_says_that_there_is_one(
+    house: House, operator: Visitor
+) -> None:
+    """GIVEN a backfill that has not finished WHEN the same rows are asked for with another rate THEN
+    page and answer say which one reads them, and how fast; paused or not."""
+    house.healthy()
+    fields = {"pipeline": "shop", "table": "public.orders"}
+    assert operator.do("/console/backfills/start", **fields, rate="5").status_code == 303
+    (first,) = queue.list_backfills(house.config)
+    page = operator.page("/console/backfills/start?pipeline=shop&table=orders&rate=100")
+    assert f"{first['id']} reads these rows" in lines(page)
+    assert "at most 5 rows per second" in lines(page)
+    assert operator.do(f"/console/backfills/{first['id']}/pause").status_code == 303
+    page = operator.page("/console/backfills/start?pipeline=shop&table=orders&rate=100")
+    assert "It is paused" in lines(page)
+    assert operator.do("/console/backfills/start", **fields, rate="100").status_code == 303
+    assert len(queue.list_backfills(house.config)) == 1
+    assert [each["action"] for each in entries(house)] == ["backfill.start", "backfill.pause"]
+
+
+def test_a_backfill_that_is_not_possible_is_said_before(tmp_path: Path) -> None:
+    """GIVEN a table that the pipeline does not select, and a backfill that has finished, WHEN the
+    pages of their buttons are loaded THEN they say what the buttons would refuse."""
+    sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+    house = House(tmp_path, pipelines={"shop": {"tables": ["public.orders"], "sink": sink}})
+    operator = Visitor(house)
+    operator.log_in()
+    page = operator.page("/console/backfills/start?pipeline=shop&table=private.items")
+    assert "private.items is not among the tables of pipeline shop" in page.text
+    order = queue.submit(house.config, "shop", "orders", user="ann")
+    record = Record(id=order.id, table=order.table)
+    record.state = "complete"
+    record.save(queue.folder_of(house.config, "shop"))
+    for action in ("pause", "resume", "cancel"):
+        page = operator.page(f"/console/backfills/{order.id}/{action}")
+        assert "This is not possible" in page.text
+        assert "has already finished: its state is complete" in page.text

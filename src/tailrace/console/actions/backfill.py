@@ -8,15 +8,13 @@ from pydantic import Field
 
 from tailrace.backfill import queue
 from tailrace.console.page import Action, Body, Done, Effect
-from tailrace.errors import ConfigError
-from tailrace.postgres.condition import checked
 from tailrace.postgres.names import TableName
 from tailrace.run import status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.backfill.order import DesiredState
+    from tailrace.backfill.order import DesiredState, Order
     from tailrace.console.system import System
 
 _PAGE = "/console/backfills"
@@ -58,8 +56,9 @@ def actions() -> list[Action[Any]]:
 
 def _start_effect(system: System, path: Mapping[str, str], body: NewBackfill) -> Effect:
     del path
-    system.pipeline(body.pipeline)
-    checked(body.where)
+    order = queue.unfinished(system.config, body.pipeline, body.table, body.where)
+    if order is not None:
+        return Effect(lines=_already(order))
     which = f"the rows of {TableName.parse(body.table)} where {body.where}" if body.where else (
         f"all existing rows of {TableName.parse(body.table)}"
     )  # fmt: skip
@@ -73,6 +72,13 @@ def _start_effect(system: System, path: Mapping[str, str], body: NewBackfill) ->
     )
 
 
+def _already(order: Order) -> tuple[str, ...]:
+    """What a second start of the same rows says."""
+    speed = f"at most {order.rate:,g} rows per second" if order.rate else "without a limit"
+    state = "It is paused: resume it." if order.desired_state == "pause" else f"It reads {speed}."
+    return (f"{order.id} reads these rows and has not finished: no other one is started.", state)
+
+
 def _start(system: System, path: Mapping[str, str], body: NewBackfill, user: str) -> Done:
     del path
     order = queue.submit(
@@ -82,7 +88,8 @@ def _start(system: System, path: Mapping[str, str], body: NewBackfill, user: str
         text=f"{order.id}: {order.table} through {body.pipeline}",
         page=_PAGE,
         document={
-            "id": order.id, "table": str(order.table),
+            "id": order.id, "table": str(order.table), "rate": order.rate,
+            "desired_state": order.desired_state,
             "pipelines_run": status.pipelines_run(system.config.data),
         },
     )  # fmt: skip
@@ -91,11 +98,8 @@ def _start(system: System, path: Mapping[str, str], body: NewBackfill, user: str
 def _control(action: str) -> Action[NoBody]:
     def effect(system: System, path: Mapping[str, str], body: NoBody) -> Effect:
         del body
-        found = {each["id"]: each for each in queue.list_backfills(system.config)}
-        if path["id"] not in found:
-            raise ConfigError(f"there is no backfill {path['id']}")
-        each = found[path["id"]]
-        what = f"{each['id']} of {each['table']} through {each['pipeline']}, {each['state']}."
+        folder, order, record = queue.find_unfinished(system.config, path["id"])
+        what = f"{order.id} of {order.table} through {folder.name}, {record.state}."
         return Effect(lines=(what, _EFFECTS[action]))
 
     def perform(system: System, path: Mapping[str, str], body: NoBody, user: str) -> Done:
