@@ -35,6 +35,12 @@ def listing(config: Config, pipeline: str) -> Listing:
     return Listing(store_of(_folder(config, pipeline)))
 
 
+def stored(data: Path) -> list[str]:
+    """The pipelines of which the data folder has parked messages, or had."""
+    folder = folder_of(data, "x").parent
+    return sorted(path.name for path in folder.glob("*") if store_of(path).exists())
+
+
 def _folder(config: Config, pipeline: str) -> Path:
     folder = folder_of(config.data, pipeline)
     if pipeline not in config.pipelines and not folder.exists():

@@ -164,8 +164,8 @@ def test_every_action_needs_a_confirmation(house: House, operator: Visitor) -> N
 def test_a_second_start_of_a_backfill_says_that_there_is_one(
     house: House, operator: Visitor
 ) -> None:
-    """GIVEN a backfill that has not finished WHEN the same rows are asked for with another rate THEN
-    page and answer say which one reads them, and how fast; paused or not."""
+    """GIVEN a backfill that has not finished WHEN the same rows are asked for with another rate
+    THEN the page says which one reads them, and how fast, or that it is paused."""
     house.healthy()
     fields = {"pipeline": "shop", "table": "public.orders"}
     assert operator.do("/console/backfills/start", **fields, rate="5").status_code == 303

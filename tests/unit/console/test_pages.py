@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from tailrace.console.site import Site
 from tailrace.console.trends import Trends
 from tailrace.console.views import source
 from tailrace.finding import Finding, Severity
+from tailrace.parking.parking import folder_of, store_of
 from tests.unit.console.house import CHANGE, HASH, House, Visitor
 
 if TYPE_CHECKING:
@@ -283,3 +285,27 @@ def test_a_page_is_refreshed_over_server_sent_events(house: House, anyone: Visit
     assert "<header" not in html
     for page in ("/console/settings", "/nothing", "//evil", ""):
         assert anyone.get(f"/console/live?page={page}").status_code == 404
+
+
+def test_parked_messages_of_every_pipeline_that_has_some(tmp_path: Path) -> None:
+    """GIVEN a store that is damaged, and one of a pipeline that was removed from the settings, WHEN
+    the page is loaded THEN it has the messages of the others, and why the first is unknown."""
+    sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+    house = House(tmp_path, pipelines={name: {"sink": sink} for name in ("broken", "shop")})
+    house.park()
+    shutil.copytree(folder_of(house.data, "shop"), folder_of(house.data, "removed"))
+    file = store_of(folder_of(house.data, "broken"))
+    file.parent.mkdir()
+    file.write_bytes(b"garbage " * 4096)
+    visitor = Visitor(house)
+    visitor.log_in()
+    found = {each["pipeline"]: each for each in visitor.get("/api/v1/parked").json()["pipelines"]}
+    assert list(found) == ["broken", "shop", "removed"]
+    assert [each["messages"] for each in found.values()] == [None, 3, 3]
+    assert [each["configured"] for each in found.values()] == [True, True, False]
+    assert found["broken"]["error"]["code"] == "CORRUPT"
+    page = visitor.page("/console/parked")
+    check_markup(page)
+    for text in ("not in the settings", "broken: CORRUPT"):
+        assert text in page.text
+    assert "payload of a1" in visitor.page("/console/parked/removed/1").text

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailrace.console.views.query import number
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.parking import control
 from tailrace.parking.selection import Selection
 
@@ -22,13 +22,26 @@ _MOST_BYTES = 64 << 10
 
 
 def parked(system: System, query: Mapping[str, str]) -> Document:
-    """How many messages of each pipeline are parked."""
+    """How many messages of each pipeline are parked: also of those that are no longer configured,
+    and why it is unknown of others."""
     del query
-    found = []
-    for name in system.config.pipelines:
+    configured = system.config.pipelines
+    removed = [name for name in control.stored(system.config.data) if name not in configured]
+    return {
+        "pipelines": [
+            {"pipeline": name, "configured": name in configured, **_totals(system, name)}
+            for name in (*configured, *removed)
+        ]
+    }
+
+
+def _totals(system: System, name: str) -> dict[str, Any]:
+    try:
         with control.listing(system.config, name) as listing:
-            found.append({"pipeline": name, **asdict(listing.totals())})
-    return {"pipelines": found}
+            return {**asdict(listing.totals()), "error": None}
+    except TailraceError as error:
+        found = {"code": error.code, "text": str(error), "hint": error.hint}
+        return {"messages": None, "held": None, "bytes": None, "error": found}
 
 
 def parked_messages(system: System, query: Mapping[str, str]) -> Document:
