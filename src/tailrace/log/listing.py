@@ -13,6 +13,7 @@ from tailrace.log.reader import Log
 from tailrace.wire.pgtime import PgTime
 
 if TYPE_CHECKING:
+    from tailrace.log.format.layout import SegmentHeader
     from tailrace.log.format.mark import Mark
     from tailrace.log.format.segment import SegmentName
     from tailrace.log.store import Store
@@ -43,39 +44,72 @@ class Listing:
     pins: dict[str, Position]
 
 
-def listing(store: Store) -> Listing:
-    """Walk the headers of all visible segments."""
-    log = Log(store)
-    end = log.end()
-    rows = [_row(store, log, name, end) for name in log.visible_segments(end)]
-    return Listing(rows=rows, end=end, pins=retention.pins(store))
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """What the headers of a segment say, up to an offset."""
 
-
-def _row(store: Store, log: Log, name: SegmentName, end: Mark) -> SegmentRow:
-    header = log.header(name)
-    limit = end.offset if name.sequence == end.sequence else None
-    upto, epoch, entries, changes = header.base, header.epoch, 0, 0
+    header: SegmentHeader
+    stop: int
+    upto: Position
+    epoch: int
+    entries: int = 0
+    changes: int = 0
     latest: int | None = None
-    try:
-        for placed in walk(store, name, log.first_entry(name), limit, bodies=False):
-            entry = placed.entry
-            upto, epoch = max(upto, entry.last), max(epoch, entry.epoch)
-            entries += 1
-            changes += entry.changes
-            if entry.kind in (Kind.TRANSACTIONS, Kind.FRAGMENT):
-                latest = max(entry.last_time, latest or entry.last_time)
-    except MalformedError as error:
-        raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
-    return SegmentRow(
-        name=name,
-        after=header.base,
-        upto=upto,
-        last_commit="" if latest is None else _time(latest),
-        entries=entries,
-        changes=changes,
-        bytes=store.size(name.file),
-        epoch=epoch,
-    )
+
+    def row(self, name: SegmentName, size: int) -> SegmentRow:
+        return SegmentRow(
+            name=name,
+            after=self.header.base,
+            upto=self.upto,
+            last_commit="" if self.latest is None else _time(self.latest),
+            entries=self.entries,
+            changes=self.changes,
+            bytes=size,
+            epoch=self.epoch,
+        )
+
+
+class Lister:
+    """Lists a log again and again: each time it walks what was appended since."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._walked: dict[SegmentName, _Walked] = {}
+
+    def read(self) -> Listing:
+        """Walk the headers of all visible segments that are not known yet."""
+        log = Log(self._store)
+        end = log.end()
+        self._walked = {name: self._walk(log, name, end) for name in log.visible_segments(end)}
+        rows = [
+            walked.row(name, self._store.size(name.file)) for name, walked in self._walked.items()
+        ]
+        return Listing(rows=rows, end=end, pins=retention.pins(self._store))
+
+    def _walk(self, log: Log, name: SegmentName, end: Mark) -> _Walked:
+        header, known = log.header(name), self._walked.get(name)
+        limit = end.offset if name.sequence == end.sequence else self._store.size(name.file)
+        # A takeover may cut a segment, or replace it.
+        if known is None or known.header != header or known.stop > limit:
+            known = _Walked(header, log.first_entry(name), upto=header.base, epoch=header.epoch)
+        stop, upto, epoch = known.stop, known.upto, known.epoch
+        entries, changes, latest = known.entries, known.changes, known.latest
+        try:
+            for placed in walk(self._store, name, stop, limit, bodies=False):
+                entry, stop = placed.entry, placed.end
+                upto, epoch = max(upto, entry.last), max(epoch, entry.epoch)
+                entries += 1
+                changes += entry.changes
+                if entry.kind in (Kind.TRANSACTIONS, Kind.FRAGMENT):
+                    latest = max(entry.last_time, latest or entry.last_time)
+        except MalformedError as error:
+            raise CorruptError(f"{name.file}: {error}", hint=error.hint) from error
+        return _Walked(header, stop, upto, epoch, entries, changes, latest)
+
+
+def listing(store: Store) -> Listing:
+    """The log, listed once."""
+    return Lister(store).read()
 
 
 def _time(micros: int) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from tailrace.log.listing import listing, listing_json
+from tailrace.log.listing import Lister, listing_json
 from tailrace.log.retention import pins_document
 from tailrace.log.store import LocalStore
 from tailrace.observe.figure import document
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.console.system import System
 
 _LISTING_S = 15.0
-"""Listing reads the headers of all entries."""
+"""Listing reads the headers of all entries, each once."""
 _SEGMENTS = 200
 
 
@@ -29,7 +30,8 @@ def log(system: System, query: Mapping[str, str]) -> Document:
     if not figures.error:
         store = LocalStore(settings.path)
         if query.get("segments") != "false":
-            found = system.kept("segments", _LISTING_S, lambda: listing_json(listing(store)))
+            lister = system.kept("lister", math.inf, lambda: Lister(store))
+            found = system.kept("segments", _LISTING_S, lambda: listing_json(lister.read()))
         pins = pins_document(store, now=time.time())
     segments = found["segments"]
     return {
