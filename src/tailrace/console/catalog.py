@@ -61,6 +61,15 @@ PAGES: tuple[Page, ...] = (
         question="How is this pipeline?", view=pipeline.pipeline, query=(_RANGE,), menu=False,
     ),
     Page(
+        name="try_pipeline", path="/pipelines/{pipeline}/try", title="Try a pipeline",
+        question="What does the pipeline make of the last changes?", view=pipeline.tried,
+        level=Level.VIEWER, menu=False, live=False, at_once=1,
+        query=(
+            Parameter(name="table", description="Only changes of this table: orders, sales.*"),
+            Parameter(name="limit", description="Max messages, at most 20.", default="5"),
+        ),
+    ),
+    Page(
         name="messages", path="/messages", title="Messages",
         question="Which changes has capture appended to the log?", view=messages.messages,
         version=messages.end, level=Level.VIEWER, query=_CHANGES,

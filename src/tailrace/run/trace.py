@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import checkpoint
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.log.newest import place_of
+from tailrace.log.choice import of_tables
+from tailrace.log.newest import newest, place_of
 from tailrace.parking import control
 from tailrace.parking.control import text_field, time_text
 from tailrace.tables import WATCHDOG, Prefixes, Tables
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tailrace.observe.figures import PipelineFigures
     from tailrace.position import Position
 
-_MOST_BYTES = 64 << 10
+MOST_BYTES = 64 << 10
 """Of a payload that is shown."""
 
 
@@ -159,16 +160,38 @@ def encoded(config: Config, log: Log, position: Position, name: str) -> dict[str
         return {"message": None, "why": f"This pipeline needs Spark: tailrace pipeline try {name}"}
     if not found.num_rows:
         return {"message": None, "why": "The pipeline makes no message of this change."}
-    row = found.to_pylist()[0]
+    return {"why": "", "message": _message(found.to_pylist()[0])}
+
+
+def _message(row: dict[str, Any]) -> dict[str, Any]:
     payload = row["payload"]
     return {
-        "why": "",
-        "message": {
-            "destination": row["destination"].decode("utf-8", "replace"),
-            **text_field("key", row["key"]),
-            "id": row["id"].decode("utf-8", "replace"),
-            "committed_at": time_text(row["committed_at"]),
-            "bytes": len(payload or b""),
-            **text_field("payload", payload if payload is None else payload[:_MOST_BYTES]),
-        },
+        "destination": row["destination"].decode("utf-8", "replace"),
+        **text_field("key", row["key"]),
+        "id": row["id"].decode("utf-8", "replace"),
+        "committed_at": time_text(row["committed_at"]),
+        "headers": {key.decode(): value.decode() for key, value in row["headers"] or []},
+        "bytes": len(payload or b""),
+        **text_field("payload", payload if payload is None else payload[:MOST_BYTES]),
     }
+
+
+def tried(config: Config, log: Log, name: str, *, table: str, limit: int) -> dict[str, Any]:
+    """The messages of the last changes that a pipeline reads, the newest first. Sends nothing.
+
+    Looks back over a fixed number of changes, whatever the size of the log.
+    """
+    pipeline = config.pipelines[name]
+
+    def takes(change: Change) -> bool:
+        return not why_not(pipeline, change) and (not table or of_tables(change, (table,)))
+
+    page = newest(log, takes, limit=limit)
+    messages, why = [], ""
+    for change in page.changes:
+        found = encoded(config, log, change.position, name)
+        if found["message"] is not None:
+            messages.append({"change": change.position.event_id, **found["message"]})
+        else:
+            why = found["why"]
+    return {"messages": messages, "searched": page.rows, "why": "" if messages else why}

@@ -172,6 +172,41 @@ def test_the_message_that_a_pipeline_makes(tmp_path: Path) -> None:
     assert visitor.get(f"/api/v1/messages/{CHANGE}?encode=none").status_code == 404
 
 
+def test_a_pipeline_is_tried(tmp_path: Path) -> None:
+    """GIVEN a log WHEN a pipeline is tried THEN the page and the API have the messages of the last
+    changes that it reads, the newest first, and nothing is sent; one that needs Spark, and one that
+    reads none of them, say so."""
+    house, visitor, positions = traced(tmp_path)
+    newest = [each.event_id for each in reversed(positions)]
+    found = visitor.get("/api/v1/pipelines/shop/try").json()
+    assert [each["change"] for each in found["messages"]] == newest[:5]
+    single = visitor.get(f"/api/v1/messages/{newest[0]}?encode=shop").json()["encoded"]["message"]
+    assert found["messages"][0] == {"change": newest[0], **single}
+    for query, count in (("limit=2", 2), ("limit=20", 12), ("table=t1&limit=3", 3), ("table=x", 0)):
+        answer = visitor.get(f"/api/v1/pipelines/shop/try?{query}").json()
+        assert len(answer["messages"]) == count, query
+    page = visitor.page("/console/pipelines/shop/try?limit=1")
+    check_markup(page)
+    assert newest[0] in page.text
+    assert found["messages"][0]["destination"] in page.text
+    spark = visitor.page("/console/pipelines/large/try")
+    assert "This pipeline needs Spark: tailrace pipeline try large" in spark.text
+    nothing = visitor.page("/console/pipelines/others/try")
+    assert "No change that this pipeline reads is among the last 12 of the log." in nothing.text
+    assert not house.audit()
+
+
+def test_what_cannot_be_tried(tmp_path: Path) -> None:
+    _, visitor, _ = traced(tmp_path)
+    for query in ("limit=21", "limit=x", "table=" + "a" * 201):
+        assert visitor.get(f"/api/v1/pipelines/shop/try?{query}").status_code in (400, 409)
+    assert visitor.get("/api/v1/pipelines/none/try").status_code == 404
+    anyone = Visitor(visitor.house)
+    assert anyone.get("/api/v1/pipelines/shop/try").status_code == 401
+    empty = operator_of(House(tmp_path / "none", log={"path": str(tmp_path / "no")}))
+    assert empty.get("/api/v1/pipelines/shop/try").json()["messages"] == []
+
+
 @pytest.mark.parametrize("text", [XSS, "é" * 300, "\x00\x1b[2J"])
 def test_values_are_text_and_are_shortened(tmp_path: Path, text: str) -> None:
     """GIVEN values, contents and prefixes of any text WHEN they are shown THEN nothing is markup,

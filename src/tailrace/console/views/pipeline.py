@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 from tailrace import audit
 from tailrace.config.document import masked
 from tailrace.console.views.overview import pipeline_document, span_of
+from tailrace.console.views.query import number
 from tailrace.control import ControlFile
 from tailrace.errors import ConfigError
+from tailrace.log.format.segment import list_segments
+from tailrace.log.reader import Log
+from tailrace.log.store import LocalStore
 from tailrace.observe.figure import document
+from tailrace.run import trace
 from tailrace.run.problems import hint_of, problems
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from tailrace.console.system import System
 
 _ENTRIES = 10
+_TRIED, _MOST_TRIED = 5, 20
+_MOST_CHARACTERS = 200
 
 
 def pipelines(system: System, query: Mapping[str, str]) -> Document:
@@ -69,6 +76,20 @@ def pipeline(system: System, query: Mapping[str, str]) -> Document:
             if entry.get("pipeline") == name
         ][:_ENTRIES],
     }
+
+
+def tried(system: System, query: Mapping[str, str]) -> Document:
+    """The messages that a pipeline makes of the last changes, as its sink would receive them."""
+    name, table = query["pipeline"], query.get("table", "")
+    system.pipeline(name)
+    limit = max(number(query, "limit", _TRIED, _MOST_TRIED), 1)
+    if len(table) > _MOST_CHARACTERS:
+        raise ConfigError(f"table must have at most {_MOST_CHARACTERS} characters")
+    found: Document = {"messages": [], "searched": 0, "why": ""}
+    if list_segments(LocalStore(system.config.log.path)):
+        log = Log.open(system.config.log.path)
+        found = trace.tried(system.config, log, name, table=table, limit=limit)
+    return {"pipeline": name, "table": table, "limit": limit, **found}
 
 
 def summary(found: Mapping[str, Any]) -> str:
