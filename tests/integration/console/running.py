@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ class Running(Service):
         self.database, self.server, self.data = database, server, folder / "data"
         self.url = f"http://127.0.0.1:{free_port()}"
         self.receiver = HttpReceiver()
-        self.receiver.answer = _refuse_order_7
+        self.refuse(7)
         self.stream = f"S{database.name}"
         shop = {
             "type": "nats",
@@ -51,7 +52,7 @@ class Running(Service):
             "data": "data",
             "http": {"port": int(self.url.rpartition(":")[2])},
             "pipelines": {
-                "shop": {"encoding": "json", "sink": shop},
+                "shop": {"encoding": "json", "sink": shop, "backfill": {"page_rows": 100}},
                 "hooks": {"encoding": "json", "sink": hooks},
             },
         }
@@ -64,8 +65,9 @@ class Running(Service):
         self.receiver.__exit__()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
-    def mend_the_receiver(self) -> None:
-        self.receiver.answer = lambda _: HttpResponse()
+    def refuse(self, *orders: int) -> None:
+        """Have the receiver refuse these orders, and no others."""
+        self.receiver.answer = partial(_refuse, orders)
 
     @property
     def token(self) -> str:
@@ -94,8 +96,9 @@ class Running(Service):
         return [int(found[1]) for body in bodies if (found := re.search(r'"id": ?(\d+),', body))]
 
 
-def _refuse_order_7(request: HttpRequest) -> HttpResponse:
-    refused = b'"id":7,' in request.body.replace(b" ", b"")
+def _refuse(orders: tuple[int, ...], request: HttpRequest) -> HttpResponse:
+    body = request.body.replace(b" ", b"")
+    refused = any(b'"id":%d,' % each in body for each in orders)
     return HttpResponse(status=422 if refused else 200)
 
 
@@ -115,6 +118,13 @@ class Browser:
         answer = self._client.get(path)
         assert answer.status_code == 200, answer.text
         return Html(answer.text)
+
+    def document(self, path: str) -> dict[str, Any]:
+        """A document of the API."""
+        answer = self._client.get(f"/api/v1{path}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
 
     def press(self, path: str, **fields: str) -> str:
         """Confirm an action; where its page leads."""

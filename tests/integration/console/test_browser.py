@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.console.catalog import PAGES
+from tailrace.console.views import source
 from tailrace.control import ControlFile
+from tailrace.finding import warning
 from tailrace.log.store import LocalStore
 from tailrace.run import status
 from tests.fix_log import TestLog, insert, relation, transaction
@@ -55,6 +58,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "healthy":
         made.healthy()
         brokered.show(monkeypatch, brokered.figures())
+        _show_source(monkeypatch)
     else:
         made.troubled()
         edited.values["source"] = {"slot": "another"}
@@ -65,6 +69,17 @@ def house(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         trends.sample()
     trends._clock = time.time
     return made
+
+
+def _show_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source with a table, and a finding. Without this, it does not answer."""
+    table = {
+        "namespace": "public", "name": "orders", "rows": 12, "bytes": 8192,
+        "columns": ["id int4", "note text"], "replica_identity": "primary key",
+    }  # fmt: skip
+    monkeypatch.setattr(source, "session", lambda _system: nullcontext())
+    monkeypatch.setattr(source, "read_tables", lambda *_: [table])
+    monkeypatch.setattr(source, "run", lambda *_: [warning("a table is large", "VACUUM", "orders")])
 
 
 @pytest.fixture(autouse=True)
@@ -82,15 +97,20 @@ def test_pages_render(
     state = "trouble" if house.failing else "healthy"
     with serving(house) as url:
         look(chrome, appearance)
+        chrome.get(f"{url}/login")
+        assert serious(chrome) == []
+        _keep(chrome, f"login-{state}-{appearance}")
         log_in(chrome, url, TOKEN)
+        errors = ["/console/pipelines/none"]
+        wide = "return document.documentElement.scrollWidth <= window.innerWidth"
         for page in PAGES:
-            if page.name in ("tables", "doctor"):
+            if state == "trouble" and page.name in ("tables", "doctor"):
+                errors.append(page.address)
                 continue
             path = page.address.replace("{pipeline}", "shop").replace("{number}", "1")
             path = path.replace("{message}", CHANGE)
             chrome.get(f"{url}{path}")
             assert chrome.find_elements("css selector", "main h1"), path
-            wide = "return document.documentElement.scrollWidth <= window.innerWidth"
             assert chrome.execute_script(wide), path
             assert serious(chrome) == [], path
             _keep(chrome, f"{page.name}-{state}-{appearance}")
@@ -99,6 +119,14 @@ def test_pages_render(
         _keep(chrome, f"rewind-{state}-{appearance}")
         chrome.get("about:blank")
         assert complaints(chrome) == []
+        for path in errors:
+            chrome.get(f"{url}{path}")
+            assert chrome.find_element("css selector", "main h1").text.startswith("Error ")
+            assert chrome.execute_script(wide), path
+            assert serious(chrome) == [], path
+            _keep(chrome, f"error-{path.rpartition('/')[2]}-{state}-{appearance}")
+        chrome.get("about:blank")
+        assert all("the server responded with a status of" in each for each in complaints(chrome))
         own = (url, "about:", "chrome:", "data:")
         assert [each for each in requested(chrome) if not each.startswith(own)] == []
 
