@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from tailrace.access.identity import Level
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tailrace.console.system import System
 
 PREFIX = "/api/v1"
+_DRY_RUN = "dry_run"
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def routes(system: System) -> list[Route]:
@@ -61,10 +64,11 @@ def _perform(system: System, action: Action[Any]) -> Callable[[Request], Any]:
 
     async def perform(request: Request) -> Response:
         content = await accept(request, level=Level.OPERATOR)
+        dry_run = _is_dry_run(request)
         body = validated(lambda: action.body.model_validate_json(content or b"{}"))
         path = request.path_params
         try:
-            if request.query_params.get("dry_run") == "true":
+            if dry_run:
                 effect = await run_in_threadpool(action.effect, system, path, body)
                 return reply({"effect": effect.lines, "warning": effect.warning})
             user = identity_of(request).name
@@ -74,3 +78,17 @@ def _perform(system: System, action: Action[Any]) -> Callable[[Request], Any]:
         return reply(done.document, 202)
 
     return perform
+
+
+def _is_dry_run(request: Request) -> bool:
+    """Whether an action is only shown. Anything that is not clear is refused: the client that
+    sends it does not expect that the action is performed."""
+    given = request.query_params.multi_items()
+    if unknown := sorted({name for name, _ in given} - {_DRY_RUN}):
+        raise HTTPException(400, f"unknown parameter {unknown[0]!r}: an action has only {_DRY_RUN}")
+    if not given:
+        return False
+    value = _BOOLEANS.get(given[0][1].lower())
+    if value is None or len(given) > 1:
+        raise HTTPException(400, f"{_DRY_RUN} must be given once, as true or false")
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from starlette.routing import Route
 
 from tailrace.control import ControlFile
@@ -68,6 +69,36 @@ def test_an_action_and_its_effect(house: House, anyone: Visitor) -> None:
     assert (done.status_code, done.json()["repeated"]) == (202, 12)
     assert ControlFile(house.data, "shop").read().moves == 1
     assert post(anyone, "/pipelines/shop/pause", b"").status_code == 202
+
+
+@pytest.mark.parametrize("value", ["true", "True", "TRUE", "1"])
+def test_a_dry_run_in_any_spelling_orders_nothing(
+    house: House, anyone: Visitor, value: str
+) -> None:
+    """GIVEN clients that write booleans as their languages do WHEN they ask for a dry run THEN they
+    see the effect, and no message is dropped."""
+    house.healthy()
+    house.park()
+    shown = post(anyone, f"/parked/shop/drop?dry_run={value}", b'{"all": true}')
+    assert (shown.status_code, "effect" in shown.json()) == (200, True)
+    assert not house.audit()
+
+
+@pytest.mark.parametrize(
+    "query", ["dry_run=x", "dry_run=", "dry_run=yes", "dryrun=true", "dry_run=true&dry_run=false",
+              "dry_run=true&force=true"],
+)  # fmt: skip
+def test_an_action_refuses_parameters_that_it_does_not_know(
+    house: House, anyone: Visitor, query: str
+) -> None:
+    house.healthy()
+    house.park()
+    refused = post(anyone, f"/parked/shop/drop?{query}", b'{"all": true}')
+    assert refused.status_code == 400
+    assert "dry_run" in refused.json()["error"]
+    assert not house.audit()
+    done = post(anyone, "/parked/shop/drop?dry_run=False", b'{"all": true}')
+    assert done.status_code == 202
 
 
 def test_what_is_wrong_is_an_error_with_a_status(house: House, anyone: Visitor) -> None:
