@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.exceptions import HTTPException
 
-from tailrace.errors import ConfigError, PostgresError, TailraceError
+from tailrace.errors import ConfigError, ParameterError, PostgresError, TailraceError
 
 _NOT_FOUND = "there is no "
 
@@ -24,6 +24,8 @@ def status_of(error: TailraceError) -> RefusedError:
     >>> status_of(ConfigError("there is no pipeline 'x'")).status_code
     404
     """
+    if isinstance(error, ParameterError):
+        return RefusedError(400, error)
     if isinstance(error, ConfigError):
         return RefusedError(404 if str(error).startswith(_NOT_FOUND) else 409, error)
     return RefusedError(502 if isinstance(error, PostgresError) else 503, error)

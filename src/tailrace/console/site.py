@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace.console.system import System
 
 _FOLDERS = ("/console", "/static")
+_NO_STREAM = "there is no such page to refresh"
 
 
 class Site:
@@ -101,7 +102,10 @@ class Site:
 
     async def _stream(self, request: Request) -> Response:
         """The refreshed part of a page. The query names it as the browser's address does."""
-        target = urlsplit(request.query_params.get("page", ""))
+        try:
+            target = urlsplit(request.query_params.get("page", ""))
+        except ValueError as error:
+            raise HTTPException(404, _NO_STREAM) from error
         scope = {**request.scope, "path": target.path, "query_string": target.query.encode()}
         found = type(request)(scope, request.receive)
         for page in PAGES:
@@ -111,7 +115,7 @@ class Site:
                 scope |= child
                 version = page.version and partial(page.version, self._system)
                 return self._live.stream(request, partial(self._refreshed, page, found), version)
-        raise HTTPException(404, "there is no such page to refresh")
+        raise HTTPException(404, _NO_STREAM)
 
     def _refreshed(self, page: Page, request: Request) -> str:
         try:

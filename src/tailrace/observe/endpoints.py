@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
-from tailrace.errors import ProcessError, TailraceError, UnexpectedError
+from tailrace.errors import ParameterError, ProcessError, TailraceError, UnexpectedError
 from tailrace.observe.figure import as_json
 
 if TYPE_CHECKING:
@@ -63,10 +63,13 @@ def application(
         response.headers.update(error.headers or {})
         return response
 
+    async def invalid(request: Request, error: Exception) -> Response:
+        return await refuse(request, HTTPException(400, str(error)))
+
     return Starlette(
         routes=routes,
         middleware=[Middleware(_HostCheck, hosts=hosts), *middleware],
-        exception_handlers={HTTPException: refuse, Exception: _failure},
+        exception_handlers={HTTPException: refuse, ParameterError: invalid, Exception: _failure},
     )
 
 

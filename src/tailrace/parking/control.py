@@ -38,12 +38,18 @@ def listing(config: Config, pipeline: str) -> Listing:
 
 def _folder(config: Config, pipeline: str) -> Path:
     folder = folder_of(config.data, pipeline)
-    if pipeline not in config.pipelines and not folder.exists():
+    if pipeline not in config.pipelines and pipeline not in _stored(config):
         close = difflib.get_close_matches(pipeline, config.pipelines, n=1)
         known = ", ".join(config.pipelines) or "none"
         hint = f"Did you mean {close[0]}?" if close else f"Configured pipelines: {known}."
         raise ConfigError(f"there is no pipeline {pipeline!r}", hint=hint)
     return folder
+
+
+def _stored(config: Config) -> set[str]:
+    """The pipelines that have a folder. A name of a request is compared with names and is not
+    opened: it can be `..`, or too long for a file."""
+    return {each.name for each in folder_of(config.data, "").glob("*") if each.is_dir()}
 
 
 def submit(

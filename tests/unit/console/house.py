@@ -28,6 +28,7 @@ from tailrace.parking.parking import folder_of
 from tailrace.run import status
 from tailrace.run.endpoints import Endpoints
 from tailrace.run.overview import Overview
+from tailrace.run.pull_endpoints import clerks_of
 from tailrace.run.status import PipelinesStatus, RunStatus
 from tests.unit.parking.system import System
 from tests.unit.run.test_reset import Folder
@@ -70,8 +71,9 @@ class House:
         self.stopping = False
         self.overview = Overview(self.config, lambda: self.slot)
         self.console = Console(self.config, self.overview)
+        self.clerks = clerks_of(self.config)
         self.application = Endpoints(
-            self.config, self.overview, None, token=TOKEN,
+            self.config, self.overview, None, token=TOKEN, clerks=self.clerks,
             console=lambda access: self.console.site(
                 access, failing=lambda: self.failing, stopping=lambda: self.stopping
             ),

@@ -120,5 +120,14 @@ def test_what_is_wrong_is_an_error_with_a_status(house: House, anyone: Visitor) 
         answer = post(anyone, path, content)
         assert answer.status_code == code, (path, content, answer.text)
         assert answer.json()["error"]
-    assert anyone.get("/api/v1/parked/shop?limit=x", **BEARER).status_code == 409
+    for path in (
+        f"parked/shop/{'9' * 20}",
+        f"parked/shop/{'9' * 5000}",
+        f"parked/shop?limit={'9' * 5000}",
+        "v1/pull/work/exhausted?limit=" + "9" * 5000,
+    ):
+        number = anyone.get(f"/{path}", **BEARER)
+        assert number.status_code == (404 if "pull" in path else 400), path
+        assert "whole number" in number.text or "there is no pipeline" in number.text
+    assert anyone.get("/api/v1/parked/shop?limit=x", **BEARER).status_code == 400
     assert anyone.get("/api/v1/tables", accept="*/*").status_code == 502

@@ -67,7 +67,7 @@ def test_a_filter(house: House, operator: Visitor) -> None:
         assert ids(operator, nothing) == []
     assert "No change matches" in operator.page("/console/messages?table=other").text
     for wrong in ("?op=merge", "?before=0/1", "?limit=501", "?before=%00"):
-        assert operator.get(f"/api/v1/messages{wrong}").status_code == 409
+        assert operator.get(f"/api/v1/messages{wrong}").status_code == 400
 
 
 def test_before_capture_has_created_the_log(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_change_that_the_log_does_not_hold(house: House, operator: Visitor) ->
         answer = operator.get(f"/console/messages/{number}")
         assert answer.status_code == 404
         assert "there is no change" in answer.text
-    assert operator.get("/api/v1/messages/0-0").status_code == 409
+    assert operator.get("/api/v1/messages/0-0").status_code == 400
 
 
 def test_the_message_that_a_pipeline_makes(tmp_path: Path) -> None:

@@ -281,5 +281,5 @@ def test_a_page_is_refreshed_over_server_sent_events(house: House, anyone: Visit
     html = json.loads(events[1].partition("data: ")[2])
     assert 'data-part="path"' in html
     assert "<header" not in html
-    for page in ("/console/settings", "/nothing", "//evil", ""):
+    for page in ("/console/settings", "/nothing", "//evil", "", "//[", "//a%E2%84%80b"):
         assert anyone.get(f"/console/live?page={page}").status_code == 404

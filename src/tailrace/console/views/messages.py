@@ -6,8 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tailrace.change import Op
-from tailrace.console.views.query import number
-from tailrace.errors import ConfigError
+from tailrace.errors import ParameterError
 from tailrace.log.choice import Choice
 from tailrace.log.documents import to_json
 from tailrace.log.format import mark as marks
@@ -16,6 +15,7 @@ from tailrace.log.newest import MAX_ROWS, Newest, newest
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.position import Position
+from tailrace.run.query import number
 from tailrace.run.trace import encoded, trace
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def messages(system: System, query: Mapping[str, str]) -> Document:
         text=query.get("text", ""),
     )
     if choice.op and choice.op not in _OPS:
-        raise ConfigError(f"op must be one of {', '.join(_OPS)}, got {choice.op!r}")
+        raise ParameterError(f"op must be one of {', '.join(_OPS)}, got {choice.op!r}")
     before = position_of(query["before"]) if query.get("before") else None
     with _turn:
         page = _page(system, choice, max(limit, 1), before)
@@ -93,11 +93,11 @@ def message(system: System, query: Mapping[str, str]) -> Document:
 
 
 def position_of(text: str) -> Position:
-    """A position from an event id, as it is in addresses. Raises ConfigError."""
+    """A position from an event id, as it is in addresses. Raises ParameterError."""
     try:
         return Position.parse_event_id(text)
     except ValueError as error:
-        raise ConfigError(
+        raise ParameterError(
             str(error), hint="Take it from /console/messages or from the id of an event."
         ) from error
 
