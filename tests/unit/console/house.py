@@ -147,20 +147,23 @@ class Visitor:
     def ask(
         self, method: str, path: str, *, content: bytes | str = b"", **headers: str
     ) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(
-                self.house.application, raise_app_exceptions=False, client=(self.address, 40000)
-            )
-            named = {"accept": "text/html"} | {k.replace("_", "-"): v for k, v in headers.items()}
-            if self.cookies and "authorization" not in named:
-                named["cookie"] = "; ".join(f"{k}={v}" for k, v in self.cookies.items())
-            async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as client:
-                return await client.request(method, path, headers=named, content=content)
-
-        answer = asyncio.run(ask())
+        answer = asyncio.run(self.asked(method, path, content=content, **headers))
         for name, value in answer.cookies.items():
             self.cookies[name] = value
         return answer
+
+    async def asked(
+        self, method: str, path: str, *, content: bytes | str = b"", **headers: str
+    ) -> httpx.Response:
+        """The same, for requests in parallel; cookies of the answer are not kept."""
+        transport = httpx.ASGITransport(
+            self.house.application, raise_app_exceptions=False, client=(self.address, 40000)
+        )
+        named = {"accept": "text/html"} | {k.replace("_", "-"): v for k, v in headers.items()}
+        if self.cookies and "authorization" not in named:
+            named["cookie"] = "; ".join(f"{k}={v}" for k, v in self.cookies.items())
+        async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as client:
+            return await client.request(method, path, headers=named, content=content)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return self.ask("GET", path, **headers)

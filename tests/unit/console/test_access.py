@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.access import password
 from tailrace.access.access import COOKIE
 from tailrace.access.attempts import FREE
 from tailrace.access.tokens import Tokens
@@ -16,10 +18,14 @@ from tailrace.control import ControlFile
 from tests.unit.console.house import CHANGE, ORIGIN, PASSWORD, RUNNING, TOKEN, USERS, House, Visitor
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
+
+    import httpx
 
 PAUSE = "/console/pipelines/shop/pause"
 API_PAUSE = "/api/v1/pipelines/shop/pause"
+WRONG = "name=ann&secret=wrong"
 
 
 @pytest.fixture
@@ -35,6 +41,15 @@ def address_of(path: str) -> str:
     path = path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
     path = path.replace("{reader}", "shop")
     return path.replace("{message}", CHANGE)
+
+
+def in_parallel(*requests: Coroutine[None, None, httpx.Response]) -> list[int]:
+    """The statuses of requests that are sent at once."""
+
+    async def ask() -> list[httpx.Response]:
+        return await asyncio.gather(*requests)
+
+    return [each.status_code for each in asyncio.run(ask())]
 
 
 def paused(house: House) -> bool:
@@ -187,6 +202,7 @@ def test_cookies_are_for_tls_only_where_there_is_tls(tmp_path: Path) -> None:
 def test_guesses_are_limited_per_address(guarded: House) -> None:
     """GIVEN an address whose logins fail WHEN it tries on THEN it has to wait, also with the right
     password; other addresses do not; a header does not change an address."""
+    guarded.access.attempts._clock = lambda: 0.0
     attacker = Visitor(guarded, address="10.0.0.7")
     for _ in range(FREE + 1):
         assert attacker.log_in("ann", "wrong").status_code == 401
@@ -198,6 +214,44 @@ def test_guesses_are_limited_per_address(guarded: House) -> None:
     )
     assert spoofed.status_code == 429
     assert Visitor(guarded, address="10.0.0.8").log_in("ann", PASSWORD).status_code == 303
+
+
+def test_logins_in_parallel_are_limited_as_well(guarded: House) -> None:
+    """GIVEN many wrong logins at once WHEN their answers come THEN as many were tried as one after
+    another, and a page that needs no login is answered while they wait."""
+    guarded.access.attempts._clock = lambda: 0.0
+    attacker = Visitor(guarded, address="10.0.0.7")
+    codes = in_parallel(
+        *(attacker.asked("POST", "/login", content=WRONG) for _ in range(50)),
+        attacker.asked("GET", "/login"),
+    )
+    assert codes.pop() == 200
+    assert codes.count(401) == FREE + 1
+    assert codes.count(429) == 49 - FREE
+
+
+def test_logins_of_many_addresses_wait_outside_the_pool_of_threads(
+    guarded: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN more logins at once, of one address each, than may wait WHEN their answers come THEN
+    the surplus is refused."""
+    monkeypatch.setattr(password, "verify", lambda *_: False)
+    visitors = [Visitor(guarded, address=f"10.0.2.{n}") for n in range(60)]
+    codes = in_parallel(*(each.asked("POST", "/login", content=WRONG) for each in visitors))
+    assert codes.count(503) == 60 - 51
+    assert codes.count(401) == 51
+
+
+def test_a_viewer_has_no_more_guesses_for_an_operator(guarded: House) -> None:
+    """GIVEN a viewer who logs in between guesses WHEN they go on THEN the address has to wait."""
+    guarded.access.attempts._clock = lambda: 0.0
+    attacker = Visitor(guarded, address="10.0.0.7")
+    codes = []
+    for _ in range(3):
+        codes += [attacker.log_in("ann", "wrong").status_code for _ in range(FREE - 2)]
+        attacker.log_in("vic", PASSWORD)
+    assert codes[0] == 401
+    assert codes[-1] == 429
 
 
 def test_a_wrong_password_and_an_unknown_user_look_the_same(guarded: House) -> None:
