@@ -64,8 +64,16 @@ class Access:
             scheme, _, text = authorization.partition(" ")
             found = self._bearer(text.strip()) if scheme.lower() == _SCHEME else None
         else:
-            found = self.sessions.identity(cookies.get(COOKIE, ""))
+            found = self._session(cookies.get(COOKIE, ""))
         return found or PUBLIC
+
+    def _session(self, cookie: str) -> Identity | None:
+        """Whose session it is. A session does not outlive the token that opened it."""
+        found = self.sessions.identity(cookie)
+        if found is not None and found.token and not self.tokens.accepts(found.token):
+            self.sessions.end(cookie)
+            return None
+        return found
 
     def _bearer(self, text: str) -> Identity | None:
         if _equal(text, self._token):

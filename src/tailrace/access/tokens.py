@@ -95,8 +95,13 @@ class Tokens:
         digest = _digest(text)
         for token in self.all():
             if hmac.compare_digest(token.digest, digest) and not token.expired:
-                return Identity(name=f"token {token.id}", level=_LEVELS[token.scope])
+                level = _LEVELS[token.scope]
+                return Identity(name=f"token {token.id}", level=level, token=token.id)
         return None
+
+    def accepts(self, name: str) -> bool:
+        """Whether the token with this id has neither been revoked nor expired."""
+        return any(each.id == name and not each.expired for each in self.all())
 
 
 def _digest(text: str) -> str:

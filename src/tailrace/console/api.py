@@ -49,10 +49,10 @@ def routes(system: System) -> list[Route]:
 
 def _read(system: System, page: Page) -> Callable[[Request], Any]:
     async def read(request: Request) -> Response:
-        require(request, page.level)
+        identity = require(request, page.level)
         query = {**request.query_params, **request.path_params}
         try:
-            return reply(await run_in_threadpool(page.view, system, query))
+            return reply(await run_in_threadpool(page.read, system, query, identity.level))
         except TailraceError as error:
             raise status_of(error) from error
 

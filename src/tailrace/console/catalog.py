@@ -59,6 +59,7 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="pipeline", path="/pipelines/{pipeline}", title="Pipeline",
         question="How is this pipeline?", view=pipeline.pipeline, query=(_RANGE,), menu=False,
+        private=("settings", "audit"),
     ),
     Page(
         name="messages", path="/messages", title="Messages",

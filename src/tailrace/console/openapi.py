@@ -76,6 +76,9 @@ def _reading(page: Page) -> Document:
         "parameters": [*_path_parameters(page.path), *query],
         "responses": _responses("200", "The document of the page."),
     }
+    if page.private:
+        names = " and ".join(f"`{each}`" for each in page.private)
+        operation["description"] = f"Without a login or a token, {names} are null."
     if page.level > Level.PUBLIC:
         operation["security"] = [{"token": []}]
     return operation

@@ -21,7 +21,7 @@ from tailrace.console.login import Login
 from tailrace.console.outcome import explained, status_of
 from tailrace.console.rendering import HEADERS, Rendering
 from tailrace.errors import TailraceError
-from tailrace.run.admission import LOGIN, check_csrf, require
+from tailrace.run.admission import LOGIN, check_csrf, identity_of, require
 from tailrace.run.origin import is_same_origin
 
 if TYPE_CHECKING:
@@ -75,9 +75,11 @@ class Site:
 
     def _page(self, page: Page) -> Callable[[Request], Any]:
         async def show(request: Request) -> Response:
-            require(request, page.level)
+            identity = require(request, page.level)
             try:
-                document = await run_in_threadpool(page.view, self._system, _query(request))
+                document = await run_in_threadpool(
+                    page.read, self._system, _query(request), identity.level
+                )
             except TailraceError as error:
                 raise status_of(error) from error
             values = self._values(page, request, document)
@@ -119,7 +121,8 @@ class Site:
 
     def _refreshed(self, page: Page, request: Request) -> str:
         try:
-            document = page.view(self._system, _query(request))
+            level = identity_of(request).level
+            document = page.read(self._system, _query(request), level)
         except TailraceError as error:
             values = {"code": error.code, "text": str(error), "hint": error.hint, "title": ""}
             return self._rendering.live(request, "error.html", values)

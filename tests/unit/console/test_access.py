@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PAUSE = "/console/pipelines/shop/pause"
 API_PAUSE = "/api/v1/pipelines/shop/pause"
+SETTINGS = '<h2 id="settings">'
 WRONG = "name=ann&secret=wrong"
 
 
@@ -193,6 +194,31 @@ def test_a_login_begins_a_new_session(guarded: House) -> None:
     assert visitor.get("/").status_code == 303
 
 
+def test_settings_and_audit_entries_need_a_login_everywhere(tmp_path: Path) -> None:
+    """GIVEN a system without users, and a dropped message WHEN the pipeline is read without a login
+    THEN page, API and stream have its figures, and neither settings nor audit entries."""
+    house = House(tmp_path / "data")
+    house.healthy()
+    house.park(key="canary-key")
+    operator, visitor = Visitor(house), Visitor(house)
+    operator.log_in()
+    operator.do("/console/parked/shop/drop", key="canary-key")
+    assert "canary-key" in operator.get("/api/v1/pipelines/shop").text
+    assert SETTINGS in operator.get("/console/pipelines/shop").text
+    for path in ("/api/v1/pipelines/shop", "/console/pipelines/shop"):
+        text = visitor.get(path).text
+        assert "canary-key" not in text
+        assert SETTINGS not in text
+        assert "shop" in text
+    document = visitor.get("/api/v1/pipelines/shop").json()
+    assert (document["settings"], document["audit"]) == (None, None)
+    house.stopping = True
+    stream = visitor.get("/console/live?page=/console/pipelines/shop").text
+    assert "shop" in stream
+    assert "canary-key" not in stream
+    assert SETTINGS not in stream
+
+
 def test_cookies_are_for_tls_only_where_there_is_tls(tmp_path: Path) -> None:
     tls = {"certificate": tmp_path / "c.pem", "key": tmp_path / "k.pem"}
     house = House(tmp_path / "data", http={"users": USERS, "tls": tls})
@@ -294,6 +320,24 @@ def test_tokens_have_a_scope(guarded: House) -> None:
     assert f'"user":"token {name}"' in guarded.audit()
     tokens.revoke(name, user="ann")
     assert visitor.ask("POST", API_PAUSE, authorization=f"Bearer {operate}").status_code == 401
+
+
+def test_a_session_ends_with_the_token_that_opened_it(tmp_path: Path) -> None:
+    """GIVEN a browser that has logged in with a token WHEN the token is revoked THEN its session
+    may neither read nor change anything."""
+    house = House(tmp_path / "data")
+    house.healthy()
+    tokens = Tokens(house.data)
+    secret = tokens.create("operate", timedelta(hours=1), user="ann")
+    visitor = Visitor(house)
+    assert visitor.log_in(secret=secret).status_code == 303
+    assert visitor.get("/console/audit").status_code == 200
+    csrf = visitor.csrf
+    tokens.revoke(secret.split("_")[1], user="ann")
+    assert visitor.get("/console/audit").status_code == 303
+    assert visitor.get("/api/v1/audit").status_code == 401
+    assert visitor.submit(PAUSE, csrf=csrf).status_code == 401
+    assert not paused(house)
 
 
 def test_an_expired_token_is_refused(guarded: House) -> None:
