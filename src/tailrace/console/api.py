@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -52,7 +53,8 @@ def _read(system: System, page: Page) -> Callable[[Request], Any]:
         identity = require(request, page.level)
         query = {**request.query_params, **request.path_params}
         try:
-            return reply(await run_in_threadpool(page.read, system, query, identity.level))
+            read = partial(page.read, system, query, identity.level)
+            return reply(await system.in_turn(page, read))
         except TailraceError as error:
             raise status_of(error) from error
 

@@ -64,12 +64,12 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="messages", path="/messages", title="Messages",
         question="Which changes has capture appended to the log?", view=messages.messages,
-        version=messages.end, level=Level.VIEWER, query=_CHANGES,
+        at_once=2, version=messages.end, level=Level.VIEWER, query=_CHANGES,
     ),
     Page(
         name="message", path="/messages/{message}", title="Change",
         question="Where is this change, and where has it been delivered?", view=messages.message,
-        level=Level.VIEWER, menu=False,
+        at_once=2, level=Level.VIEWER, menu=False,
         query=(
             Parameter(name="encode", description="Also show the message of this pipeline."),
         ),

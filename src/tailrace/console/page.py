@@ -47,6 +47,8 @@ class Page:
     """Whether the page is refreshed while it is open."""
     version: Callable[[System], object] | None = None
     """For a view that takes time: while this is equal, nothing has changed."""
+    at_once: int = 0
+    """Max views at a time, if a view waits for a server or reads much; 0: no limit."""
 
     @property
     def address(self) -> str:

@@ -16,7 +16,7 @@ from tailrace.access.identity import Level
 from tailrace.console import api
 from tailrace.console.catalog import ACTIONS, PAGES
 from tailrace.console.forms import fields_of, parse, read_form
-from tailrace.console.live import Live
+from tailrace.console.live import Content, Live
 from tailrace.console.login import Login
 from tailrace.console.outcome import explained, status_of
 from tailrace.console.rendering import HEADERS, Rendering
@@ -77,9 +77,9 @@ class Site:
         async def show(request: Request) -> Response:
             identity = require(request, page.level)
             try:
-                document = await run_in_threadpool(
-                    page.read, self._system, _query(request), identity.level
-                )
+                query = _query(request)
+                read = partial(page.read, self._system, query, identity.level)
+                document = await self._system.in_turn(page, read)
             except TailraceError as error:
                 raise status_of(error) from error
             values = self._values(page, request, document)
@@ -115,9 +115,18 @@ class Site:
             if match is Match.FULL and page.live:
                 require(request, page.level)
                 scope |= child
-                version = page.version and partial(page.version, self._system)
-                return self._live.stream(request, partial(self._refreshed, page, found), version)
+                return self._live.stream(request, self._content(page, found))
         raise HTTPException(404, _NO_STREAM)
+
+    def _content(self, page: Page, request: Request) -> Content:
+        """What the stream of a page sends, while its sender is who it was."""
+        identity, identify = identity_of(request), self._system.access.identify
+        return Content(
+            render=partial(self._refreshed, page, request),
+            run=partial(self._system.in_turn, page),
+            allowed=lambda: identify(request.headers, request.cookies) == identity,
+            version=page.version and partial(page.version, self._system),
+        )
 
     def _refreshed(self, page: Page, request: Request) -> str:
         try:

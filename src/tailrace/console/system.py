@@ -6,6 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from starlette.concurrency import run_in_threadpool
+
+from tailrace.console.lane import Lane
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,12 +16,15 @@ if TYPE_CHECKING:
 
     from tailrace.access.access import Access
     from tailrace.config import Config, Pipeline
+    from tailrace.console.page import Page
     from tailrace.console.trends import Trends
     from tailrace.observe.figures import SystemFigures
 
 T = TypeVar("T")
 _FIGURES_S = 1.0
 """Pages that are loaded within a second show the same figures: they are read once."""
+
+_MAX_WAITING = 500
 
 
 class System:
@@ -41,6 +47,7 @@ class System:
         self._read = read
         self._clock = clock
         self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._lanes: dict[str, Lane] = {}
         self._locks: dict[Hashable, threading.Lock] = {}
 
     def figures(self) -> SystemFigures:
@@ -61,6 +68,13 @@ class System:
         """Have `kept` read again: an action has changed it."""
         with self._locks.setdefault(name, threading.Lock()):
             self._kept.pop(name, None)
+
+    async def in_turn(self, page: Page, view: Callable[[], T]) -> T:
+        """A view of a page, in a thread, after those that the page's limit puts before it."""
+        if not page.at_once:
+            return await run_in_threadpool(view)
+        lane = self._lanes.setdefault(page.name, Lane(page.at_once, waiting=_MAX_WAITING))
+        return await lane.run(view)
 
     def pipeline(self, name: str) -> Pipeline:
         """A pipeline of the settings. Raises ConfigError."""

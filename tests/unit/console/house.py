@@ -36,6 +36,9 @@ from tests.unit.run.test_reset import Folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.access.access import Access
+    from tailrace.console.site import Site
+
 TOKEN = "0123456789abcdef"
 PASSWORD = "correct horse"
 HASH = password.hashed(PASSWORD)
@@ -74,10 +77,14 @@ class House:
         self.clerks = clerks_of(self.config)
         self.application = Endpoints(
             self.config, self.overview, None, token=TOKEN, clerks=self.clerks,
-            console=lambda access: self.console.site(
-                access, failing=lambda: self.failing, stopping=lambda: self.stopping
-            ),
+            console=self._site,
         ).application()  # fmt: skip
+
+    def _site(self, access: Access) -> Site:
+        self.access = access
+        return self.console.site(
+            access, failing=lambda: self.failing, stopping=lambda: self.stopping
+        )
 
     def healthy(self) -> None:
         """Everything runs, and the pipeline is at the end of the log."""
