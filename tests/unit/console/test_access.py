@@ -15,10 +15,11 @@ from tailrace.access.attempts import FREE
 from tailrace.access.tokens import Tokens
 from tailrace.console.catalog import ACTIONS, PAGES
 from tailrace.control import ControlFile
+from tailrace.state_file import StateFile
 from tests.unit.console.house import CHANGE, ORIGIN, PASSWORD, RUNNING, TOKEN, USERS, House, Visitor
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     import httpx
@@ -51,6 +52,13 @@ def in_parallel(*requests: Coroutine[None, None, httpx.Response]) -> list[int]:
         return await asyncio.gather(*requests)
 
     return [each.status_code for each in asyncio.run(ask())]
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def paused(house: House) -> bool:
@@ -338,6 +346,35 @@ def test_a_session_ends_with_the_token_that_opened_it(tmp_path: Path) -> None:
     assert visitor.get("/api/v1/audit").status_code == 401
     assert visitor.submit(PAUSE, csrf=csrf).status_code == 401
     assert not paused(house)
+
+
+@pytest.mark.parametrize("damage", ["content", "owner"])
+def test_a_damaged_file_of_tokens_stops_no_other_client(
+    house: House, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """GIVEN a file of tokens that cannot be read WHEN requests come with the server's own token, a
+    consumer's or another one THEN they are answered as always, and the overview says what to do."""
+    house.healthy()
+    tokens = Tokens(house.data)
+    lost = tokens.create("operate", timedelta(days=1), user="ann")
+    if damage == "content":
+        (house.data / "tokens.json").write_text("[{")
+    else:
+        monkeypatch.setattr(StateFile, "read", raising(PermissionError(13, "Permission denied")))
+    visitor = Visitor(house)
+    codes = [
+        visitor.get("/api/v1/audit", authorization=f"Bearer {each}").status_code
+        for each in (lost, TOKEN, "wrong")
+    ]
+    assert codes == [401, 200, 401]
+    assert visitor.get("/metrics", authorization=f"Bearer {lost}").status_code == 200
+    text = visitor.page("/").text
+    assert "token of `tailrace token`" in text
+    assert "tokens.json" in text
+    monkeypatch.undo()
+    Tokens(house.data)._file.write([])
+    visitor.get("/", authorization="Bearer wrong")
+    assert "token of `tailrace token`" not in visitor.page("/").text
 
 
 def test_an_expired_token_is_refused(guarded: House) -> None:

@@ -54,6 +54,13 @@ def all_problems(system: System, figures: SystemFigures) -> list[Problem]:
         )
         for name in system.failing()
     ]
+    if (unreadable := system.access.tokens.problem) is not None:
+        services.append(
+            Problem(
+                text="no token of `tailrace token` is accepted", code=unreadable.code,
+                detail=str(unreadable), hint=unreadable.hint,
+            )
+        )  # fmt: skip
     return sorted([*problems(figures), *services], key=lambda each: each.severity)
 
 
