@@ -31,6 +31,9 @@ class Control:
     """Where the last move leads."""
     reason: str = ""
     user: str = ""
+    paused_by: str = ""
+    """Who paused it, and why: later orders have their own user and reason."""
+    pause_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,12 @@ class ControlFile:
 
     def pause(self, *, user: str, reason: str = "") -> None:
         """Stop delivery in order, until `resume`."""
-        self._write(replace(self.read(), paused=True), "pause", user, reason)
+        self._write(
+            replace(self.read(), paused=True, paused_by=user, pause_reason=reason),
+            "pause",
+            user,
+            reason,
+        )
 
     def resume(self, *, user: str, reason: str = "") -> None:
         """Continue after `pause`."""

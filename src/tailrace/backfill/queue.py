@@ -121,8 +121,9 @@ def set_desired_state(
             changed.save(folder)
             action = _ACTIONS[state]
             audit.record(
-                config.data, f"backfill.{action}", user=user or getpass.getuser(), backfill=id
-            )
+                config.data, f"backfill.{action}", user=user or getpass.getuser(),
+                pipeline=folder.name, backfill=id,
+            )  # fmt: skip
             return changed
     close = difflib.get_close_matches(id, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else "List the backfills: tailrace backfills"

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from tailrace import audit, headers
 from tailrace.observe.endpoints import reply
 from tailrace.position import Lsn, Position
+from tailrace.run.admission import identity_of
 from tailrace.run.pull_clerk import Clerk
 from tailrace.run.query import number
 from tailrace.sinks.pull.database import store_of
@@ -225,10 +226,13 @@ class PullEndpoints:
             raise HTTPException(400, "set numbers, or else all")
         name = self._name(request)
         numbers = None if body.all else body.numbers
+        await run_in_threadpool(
+            audit.record, self._config.data, f"pull.{action}", user=identity_of(request).name,
+            pipeline=name, selection=body.model_dump(exclude_defaults=True),
+        )  # fmt: skip
         count = await self._clerks[name].call(
             lambda store, _: store.drop(numbers) if action == "drop" else store.retry(numbers)
         )
-        audit.record(self._config.data, f"pull.{action}", user="http", pipeline=name, matched=count)
         return reply({"matched": count})
 
     async def _body(self, request: Request, kind: type[M]) -> M:

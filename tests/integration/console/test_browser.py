@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.access.access import COOKIE
 from tailrace.console.catalog import PAGES
 from tailrace.control import ControlFile
 from tailrace.log.store import LocalStore
@@ -158,7 +157,8 @@ def test_a_page_whose_session_has_ended_leads_to_the_login(chrome: Chrome, tmp_p
         look(chrome, "light")
         log_in(chrome, url, PASSWORD, name="ann")
         wait_for(lambda: chrome.find_element("id", "freshness").text == "live")
-        house.access.sessions.end(chrome.get_cookie(COOKIE)["value"])
+        [cookie] = chrome.get_cookies()
+        house.access.sessions.end(cookie["value"])
         wait_for(lambda: "Password" in chrome.page_source)
         chrome.get("about:blank")
 

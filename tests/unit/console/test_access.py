@@ -15,11 +15,10 @@ from tailrace.access.attempts import FREE
 from tailrace.access.tokens import Tokens
 from tailrace.console.catalog import ACTIONS, PAGES
 from tailrace.control import ControlFile
-from tailrace.state_file import StateFile
 from tests.unit.console.house import CHANGE, ORIGIN, PASSWORD, RUNNING, TOKEN, USERS, House, Visitor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
     from pathlib import Path
 
     import httpx
@@ -28,15 +27,6 @@ PAUSE = "/console/pipelines/shop/pause"
 API_PAUSE = "/api/v1/pipelines/shop/pause"
 SETTINGS = '<h2 id="settings">'
 WRONG = "name=ann&secret=wrong"
-
-
-@pytest.fixture
-def guarded(tmp_path: Path) -> House:
-    """A system with an operator, ann, and a viewer, vic."""
-    made = House(tmp_path / "data", http={"users": USERS})
-    made.healthy()
-    made.park()
-    return made
 
 
 def address_of(path: str) -> str:
@@ -52,13 +42,6 @@ def in_parallel(*requests: Coroutine[None, None, httpx.Response]) -> list[int]:
         return await asyncio.gather(*requests)
 
     return [each.status_code for each in asyncio.run(ask())]
-
-
-def raising(error: Exception) -> Callable[..., None]:
-    def fail(*_: object) -> None:
-        raise error
-
-    return fail
 
 
 def paused(house: House) -> bool:
@@ -307,80 +290,6 @@ def test_a_login_leads_to_this_site_only(guarded: House, target: str, allowed: b
     visitor = Visitor(guarded)
     answer = visitor.submit("/login", name="ann", secret=PASSWORD, next=target)
     assert answer.headers["location"] == (target if allowed else "/")
-
-
-def test_tokens_have_a_scope(guarded: House) -> None:
-    """GIVEN a token to read and one to operate WHEN they are used THEN each does what its scope
-    says, and the audit file names it."""
-    tokens = Tokens(guarded.data)
-    read = tokens.create("read", timedelta(days=1), user="ann")
-    operate = tokens.create("operate", timedelta(days=1), user="ann")
-    visitor = Visitor(guarded)
-    for token, code in ((read, 403), (operate, 202)):
-        header = {"authorization": f"Bearer {token}"}
-        assert visitor.get("/api/v1/parked/shop", **header).status_code == 200
-        assert visitor.get("/metrics", **header).status_code == 200
-        assert visitor.get("/parked/shop", **header).status_code == 200
-        assert visitor.ask("POST", API_PAUSE, content=b"{}", **header).status_code == code
-        assert visitor.ask("POST", "/backfills", content=b"", **header).status_code in (code, 400)
-    assert paused(guarded)
-    name = operate.split("_")[1]
-    assert f'"user":"token {name}"' in guarded.audit()
-    tokens.revoke(name, user="ann")
-    assert visitor.ask("POST", API_PAUSE, authorization=f"Bearer {operate}").status_code == 401
-
-
-def test_a_session_ends_with_the_token_that_opened_it(tmp_path: Path) -> None:
-    """GIVEN a browser that has logged in with a token WHEN the token is revoked THEN its session
-    may neither read nor change anything."""
-    house = House(tmp_path / "data")
-    house.healthy()
-    tokens = Tokens(house.data)
-    secret = tokens.create("operate", timedelta(hours=1), user="ann")
-    visitor = Visitor(house)
-    assert visitor.log_in(secret=secret).status_code == 303
-    assert visitor.get("/console/audit").status_code == 200
-    csrf = visitor.csrf
-    tokens.revoke(secret.split("_")[1], user="ann")
-    assert visitor.get("/console/audit").status_code == 303
-    assert visitor.get("/api/v1/audit").status_code == 401
-    assert visitor.submit(PAUSE, csrf=csrf).status_code == 401
-    assert not paused(house)
-
-
-@pytest.mark.parametrize("damage", ["content", "owner"])
-def test_a_damaged_file_of_tokens_stops_no_other_client(
-    house: House, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
-    """GIVEN a file of tokens that cannot be read WHEN requests come with the server's own token, a
-    consumer's or another one THEN they are answered as always, and the overview says what to do."""
-    house.healthy()
-    tokens = Tokens(house.data)
-    lost = tokens.create("operate", timedelta(days=1), user="ann")
-    if damage == "content":
-        (house.data / "tokens.json").write_text("[{")
-    else:
-        monkeypatch.setattr(StateFile, "read", raising(PermissionError(13, "Permission denied")))
-    visitor = Visitor(house)
-    codes = [
-        visitor.get("/api/v1/audit", authorization=f"Bearer {each}").status_code
-        for each in (lost, TOKEN, "wrong")
-    ]
-    assert codes == [401, 200, 401]
-    assert visitor.get("/metrics", authorization=f"Bearer {lost}").status_code == 200
-    text = visitor.page("/").text
-    assert "token of `tailrace token`" in text
-    assert "tokens.json" in text
-    monkeypatch.undo()
-    Tokens(house.data)._file.write([])
-    visitor.get("/", authorization="Bearer wrong")
-    assert "token of `tailrace token`" not in visitor.page("/").text
-
-
-def test_an_expired_token_is_refused(guarded: House) -> None:
-    token = Tokens(guarded.data).create("operate", timedelta(seconds=-1), user="ann")
-    header = {"authorization": f"Bearer {token}", "accept": "application/json"}
-    assert Visitor(guarded).get("/api/v1/overview", **header).status_code == 401
 
 
 def test_no_secret_is_stored_or_shown(guarded: House, capsys: pytest.CaptureFixture[str]) -> None:
