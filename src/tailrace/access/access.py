@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config, Http
 
-COOKIE = "tailrace_session"
 HTTP_USER = "http"
 """The name of the owner of the endpoints' token, in the audit file."""
 _SCHEME = "bearer"
@@ -43,6 +42,9 @@ class Access:
         self._token = token
         self.secure = config.http.tls is not None
         """Whether cookies are sent over TLS only."""
+        # Browsers do not separate cookies by port: two systems of a host have one each. The prefix
+        # keeps other hosts of the domain from setting it.
+        self.cookie = f"{'__Host-' if self.secure else ''}tailrace_session_{config.http.port}"
         self.sessions = Sessions()
         self.attempts = Attempts()
         self.tokens = Tokens(config.data)
@@ -64,7 +66,7 @@ class Access:
             scheme, _, text = authorization.partition(" ")
             found = self._bearer(text.strip()) if scheme.lower() == _SCHEME else None
         else:
-            found = self._session(cookies.get(COOKIE, ""))
+            found = self._session(cookies.get(self.cookie, ""))
         return found or PUBLIC
 
     def _session(self, cookie: str) -> Identity | None:

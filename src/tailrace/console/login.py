@@ -11,11 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
-from tailrace.access.access import COOKIE
 from tailrace.access.sessions import LIFETIME_S
 from tailrace.console.forms import read_form
 from tailrace.console.lane import Lane
-from tailrace.run.admission import LOGIN, check_csrf, identity_of
+from tailrace.run.admission import LOGIN, LOGOUT, check_csrf, identity_of
 from tailrace.run.origin import is_same_origin
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Login:
         return [
             Route(LOGIN, self._form),
             Route(LOGIN, self._log_in, methods=["POST"]),
-            Route("/logout", self._log_out, methods=["POST"]),
+            Route(LOGOUT, self._log_out, methods=["POST"]),
         ]
 
     async def _form(self, request: Request) -> Response:
@@ -77,11 +76,11 @@ class Login:
             what = "Name or password is wrong." if self._access.has_users else "The token is wrong."
             return self._page(request, what, target, 401)
         self._access.attempts.succeeded(address, user)
-        self._access.sessions.end(request.cookies.get(COOKIE, ""))
+        self._access.sessions.end(request.cookies.get(self._access.cookie, ""))
         self._events.info("console.logged_in", user=identity.name, address=address)
         response = RedirectResponse(_local(target), 303)
         response.set_cookie(
-            COOKIE, self._access.sessions.create(identity), max_age=int(LIFETIME_S),
+            self._access.cookie, self._access.sessions.create(identity), max_age=int(LIFETIME_S),
             httponly=True, samesite="strict", secure=self._access.secure,
         )  # fmt: skip
         return response
@@ -91,9 +90,11 @@ class Login:
             raise HTTPException(403, "requests from web pages of other sites are refused")
         form = await read_form(request)
         check_csrf(identity_of(request), form.get("csrf", ""))
-        self._access.sessions.end(request.cookies.get(COOKIE, ""))
+        self._access.sessions.end(request.cookies.get(self._access.cookie, ""))
         response = RedirectResponse("/", 303)
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        response.delete_cookie(
+            self._access.cookie, httponly=True, samesite="strict", secure=self._access.secure
+        )
         return response
 
 

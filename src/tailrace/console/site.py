@@ -21,7 +21,7 @@ from tailrace.console.login import Login
 from tailrace.console.outcome import explained, status_of
 from tailrace.console.rendering import HEADERS, Rendering
 from tailrace.errors import TailraceError
-from tailrace.run.admission import LOGIN, check_csrf, identity_of, require
+from tailrace.run.admission import LOGIN, LOGOUT, check_csrf, identity_of, require
 from tailrace.run.origin import is_same_origin
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Site:
 
     def __init__(self, system: System, *, stopping: Callable[[], bool] = lambda: False) -> None:
         self._system = system
+        self._access = system.access
         self._live = Live(stopping)
         self._rendering = Rendering([page for page in PAGES if page.menu], system.access)
         self._pages = {page.address: page for page in PAGES}
@@ -54,7 +55,7 @@ class Site:
               for action in ACTIONS),
             Route("/console/live", self._stream),
             *(Route(page.address, self._page(page)) for page in PAGES),
-            *Login(self._system.access, self._rendering).routes(),
+            *Login(self._access, self._rendering).routes(),
             *api.routes(self._system),
             Mount("/static", _Static(packages=[("tailrace.console", "static")])),
         ]  # fmt: skip
@@ -62,7 +63,7 @@ class Site:
     def refusal(self, request: Request, error: HTTPException) -> Response | None:
         """The page of an error, for requests of browsers for pages."""
         path = request.url.path
-        if path not in ("/", LOGIN) and not path.startswith(_FOLDERS):
+        if path not in ("/", LOGIN, LOGOUT) and not path.startswith(_FOLDERS):
             return None
         if error.status_code == 401 and request.method == "GET":
             return RedirectResponse(f"{LOGIN}?next={quote(_address(request), safe='')}", 303)
@@ -83,6 +84,7 @@ class Site:
             except TailraceError as error:
                 raise status_of(error) from error
             values = self._values(page, request, document)
+            values["done"] = self._access.sessions.take_note(self._cookie(request))
             return await run_in_threadpool(
                 self._rendering.page, request, f"{page.name}.html", values
             )
@@ -98,7 +100,6 @@ class Site:
             "title": page.title,
             "d": document,
             "query": dict(request.query_params),
-            "done": request.query_params.get("done", "")[:200],
             "live": f"/console/live?{urlencode({'page': address})}" if live else "",
         }
 
@@ -120,7 +121,7 @@ class Site:
 
     def _content(self, page: Page, request: Request) -> Content:
         """What the stream of a page sends, while its sender is who it was."""
-        identity, identify = identity_of(request), self._system.access.identify
+        identity, identify = identity_of(request), self._access.identify
         return Content(
             render=partial(self._refreshed, page, request),
             run=partial(self._system.in_turn, page),
@@ -183,7 +184,11 @@ class Site:
             )
         except TailraceError as error:
             raise status_of(error) from error
-        return RedirectResponse(f"{done.page}?{urlencode({'done': done.text})}", 303)
+        self._access.sessions.leave_note(self._cookie(request), done.text)
+        return RedirectResponse(done.page, 303)
+
+    def _cookie(self, request: Request) -> str:
+        return request.cookies.get(self._access.cookie, "")
 
 
 class _Static(StaticFiles):

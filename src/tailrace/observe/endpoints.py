@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 2
 MAX_BODY_BYTES = 64 << 10
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""Documents have rows, and are out of date at once."""
 
 
 def application(
@@ -66,10 +68,14 @@ def application(
     async def invalid(request: Request, error: Exception) -> Response:
         return await refuse(request, HTTPException(400, str(error)))
 
+    async def fail(request: Request, error: Exception) -> Response:
+        known = error if isinstance(error, TailraceError) else UnexpectedError.wrap(error)
+        return await refuse(request, HTTPException(500, f"{known.code}: {known}"))
+
     return Starlette(
         routes=routes,
         middleware=[Middleware(_HostCheck, hosts=hosts), *middleware],
-        exception_handlers={HTTPException: refuse, ParameterError: invalid, Exception: _failure},
+        exception_handlers={HTTPException: refuse, ParameterError: invalid, Exception: fail},
     )
 
 
@@ -104,12 +110,9 @@ async def read_body(request: Request) -> bytes:
 
 def reply(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
     """A JSON response, and a task to run after it is sent."""
-    return Response(as_json(content), code, media_type="application/json", background=after)
-
-
-async def _failure(_request: Request, error: Exception) -> Response:
-    known = error if isinstance(error, TailraceError) else UnexpectedError.wrap(error)
-    return reply({"error": f"{known.code}: {known}"}, 500)
+    return Response(
+        as_json(content), code, _HEADERS, media_type="application/json", background=after
+    )
 
 
 def settings(

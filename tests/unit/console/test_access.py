@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.access import password
-from tailrace.access.access import COOKIE
 from tailrace.access.attempts import FREE
 from tailrace.access.tokens import Tokens
 from tailrace.console.catalog import ACTIONS, PAGES
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 PAUSE = "/console/pipelines/shop/pause"
 API_PAUSE = "/api/v1/pipelines/shop/pause"
 SETTINGS = '<h2 id="settings">'
+COOKIE = "tailrace_session_9090"
 WRONG = "name=ann&secret=wrong"
 
 
@@ -213,7 +213,25 @@ def test_settings_and_audit_entries_need_a_login_everywhere(tmp_path: Path) -> N
 def test_cookies_are_for_tls_only_where_there_is_tls(tmp_path: Path) -> None:
     tls = {"certificate": tmp_path / "c.pem", "key": tmp_path / "k.pem"}
     house = House(tmp_path / "data", http={"users": USERS, "tls": tls})
-    assert "secure" in Visitor(house).log_in("ann", PASSWORD).headers["set-cookie"].lower()
+    visitor = Visitor(house)
+    cookie = visitor.log_in("ann", PASSWORD).headers["set-cookie"].lower()
+    assert "secure" in cookie
+    assert cookie.startswith(f"__host-{COOKIE}=")
+    ended = visitor.submit("/logout", csrf=visitor.csrf).headers["set-cookie"].lower()
+    assert "secure" in ended
+
+
+def test_two_systems_of_a_host_have_a_session_each(tmp_path: Path) -> None:
+    """GIVEN two systems on ports of one host WHEN a browser logs in to the second THEN it is still
+    logged in to the first."""
+    first = House(tmp_path / "first")
+    second = House(tmp_path / "second", http={"port": 9091})
+    visitor = Visitor(first)
+    visitor.log_in()
+    visitor.house = second
+    visitor.log_in()
+    visitor.house = first
+    assert visitor.get("/console/audit").status_code == 200
 
 
 def test_guesses_are_limited_per_address(guarded: House) -> None:
