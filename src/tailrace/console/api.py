@@ -36,7 +36,9 @@ def routes(system: System) -> list[Route]:
     """The routes of the API."""
 
     async def description(_request: Request) -> Response:
-        return reply(openapi(PAGES, ACTIONS))
+        access = system.access
+        found = openapi(PAGES, ACTIONS, cookie=access.cookie, needs_login=access.needs_login)
+        return reply(found)
 
     return [
         Route(f"{PREFIX}/openapi.json", description),

@@ -9,9 +9,11 @@ import pytest
 from starlette.routing import Route
 
 from tailrace.control import ControlFile
-from tests.unit.console.house import CHANGE, TOKEN, House, Visitor
+from tests.unit.console.house import CHANGE, TOKEN, USERS, House, Visitor
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import httpx
 
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -34,6 +36,10 @@ def test_the_description_is_that_of_the_routes(house: House, anyone: Visitor) ->
         for method in (route.methods or set()) - {"HEAD"}
     } - {("/api/v1/openapi.json", "get")}
     assert described == routes
+    drop = found["paths"]["/api/v1/parked/{pipeline}/drop"]["post"]
+    assert {"200", "202", "400", "413", "421"} <= set(drop["responses"])
+    assert "x-csrf-token" in {each["name"] for each in drop["parameters"]}
+    assert found["components"]["securitySchemes"]["session"]["name"] == house.access.cookie
     ids = []
     for path, methods in found["paths"].items():
         for operation in methods.values():
@@ -131,3 +137,15 @@ def test_what_is_wrong_is_an_error_with_a_status(house: House, anyone: Visitor) 
         assert "whole number" in number.text or "there is no pipeline" in number.text
     assert anyone.get("/api/v1/parked/shop?limit=x", **BEARER).status_code == 400
     assert anyone.get("/api/v1/tables", accept="*/*").status_code == 502
+
+
+def test_the_description_says_what_needs_a_login(house: House, tmp_path: Path) -> None:
+    """GIVEN systems with and without users WHEN their descriptions are read THEN what is public
+    without users needs a token or a session with them."""
+    guarded = House(tmp_path / "guarded", http={"users": USERS})
+
+    def secured(described: House) -> bool:
+        asked = Visitor(described).get("/api/v1/openapi.json", **BEARER).json()
+        return "security" in asked["paths"]["/api/v1/overview"]["get"]
+
+    assert (secured(house), secured(guarded)) == (False, True)
